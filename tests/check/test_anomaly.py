@@ -9,7 +9,7 @@ from support import unquoted
 
 from tinygrad_attn import Tensor, backward_steps, enable_grad, nn, record_attention, value_and_grad
 from tinygrad_attn.check import detect_anomaly
-from tinygrad_attn.engine import local
+from tinygrad_attn.engine import context
 from tinygrad_attn.functional import cross_entropy, scaled_dot_product_attention, softmax
 
 
@@ -206,18 +206,18 @@ def test_forward_outside_backward_inside_says_that_the_line_is_unknown():
 
 
 def test_off_it_leaves_no_trace():
-    before = local.context.watchers
+    before = context.watchers
     with pytest.raises(FloatingPointError), detect_anomaly():
-        assert len(local.context.watchers) == len(before) + 1
+        assert len(context.watchers) == len(before) + 1
         np.log(t(0))
-    assert local.context.watchers == before
+    assert context.watchers == before
     np.log(t(1))
 
 
 def test_a_training_inside_remembers_the_places_of_living_results_only():
     w = t(1, 2)
     with detect_anomaly():
-        places = local.context.watchers[-1].places
+        places = context.watchers[-1].places
         for _ in range(3):
             (w * 2.0).sum().backward()
         kept = (w * 3.0).sum()
@@ -271,13 +271,13 @@ def test_ctrl_c_at_any_call_leaves_nobody_looking_on(run):
         finally:
             sys.setprofile(None)
 
-    local.context.watchers, last = (), 1
+    context.watchers, last = (), 1
     while contextvars.copy_context().run(
         pressed
     ):  # NumPy's errstate may be left open, but in there
-        assert local.context.watchers == (), f"at call {last}"
+        assert context.watchers == (), f"at call {last}"
         # A `with no_grad():` may be left open as well: Python's limit.
-        local.context.blocks, local.context.recording = [], True
+        context.blocks, context.recording = [], True
         calls, last = 0, last + 1
     assert last > 5
 

@@ -274,7 +274,7 @@ def test_a_permutation_reused_for_its_inverse_is_told_so(axes):
 
 
 def test_of_two_answers_the_op_is_named():
-    doubled = op(lambda x: (x * x, None), saves=True, twin=lambda x: x * x * 1.5)
+    doubled = op(lambda x: (x * x, None), saves=True, reference=lambda x: x * x * 1.5)
     doubled.__name__ = "doubled"
     doubled.vjp_all(lambda g, y, x, *, saved: (2 * g * x,))
     report = gradgradcheck(lambda x: np.tanh(doubled(np.sin(x))), [NORMAL], raise_exception=False)

@@ -100,7 +100,7 @@ def first_wins(g, y, x):
 
 
 def product_that_saves():
-    made = op(lambda a, b: (a @ b, b), saves=True, twin=lambda a, b: a @ b)
+    made = op(lambda a, b: (a @ b, b), saves=True, reference=lambda a, b: a @ b)
     made.vjp_all(lambda g, y, a, b, *, saved: [g.T @ saved.T, a.T @ g])
     return made
 

@@ -41,7 +41,7 @@ START = "        coming = {id(self): np.ones_like(self.data) if g is None else n
 SHARE = "share = unbroadcast(rule(g), parent.data.shape)"
 ADD = "coming[id(parent)] = coming[id(parent)] + share if id(parent) in coming else share"
 GRAD = "tensor.grad = g.copy() if tensor.grad is None else tensor.grad + g"
-PARENTS = "            for parent, rule in zip(tensor.parents, tensor.rules):"
+PARENTS = "            for parent, rule in zip(tensor.parents, tensor.vjps):"
 STEP = "            p.data = p.data - lr * p.grad"
 
 WALKS = {  # other ways to walk, in place of the solution's
@@ -49,7 +49,7 @@ WALKS = {  # other ways to walk, in place of the solution's
         """
         seen = {id(self)}
         def visit(t):
-            for parent, rule in zip(t.parents, t.rules):
+            for parent, rule in zip(t.parents, t.vjps):
                 give(parent, rule(t.grad))
                 if id(parent) not in seen:
                     seen.add(id(parent))
@@ -65,7 +65,7 @@ WALKS = {  # other ways to walk, in place of the solution's
         found, seen = [self], {id(self)}
         self.grad = coming[id(self)]
         for t in found:
-            for parent, rule in zip(t.parents, t.rules):
+            for parent, rule in zip(t.parents, t.vjps):
                 give(parent, rule(t.grad))
                 if id(parent) not in seen:
                     seen.add(id(parent))
@@ -77,7 +77,7 @@ WALKS = {  # other ways to walk, in place of the solution's
     "passes its whole .grad on at each visit": (
         """
         give(self, coming[id(self)])
-        for parent, rule in zip(self.parents, self.rules):
+        for parent, rule in zip(self.parents, self.vjps):
             parent.backward(rule(self.grad))
 """,
         "a diamond: 1 of 1",
@@ -86,7 +86,7 @@ WALKS = {  # other ways to walk, in place of the solution's
     "calls itself along every path": (
         """
         give(self, coming[id(self)])
-        for parent, rule in zip(self.parents, self.rules):
+        for parent, rule in zip(self.parents, self.vjps):
             parent.backward(rule(coming[id(self)]))
 """,
         "a chain of 2,000: raises RecursionError",
@@ -104,7 +104,7 @@ WALKS = {  # other ways to walk, in place of the solution's
         visit(self)
         self.grad = coming[id(self)]
         for t in reversed(order):
-            for parent, rule in zip(t.parents, t.rules):
+            for parent, rule in zip(t.parents, t.vjps):
                 give(parent, rule(t.grad))
 """,
         "a chain of 2,000: raises RecursionError",
@@ -116,7 +116,7 @@ WALKS = {  # other ways to walk, in place of the solution's
         while waiting:
             t, g = waiting.pop()
             give(t, g)
-            waiting += [(parent, rule(g)) for parent, rule in zip(t.parents, t.rules)]
+            waiting += [(parent, rule(g)) for parent, rule in zip(t.parents, t.vjps)]
 """,
         "60 doublings: no",
         "it follows every path",
@@ -305,7 +305,7 @@ MISTAKES = [
     ),
     (
         "return total * (total.data.size / self.data.size)",
-        "return Tensor(total.data * (total.data.size / self.data.size), total.parents, total.rules)",
+        "return Tensor(total.data * (total.data.size / self.data.size), total.parents, total.vjps)",
         "only the share 1/N",
     ),
     (
@@ -316,7 +316,7 @@ MISTAKES = [
     (
         "return total * (total.data.size / self.data.size)",
         "n = np.prod(self.data.shape) / np.prod(total.data.shape)\n"
-        "        return Tensor(total.data / n, (self,), (lambda g: total.rules[0](g / n),))",
+        "        return Tensor(total.data / n, (self,), (lambda g: total.vjps[0](g / n),))",
         "np.prod(shape) is a NumPy integer",
     ),
     ("lambda g: g.reshape(self.data.shape)", "lambda g: g", "give it the old one"),

@@ -13,7 +13,7 @@ from support import require
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, nn, no_grad, ops, optim, parallel
-from tinygrad_attn.engine import changes as guard
+from tinygrad_attn.engine import inplace as guard
 
 
 def rand(*shape, seed=0):
@@ -305,9 +305,9 @@ def test_no_rule_of_an_op_that_says_so_reads_values(op):
     g = 1 + np.arange(float(y.size)).reshape(y.shape)
 
     def gradients(y, inputs):
-        if op.joint is not None:
-            return op.joint(g, y, *inputs, needs=(True,) * len(inputs), **settings)
-        return [rule(g, y, *inputs, **settings) for rule in op.rules]
+        if op.joint_vjp is not None:
+            return op.joint_vjp(g, y, *inputs, needs=(True,) * len(inputs), **settings)
+        return [rule(g, y, *inputs, **settings) for rule in op.vjps]
 
     for blind, found in zip(
         gradients(np.full(y.shape, np.nan), unknown), gradients(y, inputs), strict=True
@@ -758,7 +758,7 @@ def test_a_tensor_whose_gradient_is_kept_is_watched_all_the_same():
     x, factor = rand(3), np.ones(3)
     y = x * factor
     y.retain_grad()
-    assert y._record.retained
+    assert y._node.retained
     factor[0] = 2.0
     with pytest.raises(ValueError, match="multiply needs its input 1"):
         y.sum().backward()

@@ -67,8 +67,8 @@ def test_what_a_watcher_is_told(way):
         both.backward(np.arange(3.0), retain_graph=True)
     assert [o.__name__ for o, *_ in told.computed_] == ["multiply", "sum", "add"]
     for (o, inputs, settings, result), made in zip(told.computed_, (product, y, both)):
-        assert result is made and o is made._record.op
-        assert inputs is made._record.inputs or all(map(operator.is_, inputs, made._record.inputs))
+        assert result is made and o is made._node.op
+        assert inputs is made._node.inputs or all(map(operator.is_, inputs, made._node.inputs))
         assert settings.get("axis") == (0 if result is y else None)
     g = np.arange(3.0)
     assert [y_ for y_, _ in told.begun] == [both, y, product]
@@ -85,7 +85,7 @@ def test_what_a_watcher_is_told(way):
     for (made, record, _, i, of, share, total), (y_, j, of_, share_, total_) in zip(
         told.shares, expected
     ):
-        assert made is y_ and record is y_._record and i == j and of is of_
+        assert made is y_ and record is y_._node and i == j and of is of_
         np.testing.assert_allclose(share, share_)
         np.testing.assert_allclose(total, total_)
     assert [{*map(id, ended)} for ended in told.ended] == [{id(x), id(w)}]
@@ -377,10 +377,10 @@ def test_a_with_that_is_open_at_a_yield_holds_in_the_generator_and_not_outside()
 
     inside, outside = zip(*((seen, (x * 2).requires_grad) for seen in steps()), strict=True)
     assert inside == (False, True, False, True, False) and all(outside)
-    left, before = steps(), [*ta.engine.local.context.blocks]
+    left, before = steps(), [*ta.engine.modes.blocks]
     assert next(left) is False and next(left) is True
     left.close()
-    assert (x * 2).requires_grad and ta.engine.local.context.blocks == before
+    assert (x * 2).requires_grad and ta.engine.modes.blocks == before
     with ta.no_grad():
         assert [(seen, (x * 2).requires_grad) for seen in steps()][1] == (True, False)
 
@@ -424,7 +424,7 @@ def test_a_plain_generator_may_be_used_partly_in_a_decorated_one(first, last):
             yield None
         yield (x * 2).requires_grad
 
-    source, here = batches(), ta.engine.local.context
+    source, here = batches(), ta.engine.state
     users = predict(source) if first == "decorated" else source
     next(users)
     rest = [*(predict(source) if last == "decorated" else source)]
@@ -564,7 +564,7 @@ def test_an_operator_is_its_op_whatever_stands_on_the_other_side(op, other, refl
         plainly = op(other, x) if reflected else op(x, other)
     made = sign(other, x) if reflected else sign(x, other)
     assert np.array_equal(made.numpy(), plainly.numpy()) and made.dtype == plainly.dtype
-    kinds = [[a.__class__ for a in y._record.inputs] for y in (made, plainly)]
+    kinds = [[a.__class__ for a in y._node.inputs] for y in (made, plainly)]
     assert kinds[0] == kinds[1]
 
 
@@ -801,13 +801,13 @@ def test_the_record_names_the_module_call():
     class Scope:
         pass
 
-    here, scope = ta.engine.local.context, Scope()
+    here, scope = ta.engine.state, Scope()
     here.scope = scope
     try:
         y = leaf(2) * 2
     finally:
         here.scope = None
-    assert y._record.scope is scope and (leaf(2) * 2)._record.scope is None
+    assert y._node.scope is scope and (leaf(2) * 2)._node.scope is None
 
 
 def test_two_threads_differentiate_at_once():
@@ -1054,7 +1054,7 @@ def test_a_no_grad_that_another_thread_leaves_is_named():
         except RuntimeError as error:
             told.append(str(error))
 
-    told, here = [], ta.engine.local.context
+    told, here = [], ta.engine.state
     for function in (inside, above):
         steps = function()
         assert not next(steps).requires_grad

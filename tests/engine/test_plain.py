@@ -43,7 +43,7 @@ def test_nothing_of_fast_runs_inside():
 
 def test_attention_records_its_scores_its_softmax_and_its_product():
     q = Tensor(np.random.default_rng(0).standard_normal((2, 4, 8)), requires_grad=True)
-    names = lambda y: [t._record.op.__name__ for t in history([y])]
+    names = lambda y: [t._node.op.__name__ for t in history([y])]
     quick = names(F.scaled_dot_product_attention(q, q, q))
     with ta.plain():
         plainly = names(F.scaled_dot_product_attention(q, q, q))

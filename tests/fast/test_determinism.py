@@ -12,7 +12,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op, optim
 from tinygrad_attn.check import detect_anomaly, gradcheck
-from tinygrad_attn.engine import local
+from tinygrad_attn.engine import context
 
 
 def make(seed):
@@ -124,16 +124,14 @@ def test_no_grad_and_observers_belong_to_their_thread():
         with no_grad(), detect_anomaly():
             inside.set()
             seen.wait(10)
-            return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(
-                local.context.watchers
-            )
+            return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(context.watchers)
 
     def loud():
         inside.wait(10)
         try:
             with np.errstate(divide="ignore"):
                 y = np.log(Tensor([0.0], requires_grad=True))  # no anomaly is detected here
-            return y.requires_grad, len(local.context.watchers)
+            return y.requires_grad, len(context.watchers)
         finally:
             seen.set()
 

@@ -46,7 +46,7 @@ def assert_same(op, *arrays, dtype, **static):
 
         return run
 
-    fast, slow = (orders(call(f), [arrays[i] for i in free], 7) for f in (op, op.twin))
+    fast, slow = (orders(call(f), [arrays[i] for i in free], 7) for f in (op, op.reference))
     for i, (a, b) in enumerate(zip(fast, slow, strict=True)):
         if b is None or a is None:
             assert a is b is None or not np.any((a or b).data), f"order of things: {i}"
@@ -110,7 +110,7 @@ def test_dropout(shape, p, dtype, normal):
     assert_same(fused.dropout, normal(*shape), dtype=dtype, keep=keep, p=p)
     assert_same(fused.dropout, normal(*shape).T, dtype=dtype, keep=keep.T, p=p)
     assert_same(fused.dropout, normal(*shape[::-1]), dtype=dtype, keep=keep.T, p=p)
-    assert F.dropout(Tensor(normal(3, 4), requires_grad=True), 0.5)._record.op is fused.dropout
+    assert F.dropout(Tensor(normal(3, 4), requires_grad=True), 0.5)._node.op is fused.dropout
 
 
 @pytest.mark.parametrize("op", [fused.softmax, fused.log_softmax])
@@ -238,7 +238,7 @@ def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
     for w in (weight, unpickled, np.asfortranarray(weight)):
         for b in (bias, pickle.loads(pickle.dumps(bias)), None):
             y = F.linear(x, Tensor._of(w, True), b)
-            assert y._record.op is fused.linear
+            assert y._node.op is fused.linear
             assert np.allclose(y.numpy(), x @ weight.T + (0 if b is None else bias), atol=1e-5)
     for a, w, b in (
         (x[:0], weight, bias),
@@ -248,7 +248,7 @@ def test_a_linear_layer_is_one_op_wherever_it_can_be(dtype, normal):
         (x, weight, bias[0]),
     ):
         y = F.linear(a, Tensor._of(w, True), b)
-        assert y._record.op is not fused.linear and np.allclose(
+        assert y._node.op is not fused.linear and np.allclose(
             y.numpy(), a @ w.T + (0 if b is None else b), atol=1e-2
         )
 
@@ -272,9 +272,11 @@ def test_cross_entropy(shape, reduction, dtype, normal):
             def loss(x, weight=weight, **static):
                 return fused.cross_entropy(x, weight, **static)
 
-            loss.__name__, loss.twin = (
+            loss.__name__, loss.reference = (
                 "cross_entropy",
-                lambda x, weight=weight, **static: fused.cross_entropy.twin(x, weight, **static),
+                lambda x, weight=weight, **static: fused.cross_entropy.reference(
+                    x, weight, **static
+                ),
             )
             assert_same(loss, 3 * normal(*shape), dtype=dtype, **settings)
 
@@ -574,4 +576,4 @@ def test_the_composites_are_the_specification_and_have_no_rules():
         "packed_attention",
     ):
         op = getattr(fused, name)
-        assert op.twin.__module__ == reference.__name__
+        assert op.reference.__module__ == reference.__name__

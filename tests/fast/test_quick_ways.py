@@ -12,7 +12,7 @@ from quicktable import TABLE
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
 from tinygrad_attn.engine import Op
-from tinygrad_attn.engine.quick import ways
+from tinygrad_attn.engine.kernels import ways
 
 ADVICE = "add examples with the key {name!r} to TABLE in tests/helpers/quicktable.py"
 TOLERANCE = {np.float32: 3e-4, np.float64: 1e-10}
@@ -96,7 +96,7 @@ def test_inputs_of_two_dtypes_give_what_the_equation_gives(key, i, dtypes):
 @pytest.mark.parametrize("key", TABLE)
 def test_the_quick_way_is_taken(key, monkeypatch):
     replaced, taken = REPLACED[key], []
-    way = replaced.quick
+    way = replaced.kernel
 
     def told(function, refused):
         def run(*args, **kwargs):
@@ -134,8 +134,10 @@ def test_every_fused_op_and_each_rule_of_it_is_asked(name, seen):
     )
 
 
-@pytest.mark.parametrize("key", sorted(key for key in TABLE if isinstance(REPLACED[key].quick, Op)))
+@pytest.mark.parametrize(
+    "key", sorted(key for key in TABLE if isinstance(REPLACED[key].kernel, Op))
+)
 def test_each_rule_of_a_quick_op_is_asked(key, seen):
-    way = REPLACED[key].quick
+    way = REPLACED[key].kernel
     advice = "no example in tests/helpers/quicktable.py asks"
     asserted([f"{advice} {rule}" for rule in uncalled(way, seen)])

@@ -98,7 +98,7 @@ class Taken:
         if isinstance(op, Op):
             monkeypatch.setattr(op, "forward", self.watched(op.forward))
         else:
-            monkeypatch.setattr(way.replaces, "quick", self.watched(way.replaces.quick))
+            monkeypatch.setattr(way.replaces, "quick", self.watched(way.replaces.kernel))
 
     def watched(self, function):
         def watched(*args, **kwargs):
@@ -168,7 +168,7 @@ def test_what_a_quick_way_takes_for_an_argument_left_out_is_what_it_replaces_tak
 @pytest.mark.parametrize("name", sorted(ops_in(quick_equations)))
 def test_the_defaults_of_a_quick_op_are_those_of_its_equation(name):
     one = ops_in(quick_equations)[name]
-    own, theirs = defaults(one.forward), defaults(one.twin)
+    own, theirs = defaults(one.forward), defaults(one.reference)
     assert own == {k: theirs[k] for k in own}
 
 

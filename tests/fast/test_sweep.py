@@ -21,7 +21,7 @@ N = int(os.environ.get("SWEEP_N", "300"))
 def both(loss_of, monkeypatch):
     """The gradients by the leaves, from the plain sweep and from the quick one, of the same graph."""
     sweep, results = ta.engine.sweep, []
-    for quick in (None, sweep.quick):
+    for quick in (None, sweep.kernel):
         monkeypatch.setattr(sweep, "quick", quick)
         loss, leaves = loss_of()
         with np.errstate(all="ignore"):
@@ -107,14 +107,14 @@ def test_rules_whose_shares_are_not_asked_for_their_shape_keep_it(name, dtype):
     op = vars(ops)[name]
     drawn = np.random.default_rng(0).uniform(0.1, 0.9, (2, 3, 4)).astype(dtype)
     given = [
-        [*drawn[: len(op.rules)]],
-        [drawn[0], 2.0][: len(op.rules)],
-        [drawn[0], 3][: len(op.rules)],
+        [*drawn[: len(op.vjps)]],
+        [drawn[0], 2.0][: len(op.vjps)],
+        [drawn[0], 3][: len(op.vjps)],
     ]
     for inputs in given:
-        for made in (one for one in (op, op.quick) if one and one.rules):
+        for made in (one for one in (op, op.kernel) if one and one.vjps):
             y = made.forward(*inputs)
-            for x, rule in zip(inputs, made.rules, strict=True):
+            for x, rule in zip(inputs, made.vjps, strict=True):
                 if isinstance(x, np.ndarray):
                     share = rule(np.ones(y.shape, y.dtype), y, *inputs)
                     assert (share.shape, share.dtype) == (x.shape, x.dtype), (name, inputs)
@@ -122,5 +122,5 @@ def test_rules_whose_shares_are_not_asked_for_their_shape_keep_it(name, dtype):
 
 def test_the_rules_of_a_sum_pass_the_gradient_on():
     g, y = np.ones(3), np.zeros(3)
-    assert ops.add.rules.__class__ is engine.OfSum
-    assert all(rule(g, y, y, y) is g for rule in ops.add.rules)
+    assert ops.add.vjps.__class__ is engine.OfSum
+    assert all(rule(g, y, y, y) is g for rule in ops.add.vjps)

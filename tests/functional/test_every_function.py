@@ -12,7 +12,7 @@ from support import require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn.engine.quick import Equation
+from tinygrad_attn.engine.kernels import Reference
 from tinygrad_attn.functional import equations
 
 torch = require("torch")
@@ -23,7 +23,7 @@ ADVICE = (
 
 
 def functions():
-    return public(F, lambda value: inspect.isfunction(value) or isinstance(value, Equation))
+    return public(F, lambda value: inspect.isfunction(value) or isinstance(value, Reference))
 
 
 def called_by_layers():

@@ -44,7 +44,7 @@ def ops_in(*rooms: ModuleType) -> dict[str, Op]:
 
 def rules_of(one: Op) -> list[Callable]:
     """The rules of an op, the joint rule among them."""
-    return [rule for rule in (*one.rules, one.joint) if rule is not None]
+    return [rule for rule in (*one.vjps, one.joint_vjp) if rule is not None]
 
 
 def unmet(have: Iterable[str], met: Iterable[str], advice: str) -> list[str]:

@@ -9,7 +9,7 @@ from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, no_grad, random
-from tinygrad_attn.engine import changes as guard
+from tinygrad_attn.engine import inplace as guard
 from tinygrad_attn.nn import init
 
 torch = require("torch")

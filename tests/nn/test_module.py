@@ -12,7 +12,7 @@ import pytest
 from support import require
 
 from tinygrad_attn import Tensor, enable_grad, nn, no_grad, op
-from tinygrad_attn.engine import local
+from tinygrad_attn.engine import context
 
 
 class Net(nn.Module):
@@ -429,16 +429,16 @@ def test_a_state_dict_shares_the_memory_of_every_shape():
 def test_a_call_is_a_scope_and_an_error_says_where():
     class Look(nn.Module):
         def forward(self, x):
-            scope = local.context.scope
+            scope = context.scope
             return scope.module, scope.outer.module
 
     look = Look()
     row = nn.Sequential(look)
-    assert row(0) == (look, row) and local.context.scope is None
+    assert row(0) == (look, row) and context.scope is None
     deep = nn.Sequential(nn.Identity(), nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 2)))
     with pytest.raises(ValueError, match="whose last axis is not 4 long") as error:
         deep(np.ones((1, 2)))
-    assert error.value.__notes__ == ["in the module '1.1'"] and local.context.scope is None
+    assert error.value.__notes__ == ["in the module '1.1'"] and context.scope is None
     noting = op(lambda x: x[0] // 0)
 
     class Divide(nn.Module):

@@ -613,7 +613,7 @@ def slopes_at(f, arrays):
 def test_no_element_is_told_by_what_stands_beside_it(name):
     """A special case for one element (0 to a power, a tie, infinity) is none for those beside it."""
     one = ELEMENTWISE[name]
-    inputs = list(inspect.signature(one.forward).parameters)[: len(one.rules)]
+    inputs = list(inspect.signature(one.forward).parameters)[: len(one.vjps)]
     edges = EDGES if len(inputs) < 3 else EDGES[2::2]
     grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
     arrays = [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]
@@ -640,7 +640,7 @@ APART = {
 @pytest.mark.parametrize("name", sorted(ELEMENTWISE.keys() - WITHOUT.keys()))
 def test_slopes_at_ties_kinks_and_edges_are_pytorchs(name):
     one, theirs = ELEMENTWISE[name], getattr(torch, NAMES.get(name, name))
-    inputs = list(inspect.signature(one.forward).parameters)[: len(one.rules)]
+    inputs = list(inspect.signature(one.forward).parameters)[: len(one.vjps)]
     edges = EDGES[1:-2] if name in APART else EDGES
     grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
     arrays = [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]
@@ -658,7 +658,7 @@ def test_slopes_at_ties_kinks_and_edges_are_pytorchs(name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name, one in ELEMENTWISE.items() if len(one.rules) == 2])
+@pytest.mark.parametrize("name", [name for name, one in ELEMENTWISE.items() if len(one.vjps) == 2])
 def test_an_operand_that_is_a_number_is_an_array_of_it(name):
     one, x = ELEMENTWISE[name], np.array(EDGES[1:-2])
     for n in (*EDGES[1:-2], 3.0, 1 / 3):
@@ -694,7 +694,7 @@ def test_the_slope_of_a_determinants_slope_keeps_its_digits_however_near_a_matri
 @pytest.mark.parametrize("name", ops_in(ops.decompositions))
 def test_the_slopes_of_what_is_made_of_empty_matrices_are_empty(name, shape):
     one = ops_in(ops.decompositions)[name]
-    arrays = [np.zeros(shape)] * len(one.rules)
+    arrays = [np.zeros(shape)] * len(one.vjps)
     try:
         one.forward(*arrays)
     except ValueError:  # NumPy makes nothing of them

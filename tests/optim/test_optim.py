@@ -17,7 +17,7 @@ from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad, optim
-from tinygrad_attn.engine import changes as guard
+from tinygrad_attn.engine import inplace as guard
 from tinygrad_attn.fast import threads, tuning
 from tinygrad_attn.optim import optimizer as optimizer_module
 

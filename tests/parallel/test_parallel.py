@@ -344,14 +344,14 @@ def test_a_stand_in_gets_a_time_of_its_own_just_before_its_first_use(number):
     found, seen = [second], set()
     while found:
         y = found.pop()
-        if y._record is None or id(y) in seen:
+        if y._node is None or id(y) in seen:
             continue
         seen.add(id(y))
-        for x in y._record.inputs:
-            uses.get(id(x), []).append(y._record.time)
+        for x in y._node.inputs:
+            uses.get(id(x), []).append(y._node.number)
             found.append(x) if isinstance(x, Tensor) else None
     place_before_first_use(stand_ins, [second])
-    times = [x._record.time for x in stand_ins]
+    times = [x._node.number for x in stand_ins]
     for x, t in zip(stand_ins, times):
         assert min(uses[id(x)]) - 1 < t < min(uses[id(x)])
     assert len({*times}) == number

@@ -500,7 +500,7 @@ def test_methods_are_those_of_arrays(call):
 def test_functions_that_are_methods_too(name):
     t = Tensor(P(3), requires_grad=True)
     mine, numpys = getattr(t, name)(), getattr(np, name)(t)
-    assert mine.tolist() == numpys.tolist() and mine._record.op is numpys._record.op
+    assert mine.tolist() == numpys.tolist() and mine._node.op is numpys._node.op
 
 
 def test_einsum_says_which_labels_are_wrong():
@@ -1041,7 +1041,7 @@ def test_a_product_of_many_matrices_is_bracketed_so_that_little_is_multiplied():
         Tensor(np.ones(shape), requires_grad=True) for shape in ((4, 9), (9, 9), (9, 7), (7,))
     )
     y = np.linalg.multi_dot([a, b, c, x])
-    assert y._record.inputs[0] is a
+    assert y._node.inputs[0] is a
     assert [t.shape for t in history([y])] == [(9,), (9,), (4,)]  # always a matrix and a vector
     left_to_right = np.linalg.multi_dot([x, np.ones((7, 4)), a])
     assert [t.shape for t in history([left_to_right])] == [(4,), (9,)]
@@ -1066,8 +1066,7 @@ def test_a_power_of_a_matrix_takes_as_many_products_as_the_exponent_has_digits(p
     a = Tensor(np.eye(2), requires_grad=True)
     assert (
         sum(
-            t._record.op.stands_for is ops.matmul
-            for t in history([np.linalg.matrix_power(a, power)])
+            t._node.op.stands_for is ops.matmul for t in history([np.linalg.matrix_power(a, power)])
         )
         == products
     )

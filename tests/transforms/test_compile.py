@@ -689,8 +689,8 @@ def test_in_plain_mode_the_function_itself_runs():
     x = leaf(3)
     c(x)
     with ta.plain():
-        assert c(x)._record.op.__name__ == "sum"
-    assert "compiled" in c(x)._record.op.__name__
+        assert c(x)._node.op.__name__ == "sum"
+    assert "compiled" in c(x)._node.op.__name__
 
 
 def test_an_error_of_the_functions_own():

@@ -697,12 +697,12 @@ def test_numbers_that_repeat_themselves_are_no_change(first):
 
 
 def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
-    from tinygrad_attn.engine import local
+    from tinygrad_attn.engine import context
 
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
     vjp(lambda x: np.ones(2), X)  # whether ops run inside was watched
-    assert local.context.watchers == () and local.context.recording
+    assert context.watchers == () and context.recording
 
 
 def test_another_threads_draw_from_the_same_stream_is_told_with_the_way_out():
@@ -755,7 +755,7 @@ def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was
             raise KeyboardInterrupt
         real(state)
 
-    y, here = Half()(Tensor([1.0], requires_grad=True)), checkpointing.local.context
+    y, here = Half()(Tensor([1.0], requires_grad=True)), checkpointing.state
     monkeypatch.setattr(checkpointing, "set_rng_state", set_rng_state)
     with ta.record_attention():
         observers = here.watchers

@@ -67,7 +67,7 @@ def test_the_same_gradients_as_backward_and_nobody_looks_on_afterwards():
     for name, p in model.named_parameters():
         np.testing.assert_array_equal(p.grad.numpy(), plain[name])
         np.testing.assert_array_equal(last[name], plain[name])
-    assert ta.engine.local.context.watchers == ()
+    assert ta.engine.modes.watchers == ()
 
 
 def test_what_is_freed_is_what_nobody_holds():
@@ -82,7 +82,7 @@ def test_what_is_freed_is_what_nobody_holds():
 
 
 def test_saved_buffers_are_freed_with_their_op():
-    @ta.engine.op(saves=True, twin=lambda x: x * x)
+    @ta.engine.op(saves=True, reference=lambda x: x * x)
     def square(x):
         return x * x, 2 * x
 
@@ -118,7 +118,7 @@ def test_the_pass_ends_well_when_it_fails():
         ta.backward_steps(a * 2.0)
     with pytest.raises(TypeError, match="needs the Tensor to start from"):
         ta.backward_steps(3.0)
-    assert ta.engine.local.context.watchers == ()
+    assert ta.engine.modes.watchers == ()
 
 
 def test_text_tells_each_step_on_a_line_of_its_own():

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..engine import Variable, Watcher, local, watching
+from ..engine import Variable, Watcher, context, watching
 from ..messages.errors import describe
 from .reasons import BACKWARD, FORWARD, Case, element, reason
 from .records import array_of, as_given, made_at, shares
@@ -65,7 +65,7 @@ class _Detector(Watcher):
         what = (
             f"op {op.__name__!r} made {case.value} at index {index} of its result {describe(value)}"
         )
-        raise _anomaly(what, inputs, case, place, local.context.scope, why)
+        raise _anomaly(what, inputs, case, place, context.scope, why)
 
     def pulled(
         self, result: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Record, Variable, tracked
+from ..engine import Node, Variable, tracked
 from ..engine.sweep import fit
 
 
 def made_at(x: Any) -> int | None:
     """The time of a tensor's record; None for a leaf, and for anything else."""
-    made = getattr(x, "_record", None)
-    return None if made is None else made.time
+    made = getattr(x, "_node", None)
+    return None if made is None else made.number
 
 
 def array_of(x: Any) -> np.ndarray:
@@ -30,7 +30,7 @@ def as_given(operands: Iterable[Any]) -> list[Any]:
 
 def has_rules(op: Any) -> bool:
     """Has anybody said what the derivative is?"""
-    return bool(op.rules or op.joint or op.stands_for.rules or op.stands_for.joint)
+    return bool(op.vjps or op.joint_vjp or op.stands_for.vjps or op.stands_for.joint_vjp)
 
 
 Answers = dict[int, np.ndarray]
@@ -63,9 +63,9 @@ class Call:
     def answers(self, g: Any, needs: Sequence[bool] | None = None) -> Answers:
         """What the rules answer for the inputs that need a gradient."""
         op = self.op
-        if not (op.rules or op.joint):
+        if not (op.vjps or op.joint_vjp):
             op = op.stands_for  # a quick way whose rules are those of the op it stands for
-        record = Record(0, op, (), self.settings, self.saved, None)
+        record = Node(0, op, (), self.settings, self.saved, None)
         needs = list(self.needs if needs is None else needs)
         found = op.pull(g, self.y, record, list(self.args), needs)
         return {i: array_of(answer) for i, answer in found.items() if answer is not None}
@@ -73,13 +73,13 @@ class Call:
 
 def call_of(t: Any) -> Call:
     """The call that made t."""
-    made = t._record
+    made = t._node
     return Call(made.op, made.inputs, made.settings, t._data, made.saved)
 
 
 def shares(t: Any, g: Any, args: list[Any] | None = None) -> Iterator[tuple[Any, Any]]:
     """(input, its share of the gradient) for each use by the op that made t; or for other args."""
-    made, call = t._record, call_of(t)
+    made, call = t._node, call_of(t)
     call.args = call.args if args is None else args
     for i, answer in call.answers(g).items():
         yield made.inputs[i], fit(answer, made.inputs[i], made.op, i)

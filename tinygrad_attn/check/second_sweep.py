@@ -38,7 +38,7 @@ def second_opinion(
         add(t, seed)
     for t in reversed(history(roots)):
         if t in found.grads:  # else nothing that reaches it asked for its gradient
-            name, g = t._record.op.__name__, found.grads[t]
+            name, g = t._node.op.__name__, found.grads[t]
             look(t, g)
             for x, share in shares(t, np.array(g)):
                 add(x, share)

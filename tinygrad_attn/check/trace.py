@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-from ..engine import Watcher, local, tracked
+from ..engine import Watcher, context, tracked
 from ..messages.errors import INNER, quoted
 from ..nn.scopes import dotted_name
 from .records import Call, has_rules
@@ -73,7 +73,7 @@ class Trace(Watcher):
         self.steps: list[Step] = []
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
-        scope = local.context.scope
+        scope = context.scope
         self.steps.append(Step(op, inputs, settings, result, scope, origin(3)))
 
 

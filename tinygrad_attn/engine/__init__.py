@@ -8,36 +8,35 @@ computed from what; `parameters`, `operands` and `misuse`, which say what is wro
 rule.
 """
 
-from . import changes  # it puts its watcher in
-from .context import Context, Watcher, everywhere, local, rehearsing, watching
+from . import inplace  # it puts its watcher in
 from .defining import op
-from .graph import Record, Variable, array_of, tensor_of, tracked
+from .graph import Node, Variable, array_of, tensor_of, tracked
+from .kernels import kernel, reference
+from .modes import Watcher, context, everywhere, rehearsing, watching
 from .op import Op
 from .operands import Symbolic
-from .quick import equation, quick_way
 from .recording import enable_grad, is_plain, no_grad, plain
 from .released import Released
 from .sweep import sum_to, sweep
 
 __all__ = [
-    "Context",
     "Op",
-    "Record",
+    "Node",
     "Released",
     "Symbolic",
     "Variable",
     "Watcher",
     "array_of",
-    "changes",
+    "inplace",
     "enable_grad",
-    "equation",
+    "reference",
     "everywhere",
     "is_plain",
-    "local",
+    "context",
     "no_grad",
     "op",
     "plain",
-    "quick_way",
+    "kernel",
     "rehearsing",
     "sum_to",
     "sweep",

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..messages.errors import describe, missing_names, numbers_of, refuse_mask
 from ..messages.signatures import check_flags, own_names
-from .context import everywhere, local, rehearsing
 from .graph import Variable, tensor_of
+from .modes import context, everywhere, rehearsing
 from .recording import enable_grad, no_grad  # noqa: F401  where PyTorch has them
 from .sweep import sweep
 
@@ -27,7 +27,7 @@ def backward(
     check_flags("backward", retain_graph=retain_graph, create_graph=create_graph)
     seeds = [_seed(t, g, create_graph) for t, g in zip(outputs, gradients, strict=True)]
     # Not `with no_grad()`: Ctrl-C could come before its end and leave recording switched off.
-    here = local.context
+    here = context
     before, here.recording = here.recording, create_graph
     try:
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
@@ -91,7 +91,7 @@ def grad(
     seeds = _seeds(outputs, grad_outputs, create_graph)
     inputs = _inputs(inputs)
     retain = create_graph if retain_graph is None else retain_graph
-    here = local.context
+    here = context
     before, here.recording = here.recording, bool(create_graph)
     try:
         found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
@@ -219,7 +219,7 @@ def _no_graph(output: Any) -> Exception:
             " Inside ta.checkpoint take it with ta.value_and_grad or ta.vjp: nothing else is "
             "recorded there at first."
         )
-    elif not local.context.recording:
+    elif not context.recording:
         hint = (
             " Right here nothing is recorded, since a no_grad() block is open, or a backward pass "
             "goes on. An interrupt at the very end of a block can leave it open: then "

@@ -13,7 +13,7 @@ from .op import Op
 def op(forward: Callable[..., Any], **flags: Any) -> Op: ...
 @overload
 def op(
-    *, broadcasts: bool = False, saves: bool = False, twin: Callable[..., Any] | None = None
+    *, broadcasts: bool = False, saves: bool = False, reference: Callable[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], Op]: ...
 def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
     """`@op` makes a function on arrays an op; give it its derivative with `.vjp`.
@@ -30,9 +30,9 @@ def op(forward: Callable[..., Any] | None = None, **flags: Any) -> Any:
 
     Flags: `broadcasts=True`, the op follows NumPy broadcasting and its gradients are summed back to
     the inputs' shapes; `saves=True`, forward returns `(y, saved)`, and the rule for all inputs, see
-    `vjp_all`, gets `saved=`; `twin=f`, a composite of ops that computes the same and is
+    `vjp_all`, gets `saved=`; `reference=f`, a composite of ops that computes the same and is
     differentiated in its place where a derivative is to be differentiated again. What is saved has
-    no graph, so an op that saves floating numbers needs a twin for second derivatives.
+    no graph, so an op that saves floating numbers needs a reference for second derivatives.
 
     Raises TypeError for another flag, and for what is no function.
     """

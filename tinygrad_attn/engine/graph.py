@@ -16,7 +16,7 @@ clock = count(1).__next__
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class Node:
     """How a tensor was made."""
 
     time: int
@@ -31,19 +31,19 @@ class Record:
 class Variable:
     """The part of a Tensor that the engine knows: an array, its gradient, and how it was made."""
 
-    __slots__ = ("_data", "_grad", "_record", "_tracked", "name", "__weakref__")
+    __slots__ = ("_data", "_grad", "_node", "_tracked", "name", "__weakref__")
     _kind: type[Any]  # the class of what ops return: Tensor
     _data: Any  # an ndarray, or for a single number a NumPy scalar
     _grad: Any  # the sum of what backward() has found here, or None
-    _record: Any  # a Record, or None for a leaf, which no op has made
+    _record: Any  # a Node, or None for a leaf, which no op has made
     _tracked: bool  # may a gradient by this tensor be asked for?
     name: str | None
 
 
-def tensor_of(array: Any, record: Record | None = None) -> Any:
+def tensor_of(array: Any, record: Node | None = None) -> Any:
     """A tensor around this array; with a record it is part of a graph, without one a constant."""
     t = object.__new__(Variable._kind)
-    t._data, t._grad, t._record, t.name = array, None, record, None
+    t._data, t._grad, t._node, t.name = array, None, record, None
     t._tracked = record is not None
     return t
 

@@ -18,9 +18,9 @@ def history(roots: Iterable[Variable]) -> list[Variable]:
     waiting = list(found.values())
     while waiting:
         t = waiting.pop()
-        for x in () if t._record is None else t._record.inputs:
+        for x in () if t._node is None else t._node.inputs:
             if isinstance(x, Variable) and id(x) not in found:
                 found[id(x)] = x
                 waiting.append(x)
-    made = [t for t in found.values() if t._record is not None]
-    return sorted(made, key=lambda t: t._record.time)
+    made = [t for t in found.values() if t._node is not None]
+    return sorted(made, key=lambda t: t._node.number)

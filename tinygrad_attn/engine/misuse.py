@@ -23,7 +23,7 @@ from .graph import Variable
 
 def check_flags_of_op(flags: dict[str, Any]) -> None:
     """Raise for a flag that @op does not have."""
-    known = ("broadcasts", "saves", "twin")
+    known = ("broadcasts", "saves", "reference")
     for name in flags:
         if name not in known:
             raise TypeError(
@@ -111,14 +111,14 @@ def pair(op: Any, y: Any) -> tuple[Any, Any]:
 
 def check_derivative(op: Any, needs: Sequence[bool]) -> None:
     """Raise unless there is a rule for each input that needs a gradient."""
-    if not op.rules:
+    if not op.vjps:
         raise TypeError(
             f"op {op.__name__!r} has no derivative: give it one with {op.__name__}.vjp(...), one "
             "rule for each input, or detach() its result."
         )
-    if True in needs[len(op.rules) :]:
+    if True in needs[len(op.vjps) :]:
         raise TypeError(
-            f"op {op.__name__!r} has {len(op.rules)} rules, but was called with {len(needs)} "
+            f"op {op.__name__!r} has {len(op.vjps)} rules, but was called with {len(needs)} "
             "inputs. Give .vjp() one for each, or write one for all, however many they are, with "
             ".vjp_all."
         )
@@ -133,8 +133,8 @@ def check_saved(op: Any, saved: Any) -> None:
     elif isinstance(values, float) or getattr(getattr(values, "dtype", None), "kind", "") == "f":
         raise TypeError(
             f"op {op.__name__!r} saves {describe(values)} for its rule, in which it counts as a "
-            "constant, so the derivative of that rule would be wrong. Give the op a twin, @op("
-            "saves=True, twin=f), where f computes the same from ops; or let the rule compute that "
+            "constant, so the derivative of that rule would be wrong. Give the op a reference, @op("
+            "saves=True, reference=f), where f computes the same from ops; or let the rule compute that "
             "value again. A mask that depends on no input is saved as booleans."
         )
 

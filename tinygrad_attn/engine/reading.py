@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .graph import Record, array_of, tracked
+from .graph import Node, array_of, tracked
 
 
 class _Looked(Exception):
@@ -62,7 +62,7 @@ class _Unseen:
     __floordiv__ = __rfloordiv__ = _look
 
 
-def reads(record: Record, g: Any, y: Any, which: int) -> bool:
+def reads(record: Node, g: Any, y: Any, which: int) -> bool:
     """Does the op's rule look at its result (0), or at this input (counted from 1)?"""
     if record.op.saves:  # what it has saved may be the array itself
         return True

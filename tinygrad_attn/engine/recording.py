@@ -16,8 +16,8 @@ from typing import Any, Self, overload
 from ..messages.errors import describe
 from ..messages.signatures import Function as _Function  # `Function` itself is PyTorch's name
 from ..messages.signatures import NeedsBrackets
-from .context import local
-from .quick import step_aside
+from .kernels import step_aside
+from .modes import context
 
 
 class _Block(ContextDecorator, metaclass=NeedsBrackets):
@@ -85,14 +85,14 @@ class _Block(ContextDecorator, metaclass=NeedsBrackets):
         return steps
 
     def __enter__(self) -> None:
-        here = local.context
+        here = context
         new, plain = self._recording, self._plain
         here.blocks = [*here.blocks, (self, here.recording, here.plain)]
         here.recording = here.recording if new is None else new
         here.plain = here.plain if plain is None else plain
 
     def __exit__(self, *_: object) -> None:
-        here = local.context
+        here = context
         if here.blocks and here.blocks[-1][0] is self:  # nearly always, and again without a call
             *here.blocks, (_, here.recording, here.plain) = here.blocks
             return
@@ -133,13 +133,13 @@ class _Turn:
         self.blocks = list[tuple[Any, bool, bool]]()
 
     def __enter__(self) -> None:
-        here = local.context
+        here = context
         here.blocks = [*here.blocks, (self, here.recording, here.plain), *self.blocks]
         here.recording = here.recording if self.recording is None else self.recording
         here.plain = here.plain if self.plain is None else self.plain
 
     def __exit__(self, *_: object) -> None:
-        here = local.context
+        here = context
         at = _last(self, here)
         self.blocks, self.recording, self.plain = here.blocks[at + 1 :], here.recording, here.plain
         _, here.recording, here.plain = here.blocks[at]
@@ -189,4 +189,4 @@ class plain(_Block):
 
 def is_plain() -> bool:
     """Is this thread in plain mode? See `plain`."""
-    return local.context.plain
+    return context.plain

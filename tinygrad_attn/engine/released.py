@@ -21,7 +21,7 @@ class Released:
     """
 
     __name__ = "released"
-    twin, broadcasts, saves, rules = None, False, False, ()  # what is asked of an op
+    reference, broadcasts, saves, rules = None, False, False, ()  # what is asked of an op
     ends: dict[int, Any] | None = None  # None: not known
 
     @property
@@ -37,18 +37,18 @@ class Released:
         """Note where the pass ended; not if one of these is released itself, for nobody knows what
         was behind it.
         """
-        if not any(x._record is not None and isinstance(x._record.op, Released) for x in tensors):
+        if not any(x._node is not None and isinstance(x._node.op, Released) for x in tensors):
             self.ends = {id(x): ref(x) for x in tensors}
 
     def may_hide(self, wanted: Iterable[Variable], time: int) -> bool:
         """May a wanted tensor have been an input, near or far, of a record of that time, which is
         gone? Where the ends of the pass are not known, any older tensor may.
         """
-        older = [x for x in wanted if x._record is None or x._record.time < time]
+        older = [x for x in wanted if x._node is None or x._node.number < time]
         if self.ends is None:
             return bool(older)
         ended_at = [x for x in older if id(x) in self.ends and self.ends[id(x)]() is x]
-        return bool(ended_at) or any(x._record is not None and x._record.op is self for x in older)
+        return bool(ended_at) or any(x._node is not None and x._node.op is self for x in older)
 
     def pull(self, *_: Any) -> Any:
         """Nothing is left to ask."""

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from . import misuse
-from .context import everywhere, local
 from .graph import Variable, array_of, tensor_of, tracked
-from .quick import equation
+from .kernels import reference
+from .modes import context, everywhere
 from .released import Released
 
 
-@equation  # a quicker sweep may be put in its place; in plain mode this one runs
+@reference  # a quicker sweep may be put in its place; in plain mode this one runs
 def sweep(
     roots: Sequence[Variable],
     seeds: Sequence[Any],
@@ -41,7 +41,7 @@ def sweep(
     goal = set(aside if wanted is None else wanted)
     needed = goal.union(order)
     gradients: dict[Variable, Any] = {}  # what has come in so far
-    watchers = (*everywhere, *local.context.watchers)
+    watchers = (*everywhere, *context.watchers)
     released = None if retain_graph or create_graph else Released()
 
     def add(x: Variable, share: Any) -> None:
@@ -55,7 +55,7 @@ def sweep(
         needed.remove(y)  # so that nothing here keeps y in memory
         if y not in gradients:
             continue
-        g, record = gradients[y], y._record
+        g, record = gradients[y], y._node
         if not record.retained and y not in goal:
             del gradients[y]
         for watcher in watchers:
@@ -77,17 +77,17 @@ def sweep(
 
 def shares_of(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> dict[int, Any]:
     """{i: the gradient by input i}, by rules on arrays; on tensors if this pass is recorded."""
-    record = y._record
+    record = y._node
     if not create_graph:
         return record.op.pull(g, y._data, record, [array_of(x) for x in record.inputs], needs)
     op = record.op.stands_for
-    if op.twin is None:
+    if op.reference is None:
         misuse.check_saved(op, record.saved if op.saves else None)
         return op.pull(g, y, record, list(record.inputs), needs)
     # Clones, since an input may be given twice and each place has a share of its own.
     inputs = [x.clone() if need else x for x, need in zip(record.inputs, needs, strict=True)]
     wanted = {i: x for i, (x, need) in enumerate(zip(inputs, needs, strict=True)) if need}
-    twin = op.twin(*inputs, **record.settings)
+    twin = op.reference(*inputs, **record.settings)
     found = sweep([twin], [g], wanted=list(wanted.values()), create_graph=True, stop=True)
     return {i: found[x] for i, x in wanted.items() if x in found}
 
@@ -100,7 +100,7 @@ def fit(share: Any, x: Variable, op: Any, index: int) -> Any:
     return misuse.as_gradient(share, x, op, index)
 
 
-@equation
+@reference
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     """The derivative of broadcasting from this shape: g summed over the repeated axes."""
     lead = g.ndim - len(shape)
@@ -125,14 +125,14 @@ def leading_to(wanted: Sequence | None, roots: Sequence, stop: bool) -> tuple[li
     while pending:
         y = pending.pop()
         if y not in inputs:
-            known = y._record is not None and not (stop and y in goal)
-            inputs[y] = list(filter(tracked, y._record.inputs)) if known else []
+            known = y._node is not None and not (stop and y in goal)
+            inputs[y] = list(filter(tracked, y._node.inputs)) if known else []
             pending += inputs[y]
-    made = [y for y in inputs if y._record is not None and not (stop and y in goal)]
+    made = [y for y in inputs if y._node is not None and not (stop and y in goal)]
     through: dict[Variable, None] = {}
-    for y in sorted(made, key=lambda y: y._record.time):
-        op = y._record.op
-        hidden = isinstance(op, Released) and op.may_hide(goal, y._record.time)
+    for y in sorted(made, key=lambda y: y._node.number):
+        op = y._node.op
+        hidden = isinstance(op, Released) and op.may_hide(goal, y._node.number)
         if wanted is None or hidden or any(x in goal or x in through for x in inputs[y]):
             through[y] = None
     return list(through), [x for x in inputs if x not in through]

@@ -11,7 +11,7 @@ In plain mode nothing of this runs.
 
 from importlib import import_module
 
-from ..engine.quick import when_loaded
+from ..engine.kernels import when_loaded
 from . import engine, equations, indexing, ops
 
 when_loaded["optim"] = lambda: import_module(f"{__name__}.optimizers")

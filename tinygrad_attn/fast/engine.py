@@ -24,11 +24,11 @@ from weakref import ref
 from numpy import dtype, generic, ndarray
 
 from .. import ops
-from ..engine import Op, Released, Variable, changes, everywhere, local
+from ..engine import Op, Released, Variable, context, everywhere, inplace
 from ..engine import sweep as plain_sweep
-from ..engine.changes import handed_out
-from ..engine.graph import Record, clock
-from ..engine.quick import quick_way, step_aside
+from ..engine.graph import Node, clock
+from ..engine.inplace import handed_out
+from ..engine.kernels import kernel, step_aside
 from ..engine.sweep import fit, leading_to
 from ..tensor import Tensor
 from .allocator import keep_freed
@@ -39,14 +39,14 @@ NOTHING: dict[str, Any] = {}
 new: Any = object.__new__
 
 
-class NewRecord(Record):
-    """A record whose slots are filled one by one: that takes half the time of `Record(...)`."""
+class NewNode(Node):
+    """A record whose slots are filled one by one: that takes half the time of `Node(...)`."""
 
     __slots__ = ()
     __init__ = object.__init__
 
 
-new_record: Any = NewRecord
+new_record: Any = NewNode
 
 
 class OfOne(tuple):
@@ -92,7 +92,7 @@ class QuickOp(Op):
 
     def pull(self, *found: Any) -> dict[int, Any]:
         """By its own rules, or by those of the op that it stands for."""
-        own = self.rules or self.joint is not None
+        own = self.vjps or self.joint_vjp is not None
         return super().pull(*found) if own else self.stands_for.pull(*found)
 
 
@@ -103,7 +103,7 @@ def operation(op: Op, sign: Any) -> Any:
     as_written = op.forward
 
     def operate(a: Any, b: Any) -> Any:
-        here = local.context
+        here = context
         if here.watchers or here.plain:
             return op(a, b)
         inputs: tuple | None
@@ -123,7 +123,7 @@ def operation(op: Op, sign: Any) -> Any:
             u, v, inputs = a, b._data, (a, b) if b._tracked else None
         else:
             return op(a, b)
-        made = op.quick or op  # of these six a quick way always fits
+        made = op.kernel or op  # of these six a quick way always fits
         forward = made.forward
         try:
             y = sign(u, v) if forward is as_written else forward(u, v)
@@ -136,8 +136,8 @@ def operation(op: Op, sign: Any) -> Any:
         t._grad = t.name = None
         if inputs is not None and here.recording:  # an operand is of floats, so the result is
             t._tracked = True
-            t._record = r = new_record()
-            r.time = clock()
+            t._node = r = new_record()
+            r.number = clock()
             r.op = made
             r.inputs = inputs
             r.settings = NOTHING
@@ -148,7 +148,7 @@ def operation(op: Op, sign: Any) -> Any:
                 for watcher in everywhere:
                     watcher.computed(made, (a, b), NOTHING, t)
         else:
-            t._record = None
+            t._node = None
             t._tracked = False
         return t
 
@@ -157,14 +157,14 @@ def operation(op: Op, sign: Any) -> Any:
 
 def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
     """As `Op.__call__`."""
-    here = local.context
+    here = context
     if here.plain:
         return written(op, *inputs, **settings)
-    if op.rules.__class__ is OfOne and not (settings or here.watchers):
+    if op.vjps.__class__ is OfOne and not (settings or here.watchers):
         if len(inputs) == 1 and isinstance(inputs[0], Tensor):  # the usual case, spelled out
             x = inputs[0]
             a = x._data
-            quick = op.quick
+            quick = op.kernel
             made = op if quick is None or quick.fits is not always and not quick.fits(a) else quick
             forward = made.forward
             try:
@@ -178,8 +178,8 @@ def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
             t._grad = t.name = None
             if x._tracked and here.recording:  # so it is of floats, and then the result is
                 t._tracked = True
-                t._record = r = new_record()
-                r.time = clock()
+                t._node = r = new_record()
+                r.number = clock()
                 r.op = made
                 r.inputs = inputs
                 r.settings = NOTHING
@@ -190,7 +190,7 @@ def call(op: Any, /, *inputs: Any, **settings: Any) -> Any:
                     for watcher in everywhere:
                         watcher.computed(made, inputs, NOTHING, t)
             else:
-                t._record = None
+                t._node = None
                 t._tracked = False
             return t
     y = general_call(op, inputs, settings)
@@ -218,7 +218,7 @@ def general_call(op: Any, inputs: tuple, settings: dict[str, Any]) -> Any:
     for value in settings.values():
         if isinstance(value, Tensor):  # which is an error
             return NotImplemented
-    made = op if op.quick is None or not op.quick.fits(*arrays, **settings) else op.quick
+    made = op if op.kernel is None or not op.kernel.fits(*arrays, **settings) else op.kernel
     try:
         y = found = made.forward(*arrays, **settings)
     except RecursionError:  # to try again at each depth would never end
@@ -240,12 +240,12 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
     """
     if y is None:
         y = op.forward(*arrays, **settings)
-    here, saved = local.context, None
+    here, saved = context, None
     if op.saves:
         y, saved = y
     t = new(Tensor)
     t._data = y
-    t._grad = t._record = t.name = None
+    t._grad = t._node = t.name = None
     t._tracked = False
     if not (here.recording or here.watchers):  # as in generation, nothing is remembered
         for x in inputs:
@@ -267,8 +267,8 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
         return y
     if wanted and here.recording and y.dtype.kind == "f":
         t._tracked = True
-        t._record = r = new_record()
-        r.time = clock()
+        t._node = r = new_record()
+        r.number = clock()
         r.op = op
         r.inputs = tuple(kept)
         r.settings = settings
@@ -284,7 +284,7 @@ def run(op: Any, inputs: tuple, arrays: Any, settings: dict[str, Any], y: Any = 
 # ---- the sweep
 
 
-@quick_way(plain_sweep)
+@kernel(plain_sweep)
 def sweep(
     roots: Any,
     seeds: Any,
@@ -334,32 +334,32 @@ def _undo_all(  # noqa: C901
     newest: list[tuple[int, Variable]] = []
     complete: dict[Variable, Any] = {}
     for root in gradients:
-        if root._record is not None and (through is None or root in through):
-            heappush(newest, (-root._record.time, root))
+        if root._node is not None and (through is None or root in through):
+            heappush(newest, (-root._node.number, root))
     hand: Any = None  # a tensor in neither of the two, newer than all in the heap or equal,
     hand_gradient: Any = None  # and its gradient
-    watchers = local.context.watchers
-    latest = changes.latest
+    watchers = context.watchers
+    latest = inplace.latest
     while newest or hand is not None:
-        if hand is not None and not (newest and -newest[0][0] > hand._record.time):
+        if hand is not None and not (newest and -newest[0][0] > hand._node.number):
             y, g = hand, hand_gradient
         else:
             y = heappop(newest)[1]
             g = gradients.pop(y)
             if hand is not None:
                 gradients[hand] = hand_gradient
-                heappush(newest, (-hand._record.time, hand))
+                heappush(newest, (-hand._node.number, hand))
         hand = hand_gradient = None
         if own:
             own.discard(y)  # a rule may pass its gradient on by reference
-        record: Any = y._record
+        record: Any = y._node
         op, inputs = record.op, record.inputs
         if record.retained or goal and y in goal:
             complete[y] = g
-        if watchers or handed_out or latest > record.time:
+        if watchers or handed_out or latest > record.number:
             for watcher in (*everywhere, *watchers):
                 watcher.pulling(y, g)
-        rules = op.rules
+        rules = op.vjps
         shares: Any = ()
         kind = rules.__class__ if through is None else None
         if kind is OfTwo or kind is OfSum:
@@ -407,18 +407,18 @@ def _undo_all(  # noqa: C901
                 total = share
                 if share.__class__ is ndarray and op.__class__ is QuickOp and op.fresh:
                     own.add(x)
-                made = x._record
+                made = x._node
                 if made is None or through is not None and x not in through:
                     gradients[x] = share
                 elif hand is None:
                     hand, hand_gradient = x, share
-                elif made.time > hand._record.time:  # the newer of the two stays in hand
+                elif made.number > hand._node.number:  # the newer of the two stays in hand
                     gradients[hand] = hand_gradient
-                    heappush(newest, (-hand._record.time, hand))
+                    heappush(newest, (-hand._node.number, hand))
                     hand, hand_gradient = x, share
                 else:
                     gradients[x] = share
-                    heappush(newest, (-made.time, x))
+                    heappush(newest, (-made.number, x))
             elif x in own:
                 total += share
             else:
@@ -451,21 +451,21 @@ def _shares(
         values.append(x._data if tracked else x)
         needs.append(tracked and (through is None or x in through or x in goal))
     shares: list[Any] = [None] * len(values)
-    if op.__class__ is QuickOp and op.joint is not None:
+    if op.__class__ is QuickOp and op.joint_vjp is not None:
         if op.saves:
             settings = {**settings, "saved": record.saved}
         if op.asks_needs:
             settings = {**settings, "needs": tuple(needs)}
-        found = op.joint(g, y._data, *values, **settings)
+        found = op.joint_vjp(g, y._data, *values, **settings)
         if False not in needs:
             return found
         for i, need in enumerate(needs):
             if need:
                 shares[i] = found[i]
         return shares
-    if op.rules and len(op.rules) == len(values):
+    if op.vjps and len(op.vjps) == len(values):
         found = {}
-        for i, rule in enumerate(op.rules):
+        for i, rule in enumerate(op.vjps):
             if needs[i] and rule is not None:
                 found[i] = rule(g, y._data, *values, **settings)
     else:
@@ -501,7 +501,7 @@ def make_shortcuts() -> None:
         operate = operation(op, op.forward if op is ops.power else getattr(operator, name))
         _shortcuts[f"__{name}__"] = operate
         _shortcuts[f"__r{name}__"] = lambda b, a, operate=operate: operate(a, b)
-    if not local.context.plain:
+    if not context.plain:
         step_aside_or_back(False)
         step_aside.append(step_aside_or_back)
 

@@ -17,8 +17,8 @@ from numpy import ndarray
 
 from .. import functional as F
 from .. import ops
-from ..engine import Variable, local, tracked
-from ..engine.quick import quick_way
+from ..engine import Variable, context, tracked
+from ..engine.kernels import kernel
 from ..functional import equations
 from ..messages.errors import is_number
 from . import tuning
@@ -35,7 +35,7 @@ def quick_op(equation: Any, **flags: bool) -> Callable[[Any], QuickOp]:
 
     def make(forward: Any) -> QuickOp:
         twin = getattr(equation, "function", equation)
-        made = QuickOp(equation, forward, twin=twin, **flags)
+        made = QuickOp(equation, forward, reference=twin, **flags)
         made.fresh = True
         return made
 
@@ -294,7 +294,7 @@ def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_sca
         keep=keep,
         keep_scale=keep_scale,
         out=out,
-        recorded=local.context.recording,
+        recorded=context.recording,
     )
 
 
@@ -357,7 +357,7 @@ def packed_attention(
         keep=keep,
         keep_scale=keep_scale,
         out=y.reshape(b, t, num_heads, -1).swapaxes(1, 2),
-        recorded=local.context.recording,
+        recorded=context.recording,
     )
     return y, saved
 
@@ -388,7 +388,7 @@ def _packed_attention(
 # ---- when they fit
 
 
-@quick_way(F.gelu)
+@kernel(F.gelu)
 def quick_gelu(x: Any, approximate: str = "none") -> Any:
     """Of arrays with axes."""
     a = x._data if isinstance(x, Variable) else x
@@ -413,11 +413,11 @@ def along_an_axis(fused: QuickOp) -> Callable[..., Any]:
     return quick
 
 
-quick_way(F.softmax)(along_an_axis(softmax))
-quick_way(F.log_softmax)(along_an_axis(log_softmax))
+kernel(F.softmax)(along_an_axis(softmax))
+kernel(F.log_softmax)(along_an_axis(log_softmax))
 
 
-@quick_way(F.logsumexp)
+@kernel(F.logsumexp)
 def quick_logsumexp(x: Any, axis: Any, keepdims: bool = False) -> Any:
     """Over axes that are there, each once."""
     a = x._data if isinstance(x, Variable) else x
@@ -457,7 +457,7 @@ def _normalised(op: QuickOp, x: Any, normalized_shape: Any, parameters: tuple, e
     return run(op, inputs, arrays, {"ndim": len(shape), "eps": eps})
 
 
-@quick_way(F.layer_norm)
+@kernel(F.layer_norm)
 def quick_layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
@@ -467,13 +467,13 @@ def quick_layer_norm(
     return _normalised(layer_norm, x, normalized_shape, (weight, bias), eps)
 
 
-@quick_way(F.rms_norm)
+@kernel(F.rms_norm)
 def quick_rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     """Where eps is a number, or None for the eps of the dtype."""
     return _normalised(rms_norm, x, normalized_shape, (weight,), eps)
 
 
-@quick_way(F.linear)
+@kernel(F.linear)
 def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """Of the shapes (..., I), (O, I) and (O,)."""
     a = x._data if isinstance(x, Variable) else x
@@ -491,14 +491,14 @@ def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return run(linear, (x, weight, bias), (a, w, b), {})
 
 
-@quick_way(equations.dropout)
+@kernel(equations.dropout)
 def quick_dropout(x: Any, *, keep: Any, p: float) -> Any:
     """Of arrays that are not empty."""
     a = x._data if isinstance(x, Variable) else x
     return run(dropout, (x,), (a,), {"keep": keep, "p": p}) if fits(a) else NotImplemented
 
 
-@quick_way(equations.cross_entropy)
+@kernel(equations.cross_entropy)
 def quick_cross_entropy(
     x: Any,
     weight: Any = None,
@@ -521,7 +521,7 @@ def quick_cross_entropy(
     return run(cross_entropy, (x, weight), arrays, settings)
 
 
-@quick_way(equations.scaled_dot_product_attention)
+@kernel(equations.scaled_dot_product_attention)
 def quick_attention(
     q: Any,
     k: Any,
@@ -541,7 +541,7 @@ def quick_attention(
     return run(attention, (q, k, v, mask), arrays, settings)
 
 
-@quick_way(equations.attention_weights)
+@kernel(equations.attention_weights)
 def quick_attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Any:
@@ -552,7 +552,7 @@ def quick_attention_weights(
     return run(attention_weights, (q, k, mask), arrays, {"scale": scale, "is_causal": is_causal})
 
 
-@quick_way(equations.packed_attention)
+@kernel(equations.packed_attention)
 def quick_packed_attention(
     packed: Any,
     mask: Any = None,

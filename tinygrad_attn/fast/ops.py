@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from .. import ops
 from ..engine import Op, sum_to
-from ..engine.quick import quick_way
+from ..engine.kernels import kernel
 from . import tuning
 from .engine import OfOne, OfSum, OfTwo, QuickOp, always, make_shortcuts
 from .kernels import elementwise
@@ -34,26 +34,26 @@ def quicker(
     both.
     """
     op = QuickOp(plain, plain.forward if forward is None else forward, fits)
-    op.broadcasts, op.rules = plain.broadcasts, type(plain.rules)(rules) if rules else ()
+    op.broadcasts, op.vjps = plain.broadcasts, type(plain.vjps)(rules) if rules else ()
     op.adds, op.fresh = adds, fresh or adds is not None
-    quick_way(plain)(op)
+    kernel(plain)(op)
     return op
 
 
 # The ops whose results and gradients have the shape and dtype of what goes in; see `OfOne`.
 for module in ops.elementwise, ops.trigonometric:
     for op in vars(module).values():
-        if isinstance(op, Op) and op.rules and None not in op.rules:
+        if isinstance(op, Op) and op.vjps and None not in op.vjps:
             kinds: dict[int, Any] = {1: OfOne, 2: OfTwo}
-            settings = len(op.parameters.signature.parameters) - len(op.rules)
-            op.rules = op.rules if settings else kinds.get(len(op.rules), tuple)(op.rules)
-ops.add.rules = OfSum(ops.add.rules)
+            settings = len(op.parameters.signature.parameters) - len(op.vjps)
+            op.vjps = op.vjps if settings else kinds.get(len(op.vjps), tuple)(op.vjps)
+ops.add.vjps = OfSum(ops.add.vjps)
 
 
 # ---- un-broadcasting
 
 
-@quick_way(sum_to)
+@kernel(sum_to)
 def quick_sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     """A product with ones: up to twenty times as fast as NumPy's sum over rows."""
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
@@ -299,13 +299,13 @@ quicker(
 
 def _by_left(g: Any, y: Any, a: Any, b: Any) -> Any:
     if a.ndim == 1 or b.ndim == 1:
-        return ops.matmul.rules[0](g, y, a, b)  # type: ignore[misc]
+        return ops.matmul.vjps[0](g, y, a, b)  # type: ignore[misc]
     return product(g, b.mT)
 
 
 def _by_right(g: Any, y: Any, a: Any, b: Any) -> Any:
     if a.ndim == 1 or b.ndim == 1:
-        return ops.matmul.rules[1](g, y, a, b)  # type: ignore[misc]
+        return ops.matmul.vjps[1](g, y, a, b)  # type: ignore[misc]
     if b.ndim == 2:  # one matrix for all rows: fold them, and the product sums over them
         return product(ops.products._rows(a).mT, ops.products._rows(g))
     return product(a.mT, g)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..engine import changes
+from ..engine import inplace
 from ..optim import Adam, Optimizer, optimizer
 from ..optim.optimizer import Array, Work
 from . import threads, tuning
@@ -172,7 +172,7 @@ def walk(optimizer: Any, work: list[Work]) -> bool:
 
 def _lie_apart(arrays: list[Array]) -> bool:
     """Has each of these memory of its own?"""
-    return len({id(a if a.base is None else changes.owner(a)) for a in arrays}) == len(arrays)
+    return len({id(a if a.base is None else inplace.owner(a)) for a in arrays}) == len(arrays)
 
 
 def _in_blocks(pieces: list[Piece]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import ops, random
-from ..engine import Variable, array_of, equation
+from ..engine import Variable, array_of, reference
 from ..messages.errors import describe, is_integer, missing_names, no_setting, refuse_mask, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
@@ -77,7 +77,7 @@ def tanh(x: Any) -> Any:
     return ops.tanh(real(x, "tanh"))
 
 
-@equation
+@reference
 def silu(x: Any, inplace: bool = False) -> Any:
     """silu(x) = x sigmoid(x). Any shape. `inplace` is accepted, as in relu. (Elfwing et al. 2017,
     arXiv:1702.03118)
@@ -86,7 +86,7 @@ def silu(x: Any, inplace: bool = False) -> Any:
     return equations.silu(real(x, "silu"))
 
 
-@equation
+@reference
 def gelu(x: Any, approximate: str = "none") -> Any:
     """gelu(x) = x (1 + erf(x / sqrt 2)) / 2
 
@@ -100,7 +100,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 # ---- softmax
 
 
-@equation
+@reference
 def softmax(x: Any, axis: int = -1) -> Any:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape. A row that is all -inf gives
     NaN, as in PyTorch.
@@ -112,7 +112,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     return equations.softmax(x, axis=axis)
 
 
-@equation
+@reference
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0; same
     shape.
@@ -124,7 +124,7 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return equations.log_softmax(x, axis=axis)
 
 
-@equation
+@reference
 def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow.
 
@@ -139,7 +139,7 @@ def logsumexp(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> An
 # ---- normalisation
 
 
-@equation
+@reference
 def layer_norm(
     x: Any,
     normalized_shape: int | Sequence[int],
@@ -160,7 +160,7 @@ def layer_norm(
     return equations.layer_norm(x, weight, bias, ndim=ndim, eps=eps)
 
 
-@equation
+@reference
 def rms_norm(
     x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Any:
@@ -186,7 +186,7 @@ def rms_norm(
 # ---- tables, products, dropout
 
 
-@equation
+@reference
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O); or weight (I,), bias
     () -> (...)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import array_of, equation
+from ..engine import array_of, reference
 from ..ops.shapes import float16_in_float32
 
 Axis = int | tuple[int, ...]
@@ -147,7 +147,7 @@ def embedding(weight: Any, *, indices: np.ndarray, padding_idx: int | None = Non
     return ops.where((indices == padding_idx)[..., None], array_of(weight)[padding_idx], y)
 
 
-@equation
+@reference
 def dropout(x: Any, *, keep: np.ndarray, p: float) -> Any:
     """y = x keep / (1 - p), where each element of `keep` was drawn to be True with probability 1 -
     p.
@@ -168,7 +168,7 @@ def mse_loss(x: Any, y: Any, *, reduction: str = "mean") -> Any:
     return reduce(ops.square(x - y), reduction)
 
 
-@equation
+@reference
 @float16_in_float32
 def cross_entropy(
     x: Any,
@@ -245,7 +245,7 @@ def repeat_heads(x: Any, times: int) -> Any:
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 
 
-@equation
+@reference
 @float16_in_float32
 def attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
@@ -273,7 +273,7 @@ def attention_weights(
     return e / totals
 
 
-@equation
+@reference
 @float16_in_float32
 def scaled_dot_product_attention(
     q: Any,
@@ -303,7 +303,7 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
-@equation
+@reference
 def packed_attention(
     packed: Any,
     mask: Any = None,

@@ -184,7 +184,7 @@ def as_layer(init: Function) -> Function:
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         for name, value in (*zip([*parameters][1:], args), *kwargs.items()):
             # The class is asked, since a module that is asked itself would look for a hint.
-            if hasattr(type(value), "_record") and value.ndim > (name == "weight"):
+            if hasattr(type(value), "_node") and value.ndim > (name == "weight"):
                 raise not_made_yet(making, value, name)
             if name in flags:
                 check_flags(made, **{name: value})

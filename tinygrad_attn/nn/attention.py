@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..engine import local
+from ..engine import context
 from ..functional.arguments import check_probability
 from ..messages.errors import describe, is_integer, unmade
 from ..messages.signatures import check_flags
@@ -25,7 +25,7 @@ from .module import Module, Parameter
 
 def _caller_lays_it_out() -> bool:
     """Was the running module called by one that sees to the layout itself?"""
-    scope = local.context.scope
+    scope = context.scope
     caller = None if scope is None else scope.outer
     return caller is not None and hasattr(type(caller.module), "lays_out_attention")
 
@@ -183,7 +183,7 @@ class MultiheadAttention(Module):
         )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         masked: Any = (attn_mask, key_padding_mask, is_causal)
-        wanted = need_weights or bool(local.context.watchers) and scopes.weights_wanted()
+        wanted = need_weights or bool(context.watchers) and scopes.weights_wanted()
         if self._packs and query is key is value and cache is None:
             attended, weights = self._attend_packed(query, masked, batched, wanted)
         else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import changes
+from ..engine import inplace
 from ..functional.arguments import single
 from ..messages.errors import describe, is_number, missing_names, warn
 from ..random import Generator, default_generator
@@ -53,7 +53,7 @@ def _fill(tensor: Tensor, values: NDArray[Any] | float) -> Tensor:
             "tensor.astype(np.float32) first."
         )
     tensor._array()[...] = values
-    changes.changed(tensor._data)
+    inplace.changed(tensor._data)
     return tensor
 
 

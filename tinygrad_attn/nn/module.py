@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..engine import changes, local
+from ..engine import context, inplace
 from ..engine.autograd import gradient_of
 from ..messages.errors import describe, nearest, warn
 from ..messages.signatures import as_layer, called_as, check_flags, not_made_yet
@@ -164,7 +164,7 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        here = local.context
+        here = context
         outer = here.scope
         here.scope = scope = Scope()
         scope.module = self
@@ -235,7 +235,7 @@ class Module:
                 f"this {type(self).__name__} or is it: a module inside itself would be walked "
                 "through for ever. Write a tuple, (module,), for one that belongs elsewhere."
             )
-        if value.__class__ is Tensor and value._tracked and value._record is None:
+        if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
                 f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() "
                 "leaves it out: it is neither trained nor saved. Write nn.Parameter(value)."
@@ -448,7 +448,7 @@ class Module:
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
                 # A graph that was recorded before has counted on the numbers as they were.
-                changes.changed(tensor._array())
+                inplace.changed(tensor._array())
                 tensor._grad = (
                     None if tensor._grad is None else gradient_of(tensor)._data.astype(dtype)
                 )
@@ -549,7 +549,7 @@ class Module:
                 ours[...] = old
             raise
         finally:
-            changes.changed(*[ours for ours, _ in before])
+            inplace.changed(*[ours for ours, _ in before])
         return IncompatibleKeys(missing, unexpected)
 
     # ---- how it looks

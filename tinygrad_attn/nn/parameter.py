@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import changes
+from ..engine import inplace
 from ..messages.errors import is_integer, only_renamed
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor, get_default_dtype
@@ -56,7 +56,7 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
             if p.grad.requires_grad:
                 p.grad = p.grad.detach()  # zeros have no history, which would grow with each step
             p.grad._array()[...] = 0
-            changes.changed(p.grad._array())
+            inplace.changed(p.grad._array())
 
 
 class Buffer(Tensor):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Watcher, local, watching
+from ..engine import Watcher, context, watching
 from ..messages.errors import is_module, unmade
 
 
@@ -83,13 +83,13 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
 
 def weights_wanted() -> bool:
     """Does anybody in this thread want attention weights?"""
-    watchers = local.context.watchers
+    watchers = context.watchers
     return bool(watchers) and any(isinstance(o, _Recorder) for o in watchers)
 
 
 def leave(weights: Any) -> None:
     """A copy of the weights (B, H, T, S) of the running module's attention for all who record."""
-    here = local.context
+    here = context
     for o in here.watchers:
         if isinstance(o, _Recorder):
             o.weights.setdefault(dotted_name(here.scope, o.root), []).append(weights._data.copy())

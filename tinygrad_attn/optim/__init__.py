@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..engine.quick import loaded
+from ..engine.kernels import loaded
 from ..messages.errors import missing_from
 from ..messages.other_names import ELSEWHERE
 from .adam import Adam, AdamW

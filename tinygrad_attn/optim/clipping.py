@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import changes
+from ..engine import inplace
 from ..functional.arguments import single
 from ..messages.errors import describe, is_number, warn
 from ..messages.signatures import check_flags, own_names
@@ -120,7 +120,7 @@ def clip_grad_norm_(
     if not factor >= 1:
         for g in grads:
             g *= g.dtype.type(factor)
-            changes.changed(g)
+            inplace.changed(g)
     return total
 
 
@@ -133,4 +133,4 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     clip_value = _bound(clip_value, "clip_value", "value")
     for g in _gradients(parameters):
         np.clip(g, -clip_value, clip_value, out=g)
-        changes.changed(g)
+        inplace.changed(g)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import changes, local
+from ..engine import context, inplace
 from ..engine.autograd import enable_grad
 from ..functional.arguments import check_number
 from ..messages.errors import describe, warn
@@ -121,7 +121,7 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = arguments.check_closure(closure)()
-        changes.take_back([p for group in self.param_groups for p in group["params"]])
+        inplace.take_back([p for group in self.param_groups for p in group["params"]])
         work = self._collected()  # raises, if at all, before anything has changed
         for w in work:
             if self._counts(w.group):
@@ -130,11 +130,11 @@ class Optimizer:
         if not any(w.parameters for w in work):
             warn(_NO_GRADIENT)
         try:
-            plain = quick_walk is None or local.context.plain
+            plain = quick_walk is None or context.plain
             if plain or not quick_walk(self, work):  # type: ignore[misc]
                 apply_updates(self, work)
         finally:  # a step that was broken off has changed some
-            changes.changed(*[array for w in work for array in w.values])
+            inplace.changed(*[array for w in work for array in w.values])
         return loss
 
     # ---- what an optimiser says of itself

@@ -6,7 +6,7 @@ import zlib
 from itertools import zip_longest
 from typing import Any
 
-from ..engine import changes
+from ..engine import inplace
 from .group import Group
 
 
@@ -51,7 +51,7 @@ def copy_from_rank_0(module: Any, group: Group) -> None:
         values = t._array().copy()
         group.broadcast(f"the copy of rank 0's {name!r}", values)
         t._array()[...] = values
-        changes.changed(t._data)
+        inplace.changed(t._data)
 
 
 def check_same_values(module: Any, group: Group, call: str) -> None:

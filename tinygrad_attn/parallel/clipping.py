@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import changes
+from ..engine import inplace
 from ..optim import clip_grad_norm_ as clip_here
 from ..optim.clipping import check_finite, gradients_and_norm
 from ..tensor import Tensor
@@ -52,5 +52,5 @@ def clip_grad_norm_(
         for gradient in {id(p): p.grad for p in given if p.grad is not None}.values():
             g = gradient._array()
             g *= g.dtype.type(factor)
-            changes.changed(g)
+            inplace.changed(g)
     return total

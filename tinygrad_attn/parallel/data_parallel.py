@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, changes, local, op
+from ..engine import Variable, context, inplace, op
 from ..messages.signatures import own_names
 from ..nn import Module
 from ..nn.stateless import functional_call
@@ -68,7 +68,7 @@ class DataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
-        if self._group.size == 1 or not local.context.recording:
+        if self._group.size == 1 or not context.recording:
             return self.module(*args, **kwargs)
         if not self._averages:
             self._own_gradients = True
@@ -234,29 +234,29 @@ def place_before_first_use(stand_ins: list[Tensor], results: list[Tensor]) -> No
     Times are whole numbers; between two of them is room for fractions, a different one for each.
     """
     oldest = {id(t): t for t in stand_ins}
-    begun = min(t._record.time for t in stand_ins)
+    begun = min(t._node.number for t in stand_ins)
     first: dict[int, float] = {}
     found: list[Variable] = list(results)
     seen = {id(t) for t in results}
     for t in found:  # the list grows
-        if t._record is None or id(t) in oldest or t._record.time < begun:
+        if t._node is None or id(t) in oldest or t._node.number < begun:
             continue
-        for x in t._record.inputs:
+        for x in t._node.inputs:
             if isinstance(x, Variable) and id(x) in oldest:
-                first[id(x)] = min(first.get(id(x), np.inf), t._record.time)
+                first[id(x)] = min(first.get(id(x), np.inf), t._node.number)
             if isinstance(x, Variable) and id(x) not in seen:
                 seen.add(id(x))
                 found.append(x)
     for number, t in enumerate(stand_ins):
         if id(t) in first:
             time = first[id(t)] - (number + 1) / (len(stand_ins) + 1)
-            t._record.time = time
+            t._node.number = time
 
 
 def _map_tensors(result: Any, f: Callable[[Tensor], Any]) -> Any:
     """The same result with f of each tensor that has a history."""
     if isinstance(result, Variable):
-        return result if result._record is None else f(result)  # type: ignore[arg-type]
+        return result if result._node is None else f(result)  # type: ignore[arg-type]
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*(_map_tensors(item, f) for item in result))
     if isinstance(result, (tuple, list)):
@@ -267,4 +267,4 @@ def _map_tensors(result: Any, f: Callable[[Tensor], Any]) -> Any:
 
 
 # None of these looks at values, so that changes in place need not be watched for.
-changes.reads_nothing.update((arrive, depart, finish, begin))
+inplace.reads_nothing.update((arrive, depart, finish, begin))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import changes
+from ..engine import inplace
 from ..optim import AdamW
 from ..tensor import Tensor
 from .group import group
@@ -73,7 +73,7 @@ class ShardedAdamW(AdamW):
             own.step()
         requests = [self._group.begin_join(p._data, self._bounds(p)) for p in joined]
         self._group.finish("ShardedAdamW.step()", requests)
-        changes.changed(*(p._data for p in joined))
+        inplace.changed(*(p._data for p in joined))
         for _, part in self._parts:
             part.grad = None
         return loss

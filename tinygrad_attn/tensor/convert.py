@@ -108,7 +108,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
 
 
 def _from_list(data: Any) -> np.ndarray:
-    if holds("_record", data):
+    if holds("_node", data):
         raise TypeError(
             f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. "
             "Join them with np.stack or np.concatenate, or take .item() of each for plain "

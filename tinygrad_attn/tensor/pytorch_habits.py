@@ -40,7 +40,7 @@ _newest: Callable[[], Any] = lambda: None
 def values_alone(y: Any, axis: Any = None) -> Any:
     """The result y of a maximum or minimum along one axis; in PyTorch it comes with the indices."""
     global _newest
-    if hasattr(y, "_record"):
+    if hasattr(y, "_node"):
         _newest = weakref.ref(y)
     if axis is not None and y.ndim and _is_taken_for_a_pair(sys._getframe(3)):
         warn(

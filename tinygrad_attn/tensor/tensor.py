@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, Variable, autograd, changes, local, rehearsing, tracked
+from ..engine import Op, Variable, autograd, context, inplace, rehearsing, tracked
 from ..messages.errors import MissingName, describe, only_renamed
 from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
@@ -71,7 +71,7 @@ class Tensor(Variable):
             as_flag(requires_grad)
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
-        self._grad = self._record = self.name = None
+        self._grad = self._node = self.name = None
         self._tracked = False
         if requires_grad:
             self.requires_grad = requires_grad
@@ -81,7 +81,7 @@ class Tensor(Variable):
         """Wrap an array without copying it."""
         t: Tensor = object.__new__(cls)
         t._data = array if isinstance(array, (np.ndarray, np.generic)) else np.asarray(array)
-        t._grad = t._record = t.name = None
+        t._grad = t._node = t.name = None
         t._tracked = requires_grad
         return t
 
@@ -99,7 +99,7 @@ class Tensor(Variable):
 
         To change it while a graph still needs its old values is an error at backward().
         """
-        changes.hand_out(self._array())
+        inplace.hand_out(self._array())
         return self._data
 
     @data.setter
@@ -111,13 +111,13 @@ class Tensor(Variable):
                 f"{describe(array)}."
             )
         self._data = array
-        changes.hand_out(array)
-        changes.changed(array)
+        inplace.hand_out(array)
+        inplace.changed(array)
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward() has added up here, or None."""
-        if self._grad is None and self._record is not None and not self._record.retained:
+        if self._grad is None and self._node is not None and not self._node.retained:
             warnings.warn(
                 "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
                 "before backward(), or use ta.grad().",
@@ -149,7 +149,7 @@ class Tensor(Variable):
                 f"{describe(self)}. Write Tensor(data, requires_grad=True, dtype=np.float64), or "
                 ".astype(np.float32) first."
             )
-        if not value and self._record is not None:
+        if not value and self._node is not None:
             raise ValueError(
                 "requires_grad can only be switched off on a leaf; use detach() to cut a result "
                 "from its graph."
@@ -192,7 +192,7 @@ class Tensor(Variable):
     @property
     def is_leaf(self) -> bool:
         """True for a tensor that no recorded op has made."""
-        return self._record is None
+        return self._node is None
 
     def __len__(self) -> int:
         if not self._data.ndim:
@@ -215,8 +215,8 @@ class Tensor(Variable):
             if self.dtype in (get_default_dtype(), bool, np.dtype(int))
             else f", dtype={self.dtype}"
         )
-        if self._record is not None:
-            marks += f", op={getattr(self._record.op, '__name__', 'released')}"
+        if self._node is not None:
+            marks += f", op={getattr(self._node.op, '__name__', 'released')}"
         elif self._tracked:
             marks += ", requires_grad=True"
         return f"Tensor({text}{marks}{f', name={self.name!r}' if self.name else ''})"
@@ -304,8 +304,8 @@ class Tensor(Variable):
             raise ValueError(
                 f"{describe(self)} does not require a gradient, so there is none to retain."
             )
-        if self._record is not None:
-            self._record.retained = True
+        if self._node is not None:
+            self._node.retained = True
 
     def copy(self, order: str = "K") -> Tensor:
         """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
@@ -317,7 +317,7 @@ class Tensor(Variable):
         return self
 
     def __getstate__(self) -> Any:
-        if self._record is not None:
+        if self._node is not None:
             raise TypeError(
                 "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); "
                 ".clone() stays a result."
@@ -337,20 +337,20 @@ class Tensor(Variable):
             f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) "
             "for the array a."
         )
-        if self._tracked and (local.context.recording or rehearsing()):
+        if self._tracked and (context.recording or rehearsing()):
             raise lost
         raise AttributeError("_mask")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         # No gradient belongs to integers: np.int64(t) gives plain ones.
         whole = dtype is not None and np.dtype(dtype).kind in "iub"
-        if self._tracked and local.context.recording and not whole:
+        if self._tracked and context.recording and not whole:
             raise TypeError(
                 f"{describe(self)} requires a gradient, which a plain array would lose. Write "
                 "t.numpy() to leave the graph on purpose, or join tensors with np.stack / "
                 "np.concatenate to stay in it."
             )
-        changes.hand_out(self._array())
+        inplace.hand_out(self._array())
         if whole and self._data.dtype.kind == "f":
             dtype = None  # NumPy casts it, or says that fractions must not be lost: np.take(a, t).
         return np.array(self._data, dtype=dtype, copy=copy)
@@ -398,8 +398,8 @@ class Tensor(Variable):
         return ops.absolute(self)
 
     def _assigned(self, other: Any) -> Any:
-        unrecorded = not (local.context.recording or rehearsing())
-        if self._tracked and self._record is None and unrecorded:
+        unrecorded = not (context.recording or rehearsing())
+        if self._tracked and self._node is None and unrecorded:
             raise only_renamed(self)
         return NotImplemented  # Then Python adds, and gives the sum the name.
 
@@ -420,7 +420,7 @@ class Tensor(Variable):
         return part if part._tracked else took(part)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if local.context.recording and (self._tracked or tracked(value)):
+        if context.recording and (self._tracked or tracked(value)):
             raise TypeError(
                 "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
                 "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
@@ -437,7 +437,7 @@ class Tensor(Variable):
         if isinstance(value, Variable):
             check_swap(self, index, value)
         put(self, index, array)
-        changes.changed(self._data)
+        inplace.changed(self._data)
 
     # ---- shape
 

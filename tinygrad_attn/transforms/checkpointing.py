@@ -14,8 +14,8 @@ from ..engine import (
     Symbolic,
     Variable,
     array_of,
-    changes,
-    local,
+    context,
+    inplace,
     sweep,
     tensor_of,
     tracked,
@@ -39,10 +39,10 @@ class _Run:
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.args = [None if i in self.places else x for i, x in enumerate(args)]
         self.random_state = get_rng_state()
-        self.scope = local.context.scope
+        self.scope = context.scope
         self.depth = depth.value
         # What a functional_call around this one has put in place of parameters is put in again.
-        self.around = [o for o in local.context.watchers if hasattr(o, "in_place")]
+        self.around = [o for o in context.watchers if hasattr(o, "in_place")]
 
     def call(self, tensors: Sequence[Any]) -> Any:
         args = list(self.args)
@@ -53,7 +53,7 @@ class _Run:
     def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
         """Run f without recording, keep its value, and return the tensors it takes from outside."""
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
-        closure, here = Closure(stand_ins), local.context
+        closure, here = Closure(stand_ins), context
         before, here.watchers = here.watchers, (*here.watchers, closure)
         around, block = here.rehearsal, no_grad()
         try:
@@ -78,7 +78,7 @@ class _Run:
         Nobody looks on, since it has been seen already. A transform in f is recorded if it was
         inside another one the first time.
         """
-        here, state = local.context, get_rng_state()
+        here, state = context, get_rng_state()
         watchers, scope, within = here.watchers, here.scope, depth.value
         here.watchers, here.scope, depth.value = (), self.scope, self.depth
         try:
@@ -116,7 +116,7 @@ def _run_again(
         )
     first = array_of(y)
     # If y was changed in place since, f need not give y again.
-    if changes.last_change(first) <= saved and _differs(result._data, first):
+    if inplace.last_change(first) <= saved and _differs(result._data, first):
         raise ValueError(
             "a checkpointed function must do the same when it is run again, but its result is "
             "another one. Was an array changed in place that it uses, or train() or eval() called "
@@ -125,7 +125,7 @@ def _run_again(
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
-    here = local.context
+    here = context
     watchers, here.watchers = here.watchers, ()
     try:
         found = (
@@ -154,7 +154,7 @@ def _differs(again: Any, first: Any) -> bool:
 
 # The rule reads the inputs (f has the tensors from outside itself); y is only compared.
 recomputed = Op(_value, saves=True)
-changes.reads_inputs.add(recomputed)
+inplace.reads_inputs.add(recomputed)
 recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
@@ -182,7 +182,7 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
             "checkpoint() has one way to work, and hands its keywords on to f: leave "
             "use_reentrant= out."
         )
-    if not local.context.recording:
+    if not context.recording:
         return f(*xs, **keywords)
     run = _Run(f, xs, keywords)
     tensors = [xs[i] for i in run.places]

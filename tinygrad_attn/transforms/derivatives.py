@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, local
+from ..engine import Variable, Watcher, context
 from ..engine.autograd import enable_grad, grad
 from ..messages.errors import describe
 from ..messages.signatures import own_names
@@ -68,7 +68,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
                 "jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors, such as "
                 "list(model.parameters())."
             ) from None
-    if create_graph and x._tracked and local.context.recording:
+    if create_graph and x._tracked and context.recording:
         return x.clone()
     _tell_checkpoints(x)  # the ops in f will take the leaf, which says nothing of x
     leaf = Tensor._of(x._data, x._data.dtype.kind == "f")
@@ -94,7 +94,7 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
 
 def _tell_checkpoints(x: Variable) -> None:
     """A checkpoint around this one must know of a tensor from outside that no op takes in."""
-    for watcher in local.context.watchers:
+    for watcher in context.watchers:
         if isinstance(watcher, Closure):
             watcher.note(x)
 
@@ -126,7 +126,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 
 def _computes_with(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any]) -> bool:
     """Does f, called once more, apply ops to its inputs? Then a plain result has left the graph."""
-    here, watcher = local.context, Closure(())
+    here, watcher = context, Closure(())
     before, here.watchers = here.watchers, (*here.watchers, watcher)
     try:
         f(*inputs, **keywords)
@@ -185,7 +185,7 @@ def _recorded(create_graph: bool | None) -> bool:
 
     Where the caller does not say, they are if a transform is being taken around this one.
     """
-    return depth.value > 0 and local.context.recording if create_graph is None else create_graph
+    return depth.value > 0 and context.recording if create_graph is None else create_graph
 
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:

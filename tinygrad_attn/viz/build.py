@@ -81,7 +81,7 @@ class _Builder:
         siblings = fold.Siblings(self.ops, self.names) if rollup else None
         uses = Counter(id(x) for _, _, x in self._operands())
         self.words = boxes.Words(self.names, uses, self.inputs, siblings)
-        twins = siblings.twin if siblings else {}
+        twins = siblings.reference if siblings else {}
         self.units = self._units([t for t in self.ops if id(t) not in twins], depth, expand)
         self._find_homes(siblings)
         self.groups: dict[int, int] = {}  # the number of each open call's frame
@@ -130,7 +130,7 @@ class _Builder:
         self.home = {id(t): unit for unit in self.units for t in unit.ops}
         # An op that is drawn for its siblings has their operands, too, by place and id.
         self.more: dict[int, dict[Any, Any]] = {}
-        twins = siblings.twin if siblings else {}
+        twins = siblings.reference if siblings else {}
         drawn: dict[int, int] = {}  # the id of the op that is drawn for an op
         for t in self.ops:
             twin = twins.get(id(t), t)  # older than t, so its home is known

@@ -117,7 +117,7 @@ class Siblings:
     """
 
     def __init__(self, ops: Sequence[Variable], names: Names) -> None:
-        self.twin: dict[int, Variable] = {}
+        self.reference: dict[int, Variable] = {}
         self.times: dict[int, tuple[int, Any]] = {}
         self.more: dict[int, list[tuple[int, Variable]]] = {}
         self._ops = ops
@@ -133,7 +133,7 @@ class Siblings:
         runs: list[list[Span]] = []
         before = None
         for call in calls:
-            if id(self._ops[call.start]) in self.twin:
+            if id(self._ops[call.start]) in self.reference:
                 continue  # it lies inside a call that is not drawn
             now = type(call.scope.module), self._signature(call)
             if before == now and runs[-1][-1].end + 1 == call.start:
@@ -147,7 +147,7 @@ class Siblings:
         """The ops of `call` are drawn as those of `first`."""
         for i in range(call.start, call.end + 1):
             t, twin = self._ops[i], self._ops[first.start + i - call.start]
-            self.twin[id(t)] = twin
+            self.reference[id(t)] = twin
             drawn = dict(operands(twin))
             earlier = [
                 (j, x)

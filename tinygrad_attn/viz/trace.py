@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable, array_of
-from ..engine.changes import owner
+from ..engine.inplace import owner
 from ..messages.errors import describe, is_module, nearest, unmade
 from ..nn.module import Parameter
 
 
 def is_made(x: Any) -> bool:
     """Did an op make this tensor? A leaf, a plain array and a number were made by none."""
-    return isinstance(x, Variable) and x._record is not None
+    return isinstance(x, Variable) and x._node is not None
 
 
 def gradient_of(x: Any) -> np.ndarray | None:
@@ -28,7 +28,7 @@ def gradient_of(x: Any) -> np.ndarray | None:
 
 def op_of(t: Any) -> Any:
     """The op that made t, or what stands for it where backward() has released the record."""
-    return t._record.op
+    return t._node.op
 
 
 def op_name(t: Any) -> str:
@@ -46,7 +46,7 @@ def settings_of(t: Any) -> dict[str, Any]:
     defaults = op_of(t).stands_for.parameters.defaults if not is_released(t) else {}
     return {
         name: value
-        for name, value in t._record.settings.items()
+        for name, value in t._node.settings.items()
         if not (name in defaults and _is_same(value, defaults[name]))
     }
 
@@ -58,7 +58,7 @@ def _is_same(x: Any, default: Any) -> bool:
 
 def saved_bytes(t: Any) -> int:
     """The size of the arrays that the op kept for its rule."""
-    saved = t._record.saved
+    saved = t._node.saved
     held = saved if isinstance(saved, (tuple, list)) else (saved,)
     return sum(x.nbytes for x in held if isinstance(x, np.ndarray))
 
@@ -71,7 +71,7 @@ def shown(x: Any) -> Any:
 def operands(t: Any) -> list[tuple[int, Any]]:
     """The operands of the op that made t, with their places; None and functions are left out."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
-    return [(i, shown(x)) for i, x in enumerate(t._record.inputs) if isinstance(x, kinds)]
+    return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
 def key_of(t: Variable, index: int, x: Any) -> Any:
@@ -123,7 +123,7 @@ class Names:
 
     def chain(self, t: Any) -> tuple[Any, ...]:
         """The module calls around the op that made t, outermost first."""
-        scope = t._record.scope
+        scope = t._node.scope
         if scope is None:
             return ()
         if id(scope) not in self.chains:

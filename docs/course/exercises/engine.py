@@ -25,7 +25,7 @@ class Tensor:
     """An array that remembers how it was made."""
 
     def __init__(self, data, parents=(), rules=()):
-        self.data, self.parents, self.rules, self.grad = np.asarray(data), parents, rules, None
+        self.data, self.parents, self.vjps, self.grad = np.asarray(data), parents, rules, None
 
     # 1
 

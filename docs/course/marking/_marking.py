@@ -365,7 +365,7 @@ class Marks:
         """
         if isinstance(f, ta.engine.Op):
             y = f.forward(*(x.copy() for x in inputs), **settings)
-            for rule in f.rules:
+            for rule in f.vjps:
                 rule(np.ones_like(y), y.copy(), *(x.copy() for x in inputs), **settings)
 
     @staticmethod
@@ -375,7 +375,7 @@ class Marks:
         for text, wrong in (mistakes or {}).items():
             y = f.forward(*inputs, **settings)
             g = np.random.default_rng(1).standard_normal(np.shape(y))
-            if compare(f.rules[0](g, y, *inputs, **settings), wrong(g, y, *inputs, **settings)):
+            if compare(f.vjps[0](g, y, *inputs, **settings), wrong(g, y, *inputs, **settings)):
                 return text
         return ""
 

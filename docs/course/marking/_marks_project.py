@@ -68,16 +68,16 @@ def remembering(marks: Marks, mine: Engine) -> None:
                     f"the parents of {text} should be the two Tensors a and b themselves, in this "
                     "order."
                 )
-            if len(y.rules) != 2:
+            if len(y.vjps) != 2:
                 raise Wrong(
-                    f"{text} has {len(y.rules)} rules; it has two parents, and each needs one."
+                    f"{text} has {len(y.vjps)} rules; it has two parents, and each needs one."
                 )
             return y
 
         marks.compare(f"1 {text}", lambda made=made: made().data, f(a, b))
         marks.compare(
             f"1 {text}, its rules",
-            lambda made=made: [written(rule(g), "a rule") for rule in made().rules],
+            lambda made=made: [written(rule(g), "a rule") for rule in made().vjps],
             rules,
             mistakes={
                 "g is forgotten: a rule takes the gradient of the loss by the result, and multiplies it with the slope.": [

@@ -197,9 +197,9 @@ def ops(case: Case) -> list[str]:
     found, waiting = {}, [case.f(*(Tensor(x, requires_grad=True) for x in inputs(case)))]
     while waiting:
         t = waiting.pop()
-        if isinstance(t, Tensor) and t._record is not None and t._record.time not in found:
-            found[t._record.time] = t._record.op.__name__
-            waiting += t._record.inputs
+        if isinstance(t, Tensor) and t._node is not None and t._node.number not in found:
+            found[t._node.number] = t._node.op.__name__
+            waiting += t._node.inputs
     return list(dict.fromkeys(found[tick] for tick in sorted(found)))
 
 

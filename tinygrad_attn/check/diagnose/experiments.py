@@ -201,7 +201,7 @@ def operand_transposed(p: Pattern) -> Found:
     s, g, operands = p.suspect, p.g, _operands(p.suspect)
     trials: list[tuple[str, dict[str, Any]]] = [
         (f"operand {i}", {"args": _with(operands, i, turned)})
-        for i, operand in enumerate(operands if s.step.op.joint is None else ())
+        for i, operand in enumerate(operands if s.step.op.joint_vjp is None else ())
         for turned in _turns(operand)
     ]
     if g.ndim >= 2:
@@ -213,7 +213,7 @@ def factors_in_the_wrong_order(p: Pattern) -> Found:
     """(g.T a.T).T = a g, where the rule says g a."""
     s, g, operands = p.suspect, p.g, _operands(p.suspect)
     turned = lambda v: v.swapaxes(-1, -2)
-    for i, operand in enumerate(operands if g.ndim >= 2 and s.step.op.joint is None else ()):
+    for i, operand in enumerate(operands if g.ndim >= 2 and s.step.op.joint_vjp is None else ()):
         if i != s.position and getattr(operand, "ndim", 0) >= 2:
             args = _with(operands, i, turned(operand))
             answer = call_rule(s, g=turned(g), y=p.y, args=args)
@@ -267,7 +267,7 @@ def one_for_another(p: Pattern) -> Found:
             yield how, {"args": [rest[0], first, *rest[1:]]}
         if y.shape == x.shape:
             yield "uses the result y where the input x belongs", {"y": x}
-            if s.step.op.joint is None:
+            if s.step.op.joint_vjp is None:
                 exchanged = {"args": _with(operands, s.position, y)}
                 yield "uses the input x where the result y belongs", exchanged
 

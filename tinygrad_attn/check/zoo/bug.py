@@ -41,14 +41,14 @@ def keep(name: str, what: str, where: str, symptom: str) -> Callable[[Callable[[
 def rule(op: Any, which: int, new: Callable | None) -> Patches:
     """Another rule for one operand."""
     return [
-        (op, "rules", tuple(new if i == which else r for i, r in enumerate(op.rules))),
+        (op, "rules", tuple(new if i == which else r for i, r in enumerate(op.vjps))),
         (op, "quick", None),
     ]
 
 
 def joint(op: Any, change: Callable[..., Any]) -> Patches:
     """Another rule for all inputs, `change(right answer, g, y, *inputs, **settings)`."""
-    right = op.joint
+    right = op.joint_vjp
 
     def changed(g: Any, y: Any, *inputs: Any, **settings: Any) -> Any:
         return change(right(g, y, *inputs, **settings), g, y, *inputs, **settings)

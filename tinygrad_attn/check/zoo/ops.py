@@ -61,7 +61,7 @@ def _() -> Patches:
     "right for one matrix, a shape error for a batch of them",
 )
 def _() -> Patches:
-    right = ops.matmul.rules[0]
+    right = ops.matmul.vjps[0]
     return rule(
         ops.matmul,
         0,
@@ -97,7 +97,7 @@ def _() -> Patches:
         *rule(
             ops.mean,
             0,
-            lambda g, y, x, *, axis, keepdims: ops.sum.rules[0](  # type: ignore[misc]
+            lambda g, y, x, *, axis, keepdims: ops.sum.vjps[0](  # type: ignore[misc]
                 g / count(x, axis), y, x, axis=axis, keepdims=keepdims
             ),
         ),

@@ -28,7 +28,7 @@ class _Sums:
         """Give the inputs of t's op their shares; yields those from which the sweep goes on."""
         for x, share in shares(t, g):
             self.give(x, share)
-            if x._record is not None:
+            if x._node is not None:
                 yield x, share
 
 
@@ -42,7 +42,7 @@ def _sweep(
         for t, seed in zip(roots, seeds):
             sums.give(t, np.array(seed))
         run(sums, roots)
-        goal = {x for x in sums.grads if x._record is None} if wanted is None else set(wanted)
+        goal = {x for x in sums.grads if x._node is None} if wanted is None else set(wanted)
         return {x: np.array(g) for x, g in sums.grads.items() if x in goal}
 
     return [(autograd, "sweep", sweep)]
@@ -129,9 +129,9 @@ def _() -> Patches:
         seen: set[Any] = set()
 
         def visit(t: Any) -> None:
-            if t not in seen and t._record is not None:
+            if t not in seen and t._node is not None:
                 seen.add(t)
-                for x in filter(tracked, t._record.inputs):
+                for x in filter(tracked, t._node.inputs):
                     visit(x)
                 found.append(t)
 

@@ -28,16 +28,16 @@ from ... import random
 from ...engine import (
     Variable,
     Watcher,
-    changes,
+    context,
     enable_grad,
     everywhere,
-    local,
+    inplace,
     plain,
     sweep,
     tensor_of,
     watching,
 )
-from ...engine.graph import Record, array_of, clock, tracked
+from ...engine.graph import Node, array_of, clock, tracked
 from ...engine.operands import Symbolic
 from ...messages.errors import describe, is_module
 from ...messages.signatures import check_flags, own_names
@@ -155,7 +155,7 @@ class Compiled:
         return [e.told() for entries in list(self._programs.entries.values()) for e in entries]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        own, here = self._programs, local.context
+        own, here = self._programs, context
         if here.plain or here.watchers:  # somebody wants to see each step
             return as_it_is(own.f, args, kwargs)
         given = Given(args, kwargs)
@@ -236,7 +236,7 @@ class Given:
         self.containers: list[Any] = []
         self.caches: list[Any] = []
         self.objects: list[Any] = []
-        parts: list[Any] = [local.context.recording, get_default_dtype()]
+        parts: list[Any] = [context.recording, get_default_dtype()]
         for x in args:
             parts.append(self.look(x))
         for name, x in kwargs.items():
@@ -344,7 +344,7 @@ class Entry:
         try:
             if given.spec is EMPTY:
                 raise Refusal("its cache has no tokens yet, so the function itself reads the first")
-            if given.caches and local.context.recording:
+            if given.caches and context.recording:
                 raise Refusal("it has a cache, and is compiled under ta.no_grad() only")
             self.outside = Outside((self.f, self.objects))
             for t in given.tensors:
@@ -453,8 +453,8 @@ class Entry:
                 mine, others = self.called(ours, self.guard())
                 shares = []
                 for op, g, x in zip(self.ops, seeds, mine):
-                    arrays = list(map(array_of, x._record.inputs))
-                    shares.append(op.shares(g, x._record, arrays, [True] * len(arrays)))
+                    arrays = list(map(array_of, x._node.inputs))
+                    shares.append(op.shares(g, x._node, arrays, [True] * len(arrays)))
             except Changed:
                 if self.speculate and self.flat.speculates:
                     self.speculate = False
@@ -466,7 +466,7 @@ class Entry:
                 if not same_values(self.result.built(mine, others), expected):
                     raise Refusal("the program gives other numbers than the function")
                 if mine:
-                    self.compare_gradients(mine[0]._record.inputs, shares, wanted)
+                    self.compare_gradients(mine[0]._node.inputs, shares, wanted)
             enough = not self.measure or repeats > 1 and best[0] > 0.05
             repeats = 5 if enough else repeats + 1
         if states() != self.before:
@@ -494,7 +494,7 @@ class Entry:
 
     def shares_of(self, roots: Any, seeds: Any, wanted: list[Any], again: bool = False) -> Any:
         """The gradients by these Tensors, as usual."""
-        here = local.context
+        here = context
         before, here.recording = here.recording, again
         try:
             return sweep(roots, seeds, wanted=wanted, create_graph=again, stop=True)
@@ -540,11 +540,11 @@ class Entry:
             x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)
         )
         call = given.call() if given.containers else (given.args, given.kwargs)
-        scope, parts = local.context.scope, []
+        scope, parts = context.scope, []
         for op, result in zip(self.ops, results):
-            y = tensor_of(result, Record(clock(), op, kept, {}, (saved, call), scope))
+            y = tensor_of(result, Node(clock(), op, kept, {}, (saved, call), scope))
             parts.append(y)
-            if changes.handed_out or given.arrays:
+            if inplace.handed_out or given.arrays:
                 for watcher in everywhere:
                     watcher.computed(op, inputs, {}, y)
         return parts, results[len(parts) :]
@@ -566,13 +566,13 @@ class Entry:
                         self.refused(str(refusal))
         return y
 
-    def again(self, call: tuple, record: Record) -> list[Any]:
+    def again(self, call: tuple, record: Node) -> list[Any]:
         """The results as the function gives them, recorded op by op."""
         for x in record.inputs:
-            if changes.last_change(array_of(x)) > record.time:
+            if inplace.last_change(array_of(x)) > record.number:
                 raise ValueError(
                     f"{self.__name__} needs its input, {describe(x)}, to be differentiated again, "
-                    f"but that was changed in place after it was used{changes.place(array_of(x))}. "
+                    f"but that was changed in place after it was used{inplace.place(array_of(x))}. "
                     "Compute a new tensor instead, or differentiate before the change."
                 )
         if self.guard() is None:
@@ -611,7 +611,7 @@ class Program(QuickOp):
         self.entry, self.leaves, self.which = entry, entry.leaves, which
         self.passes = entry.flat.passes[which]
 
-    def shares(self, g: Any, record: Record, arrays: list[Any], needs: Any) -> dict[int, Any]:
+    def shares(self, g: Any, record: Node, arrays: list[Any], needs: Any) -> dict[int, Any]:
         """{i: the gradient by input i}, for those that need one, by the backward function."""
         wanted = tuple(name for name in self.passes.shares if needs[self.leaves[name]])
         _, backward = self.passes.to(wanted)
@@ -622,9 +622,7 @@ class Program(QuickOp):
             found = backward(g, record.saved[0], arrays)
         return {self.leaves[name]: share for name, share in zip(wanted, found)}
 
-    def pull(
-        self, g: Any, y: Any, record: Record, inputs: list, needs: list[bool]
-    ) -> dict[int, Any]:
+    def pull(self, g: Any, y: Any, record: Node, inputs: list, needs: list[bool]) -> dict[int, Any]:
         """The gradients by the inputs that need one."""
         again = isinstance(g, Variable)
         if not again:
@@ -645,7 +643,7 @@ class Found(Watcher):
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """Raise for a Tensor that requires a gradient and is no input."""
         for x in inputs:
-            free = isinstance(x, Variable) and x._tracked and x._record is None
+            free = isinstance(x, Variable) and x._tracked and x._node is None
             if free and not is_symbol(x._data):
                 refusal = Refusal(f"it makes {describe(x)}, which requires a gradient")
                 raise self.found.listing.refusing(refusal)
@@ -654,17 +652,17 @@ class Found(Watcher):
 @contextmanager
 def symbols_in(found: Trace, tensors: list[Any]) -> Iterator[dict[str, Any]]:
     """Symbols in the Tensors while the block runs, by name."""
-    before = [(t, t._data, t._grad, t._record, t._tracked) for t in tensors]
+    before = [(t, t._data, t._grad, t._node, t._tracked) for t in tensors]
     named = {}
     try:
         for i, t in enumerate(tensors):
             named[f"x{i}"] = t
             t._data = input_symbol(found, f"x{i}", f"x{i}", np.asarray(t._data))
-            t._record = None
+            t._node = None
         yield named
     finally:
         for t, data, gradient, record, wanted in before:
-            t._data, t._grad, t._record, t._tracked = data, gradient, record, wanted
+            t._data, t._grad, t._node, t._tracked = data, gradient, record, wanted
 
 
 def differentiate(found: Trace, y: Any, leaves: dict[str, Any]) -> dict[str, Any]:
@@ -672,7 +670,7 @@ def differentiate(found: Trace, y: Any, leaves: dict[str, Any]) -> dict[str, Any
     found.listing.phase = BACKWARD
     example = np.asarray(np.random.default_rng(0).standard_normal(y.shape).astype(y._data.dtype))
     seed = input_symbol(found, SEED, SEED, example)
-    here = local.context
+    here = context
     before, here.recording = here.recording, False
     try:
         gradients = sweep([y], [seed], retain_graph=True)
@@ -767,7 +765,7 @@ def same_values(y: Any, expected: list[tuple[Any, float]]) -> bool:
 
 def largest_input(y: Any) -> float:
     """The largest number that the op was given which has made y."""
-    record = getattr(y, "_record", None)
+    record = getattr(y, "_node", None)
     return (
         0.0 if record is None else max(map(largest_in, map(array_of, record.inputs)), default=0.0)
     )

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ...engine import Op, Variable
-from ...engine.quick import Equation
+from ...engine.kernels import Reference
 from ...messages.errors import describe, is_module
 from ...transforms.programs.symbol import KNOWN
 
@@ -243,7 +243,7 @@ class Outside:
             return True
         if isinstance(x, (types.MemberDescriptorType, types.ClassMethodDescriptorType)):
             return True
-        if isinstance(x, (Equation, operator.itemgetter, type(vars(Code)["inner"]))):
+        if isinstance(x, (Reference, operator.itemgetter, type(vars(Code)["inner"]))):
             return True  # the last is what a named tuple has for its fields
         here = home(type(x))
         return ours(here) and calm(here) and callable(x) and not is_module(x)
@@ -322,7 +322,7 @@ class Outside:
         if not ours(home(x.forward)):
             for part in ("forward", "rules", "joint", "twin"):
                 self.attributes.append((x, part, getattr(x, part)))
-            for rule in (x.forward, *x.rules, x.joint, x.twin):
+            for rule in (x.forward, *x.vjps, x.joint_vjp, x.reference):
                 self.visit(rule, name)
 
     def callable(self, x: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import Variable, enable_grad, local, no_grad, plain, sweep
+from ...engine import Variable, context, enable_grad, no_grad, plain, sweep
 from ...messages.errors import describe, is_module
 from ...messages.signatures import own_names
 from ...tensor import Tensor
@@ -80,7 +80,7 @@ def surroundings(f: Any, args: tuple, params: Mapping[str, Any], module: Any) ->
 @contextmanager
 def unwatched() -> Iterator[None]:
     """Symbols are nothing for those who look on, such as `ta.record_attention`."""
-    here = local.context
+    here = context
     before, here.watchers = here.watchers, ()
     try:
         yield

@@ -31,7 +31,7 @@ HEAP = 1 << 9
 """The flag of a class that was written in Python."""
 SIMPLE = {type(None), bool, int, float, complex, str, bytes, type(Ellipsis), np.dtype}
 MISSING = object()
-FIELDS = ("_data", "_grad", "_record", "_tracked")
+FIELDS = ("_data", "_grad", "_node", "_tracked")
 """What of a Tensor changes."""
 WRAPPERS = (staticmethod, classmethod, property, functools.cached_property)
 CACHED = functools._lru_cache_wrapper

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ... import random
-from ...engine import Variable, Watcher, enable_grad, local, plain, sweep, tensor_of, watching
+from ...engine import Variable, Watcher, context, enable_grad, plain, sweep, tensor_of, watching
 from ...messages.errors import describe
 from .expressions import BACKWARD, Expression
 from .symbol import HERE, NUMPY, PACKAGE, Symbol, Writing, is_symbol
@@ -104,7 +104,7 @@ def trace(
     leaves = {x._data.expression.name: x for x in tensors}
     listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
     watcher = Names(found)
-    listing.names, listing.where = watcher.look, lambda: found.scope_name(local.context.scope)
+    listing.names, listing.where = watcher.look, lambda: found.scope_name(context.scope)
     with parameters_as_symbols(found, params) as parameters, nothing_random(), plain():
         leaves.update({n: p for n, p in parameters.items() if p._tracked})
         with enable_grad(), watching(watcher):
@@ -246,13 +246,13 @@ def differentiate(found: Trace, y: Any, leaves: Mapping[str, Any], watcher: Name
         seed = input_symbol(found, "d_output", "d_output", example)
         found.seed = seed.expression.name
         found.arguments[found.seed] = y.shape, dtype
-    before = local.context.recording
-    local.context.recording = False
+    before = context.recording
+    context.recording = False
     try:
         with watching(watcher):
             gradients = sweep([y], [seed])
     finally:
-        local.context.recording = before
+        context.recording = before
     for name, leaf in leaves.items():
         if leaf in gradients:
             g = gradients[leaf]
@@ -274,7 +274,7 @@ class Names(Watcher):
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """See to it that no parameter is frozen, and give a module's result the module's name."""
         for x in inputs:
-            free = isinstance(x, Variable) and x._tracked and x._record is None
+            free = isinstance(x, Variable) and x._tracked and x._node is None
             if free and not is_symbol(x._data):
                 error = TypeError(
                     f"ta.source: {describe(x)} requires a gradient, but is neither an argument nor "
@@ -282,7 +282,7 @@ class Names(Watcher):
                     "params=model, or params={'w': w}."
                 )
                 raise self.found.listing.refusing(error)
-        call, scope = call_of_functional(), local.context.scope
+        call, scope = call_of_functional(), context.scope
         if call is not self.call:
             self.returned(call)
         if scope is not self.scope:
@@ -348,7 +348,7 @@ class Names(Watcher):
 
     def pulling(self, y: Any, g: Any) -> None:
         """The rules that come belong to the module call in which y was made."""
-        self.found.listing.scope = self.found.scope_name(y._record.scope)
+        self.found.listing.scope = self.found.scope_name(y._node.scope)
 
     def pulled(self, y: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any) -> None:
         """A gradient is called after what it is the gradient by; one that goes through an op of one

@@ -27,7 +27,7 @@ class Tensor:
     __array_ufunc__ = None  # array + tensor: NumPy leaves it to __radd__
 
     def __init__(self, data, parents=(), rules=()):
-        self.data, self.parents, self.rules, self.grad = np.asarray(data), parents, rules, None
+        self.data, self.parents, self.vjps, self.grad = np.asarray(data), parents, rules, None
 
     def __add__(self, other):
         other = self._operand(other)
@@ -119,7 +119,7 @@ class Tensor:
                 id(tensor)
             )  # of this walk alone: .grad may hold an earlier one's as well
             tensor.grad = g.copy() if tensor.grad is None else tensor.grad + g
-            for parent, rule in zip(tensor.parents, tensor.rules):
+            for parent, rule in zip(tensor.parents, tensor.vjps):
                 share = unbroadcast(rule(g), parent.data.shape)
                 coming[id(parent)] = coming[id(parent)] + share if id(parent) in coming else share
 

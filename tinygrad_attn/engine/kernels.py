@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from ..messages.signatures import of_the_call, own_names
-from .context import local
+from .modes import context
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ class Replaceable:
 
     __name__: str
     kind = "function"
-    quick: Any = None
+    kernel: Any = None
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.__name__}>"
@@ -59,7 +59,7 @@ class Replaceable:
         return self.__name__
 
 
-class Equation(Replaceable):
+class Reference(Replaceable):
     """A function that says what is meant, and the place for a quicker one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -67,9 +67,9 @@ class Equation(Replaceable):
         self.function = own_names(function)
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        if self.quick is not None and not local.context.plain:
+        if self.kernel is not None and not context.plain:
             try:
-                y = self.quick(*args, **settings)
+                y = self.kernel(*args, **settings)
             except TypeError as error:
                 if not of_the_call(error):
                     raise
@@ -79,16 +79,16 @@ class Equation(Replaceable):
         return self.function(*args, **settings)
 
 
-def equation(function: Function) -> Function:
+def reference(function: Function) -> Function:
     """A decorator: the function says what is meant, and a quicker one may be put in its place."""
-    return Equation(function)  # type: ignore[return-value]
+    return Reference(function)  # type: ignore[return-value]
 
 
-def quick_way(replaces: Any) -> Callable[[Function], Function]:
+def kernel(replaces: Any) -> Callable[[Function], Function]:
     """A decorator: this function, or this op, is a quicker way of an equation, or of an op."""
 
     def register(way: Function) -> Function:
-        replaces.quick = way
+        replaces.kernel = way
         ways.append(QuickWay(replaces, way))
         return way
 

@@ -10,11 +10,11 @@ NumPy arrays carry no version number, so this module keeps one for the few that 
   optimiser's step, what nobody but its tensor holds is taken back.
 
 A change gets the next time of the clock that numbers the records, so "changed after it was used"
-reads `last_change(array) > record.time`. A tensor's memory is known by the array that owns it, so
+reads `last_change(array) > record.number`. A tensor's memory is known by the array that owns it, so
 views are covered; of an operand only the part that was used is looked at, which may be 64 rows of a
 large data set.
 
-The watcher computes nothing that an answer needs: `context.everywhere.remove(changes.watcher)`
+The watcher computes nothing that an answer needs: `context.everywhere.remove(inplace.watcher)`
 switches it off, and no result changes.
 """
 
@@ -31,8 +31,8 @@ import numpy as np
 from numpy import ndarray
 
 from ..messages.errors import INNER, describe, quoted
-from .context import Watcher, everywhere
-from .graph import Record, Variable, array_of, clock
+from .graph import Node, Variable, array_of, clock
+from .modes import Watcher, everywhere
 from .operands import Symbolic
 from .reading import reads
 
@@ -257,24 +257,24 @@ class Changes(Watcher):
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
         """Notice what has changed up to here, and watch the user's arrays that a rule will read."""
-        record = result._record
+        record = result._node
         if record is None or op.stands_for in reads_nothing:
             return
         for given, kept in zip(inputs, record.inputs, strict=True):
             if isinstance(given, Variable):
-                if handed_out and last_change(given._data, record.time) > record.time:
+                if handed_out and last_change(given._data, record.number) > record.number:
                     # Another thread has just found the change that this op has already read.
-                    record.time = clock()
+                    record.number = clock()
             elif isinstance(kept, ndarray):
-                last_change(kept, record.time)
+                last_change(kept, record.number)
                 lend(kept)
 
     def pulling(self, y: Any, g: Any) -> None:
         """Raise if a value that the rules of y's op read was changed in place since they were
         recorded.
         """
-        record = y._record
-        if (handed_out or latest > record.time) and record.op.stands_for not in reads_nothing:
+        record = y._node
+        if (handed_out or latest > record.number) and record.op.stands_for not in reads_nothing:
             _check(y, g, record)
 
     def finished(self, tensors: Any) -> None:
@@ -282,13 +282,13 @@ class Changes(Watcher):
         take_back(tensors)
 
 
-def _check(y: Any, g: Any, record: Record) -> None:
+def _check(y: Any, g: Any, record: Node) -> None:
     for i, holder in enumerate((y, *record.inputs)):
         value = array_of(holder)
-        if last_change(value) <= record.time or i == 0 and record.op in reads_inputs:
+        if last_change(value) <= record.number or i == 0 and record.op in reads_inputs:
             continue
         # A twin that is differentiated in the op's place reads all.
-        twin = isinstance(g, Variable) and record.op.stands_for.twin is not None
+        twin = isinstance(g, Variable) and record.op.stands_for.reference is not None
         if twin or reads(record, array_of(g), y._data, i):
             role = "its own result" if i == 0 else f"its input {i - 1}"
             raise ValueError(

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Context:
+class State(threading.local):
     """The settings of one thread."""
-
-    __slots__ = ("recording", "rehearsal", "plain", "scope", "watchers", "blocks")
 
     def __init__(self) -> None:
         self.recording = True  # False inside `with no_grad():`
@@ -28,17 +26,12 @@ class Context:
 
 def rehearsing() -> bool:
     """Is nothing recorded here only because a checkpointed function is run, which comes again?"""
-    here = local.context
+    here = context
     blocks = here.blocks
     return here.rehearsal is not None and bool(blocks) and blocks[-1][0] is here.rehearsal
 
 
-class _Local(threading.local):
-    def __init__(self) -> None:
-        self.context = Context()
-
-
-local = _Local()
+context = State()
 
 everywhere: list[Any] = []
 """The watchers of all threads: the one that finds changes in place, see changes.py."""
@@ -65,7 +58,7 @@ class Watcher:
 @contextmanager
 def watching(watcher: Any) -> Iterator[Any]:
     """Let the watcher look on inside the block, in this thread; nested ones each see everything."""
-    here = local.context
+    here = context
     before = here.watchers
     within = here.watchers = (*before, watcher)
     try:
