@@ -19,7 +19,7 @@ clock = count(1).__next__
 class Node:
     """How a tensor was made."""
 
-    time: int
+    number: int
     op: Any
     inputs: tuple  # the tracked ones as tensors, of all others the plain values
     settings: dict[str, Any]

@@ -134,8 +134,8 @@ def check_saved(op: Any, saved: Any) -> None:
         raise TypeError(
             f"op {op.__name__!r} saves {describe(values)} for its rule, in which it counts as a "
             "constant, so the derivative of that rule would be wrong. Give the op a reference, @op("
-            "saves=True, reference=f), where f computes the same from ops; or let the rule compute that "
-            "value again. A mask that depends on no input is saved as booleans."
+            "saves=True, reference=f), where f computes the same from ops; or let the rule compute "
+            "that value again. A mask that depends on no input is saved as booleans."
         )
 
 
