@@ -21,7 +21,7 @@ class Released:
     """
 
     __name__ = "released"
-    reference, broadcasts, saves, rules = None, False, False, ()  # what is asked of an op
+    reference, broadcasts, saves, vjps = None, False, False, ()  # what is asked of an op
     ends: dict[int, Any] | None = None  # None: not known
 
     @property

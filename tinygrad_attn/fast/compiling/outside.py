@@ -320,7 +320,7 @@ class Outside:
     def op(self, x: Any, name: str) -> None:
         """An op: of a user's own, its functions."""
         if not ours(home(x.forward)):
-            for part in ("forward", "rules", "joint", "twin"):
+            for part in ("forward", "vjps", "joint_vjp", "reference"):
                 self.attributes.append((x, part, getattr(x, part)))
             for rule in (x.forward, *x.vjps, x.joint_vjp, x.reference):
                 self.visit(rule, name)
