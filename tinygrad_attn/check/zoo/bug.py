@@ -41,8 +41,8 @@ def keep(name: str, what: str, where: str, symptom: str) -> Callable[[Callable[[
 def rule(op: Any, which: int, new: Callable | None) -> Patches:
     """Another rule for one operand."""
     return [
-        (op, "rules", tuple(new if i == which else r for i, r in enumerate(op.vjps))),
-        (op, "quick", None),
+        (op, "vjps", tuple(new if i == which else r for i, r in enumerate(op.vjps))),
+        (op, "kernel", None),
     ]
 
 
@@ -53,9 +53,9 @@ def joint(op: Any, change: Callable[..., Any]) -> Patches:
     def changed(g: Any, y: Any, *inputs: Any, **settings: Any) -> Any:
         return change(right(g, y, *inputs, **settings), g, y, *inputs, **settings)
 
-    return [(op, "joint", changed), (op, "quick", None)]
+    return [(op, "joint_vjp", changed), (op, "kernel", None)]
 
 
 def in_place_of(function: Any, flawed: Any) -> Patches:
     """Another equation for a function of F, and no quick way for it."""
-    return [(equations, function.__name__, flawed), (function, "quick", None)]
+    return [(equations, function.__name__, flawed), (function, "kernel", None)]

@@ -31,7 +31,7 @@ def _other_attention(attention: Any) -> Patches:
     """Attention as this function has it, also where queries, keys and values come packed."""
     return [
         (equations, "scaled_dot_product_attention", attention),
-        (equations.packed_attention, "quick", None),
+        (equations.packed_attention, "kernel", None),
     ]
 
 
