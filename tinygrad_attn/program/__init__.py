@@ -1,1 +1,1 @@
-"""Programs: a function and its gradients as plain NumPy, to read (`source`) or to run (`compile`)."""
+"""A function and its gradients as plain NumPy: to read (`source`), or to run (`compile`)."""
