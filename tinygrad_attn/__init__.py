@@ -14,10 +14,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import engine
+from . import engine, errors
 from .engine import autograd, enable_grad, is_plain, no_grad, op, plain
 from .engine.autograd import grad
-from .messages import errors
 from .random import manual_seed, rand, randn
 from .tensor import Tensor, get_default_dtype, set_default_dtype
 

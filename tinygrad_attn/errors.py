@@ -1,20 +1,369 @@
-"""Error texts: how values are named, and hints for the usual mistakes."""
+"""Error texts: how values are named, what to write instead, and the user's own line of code."""
 
-from .messages.errors import describe, explain, is_integer, is_number, listed
-from .messages.missing_names import MissingName, missing_from, missing_names, nearest
-from .messages.user_line import INNER, quoted, warn
+from __future__ import annotations
 
-__all__ = [
-    "INNER",
-    "MissingName",
-    "describe",
-    "explain",
-    "is_integer",
-    "is_number",
-    "listed",
-    "missing_from",
-    "missing_names",
-    "nearest",
-    "quoted",
-    "warn",
-]
+import contextlib
+import difflib
+import linecache
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+INNER = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
+    contextlib.__file__,  # It calls what a context manager decorates, as in `no_grad()(f)`.
+)
+"""Beginnings of the file names whose lines are not the user's."""
+
+WRITE = {  # What to write for a name of PyTorch's; t is the Tensor.
+    # Shapes.
+    "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
+    "permute": "t.transpose(1, 0, 2)",
+    "expand": "np.broadcast_to(t, shape)",
+    "expand_as": "np.broadcast_to(t, other.shape)",
+    "view_as": "t.reshape(other.shape)",
+    "flatten": "t.reshape(len(t), -1) for start_dim=1",
+    "Flatten": "t.reshape(len(t), -1) in forward",
+    "movedim": "np.moveaxis(t, source, destination)",
+    "transpose": "np.swapaxes(t, axis1, axis2)",
+    "t": "t.T",
+    "H": "t.T",
+    "dim": "t.ndim",
+    "numel": "t.size",
+    "contiguous": "nothing: memory order does not matter here",
+    "cat": "np.concatenate([t, other], axis)",
+    "concat": "np.concatenate([t, other], axis)",
+    "append": "np.concatenate([t, other])",
+    "chunk": "np.split(t, parts, axis)",
+    "split": "np.split(t, range(size, t.shape[axis], size), axis)",
+    "unbind": "list(np.moveaxis(t, axis, 0))",
+    "repeat_interleave": "np.repeat(t, repeats, axis)",
+    # Choosing elements.
+    "where": "np.where(mask, t, other)",
+    "masked_fill": "np.where(mask, value, t)",
+    "masked_select": "t[mask]",
+    "select": "np.take(t, index, axis)",
+    "narrow": "t[:, start:start + length] for dim=1",
+    "index_select": "np.take(t, indices, axis)",
+    "gather": "np.take_along_axis(t, indices, axis)",
+    "index_add": "t + ta.ops.scatter(other, index=indices, shape=t.shape)",
+    "topk": "np.take_along_axis(t, indices, -1), indices = np.argsort(-t.numpy())[..., :k]",
+    "sort": "np.sort(t, axis) for the values, t.argsort(axis) for the indices",
+    "values": "nothing: t.max(axis) and np.sort(t, axis) return the values alone",
+    "indices": "t.argmax(axis) or t.argmin(axis)",
+    "nonzero": "np.argwhere(t), or np.nonzero(t) for as_tuple=True",
+    "one_hot": "np.eye(classes, dtype=np.float32)[np.asarray(labels)]",
+    # Arithmetic.
+    "sub": "t - other",
+    "mul": "t * other",
+    "div": "t / other",
+    "neg": "-t",
+    "eq": "t == other",
+    "ne": "t != other",
+    "lt": "t < other",
+    "le": "t <= other",
+    "gt": "t > other",
+    "ge": "t >= other",
+    "mm": "t @ other",
+    "mv": "t @ other",
+    "bmm": "t @ other",
+    "matmul": "t @ other",
+    "addmm": "t + a @ b",
+    "clamp": "t.clip(min, max)",
+    "clamp_min": "t.clip(min)",
+    "clamp_max": "t.clip(None, max)",
+    "rsqrt": "1 / np.sqrt(t)",
+    "lerp": "t + weight * (other - t)",
+    "norm": "np.linalg.norm(t)",
+    "erf": "ta.ops.erf(t)",
+    "softplus": "np.logaddexp(t, 0)",
+    "logsigmoid": "-np.logaddexp(-t, 0)",
+    "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
+    "gelu": "F.gelu(t)",
+    "silu": "F.silu(t)",
+    "softmax": "F.softmax(t, axis=-1)",
+    "log_softmax": "F.log_softmax(t, axis=-1)",
+    "logsumexp": "F.logsumexp(t, axis)",
+    "cross_entropy": "F.cross_entropy(t, target)",
+    "l1_loss": "np.mean(np.abs(t - target))",
+    "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
+    # Dtypes, devices, making tensors.
+    "type": "t.dtype, or t.astype(dtype) for t.type(dtype)",
+    "to": "t.astype(dtype) for another dtype; everything is on the CPU",
+    "type_as": "t.astype(other.dtype)",
+    "float": "t.astype(np.float32)",
+    "double": "t.astype(np.float64)",
+    "half": "t.astype(np.float16)",
+    "long": "t.astype(np.int64)",
+    "int": "t.astype(np.int32)",
+    "bool": "t.astype(bool)",
+    "cpu": "nothing: everything is on the CPU",
+    "cuda": "nothing: everything is on the CPU",
+    "device": "nothing: everything is on the CPU",
+    "from_numpy": "Tensor(array)",
+    "asarray": "Tensor(data)",
+    "arange": "np.arange(start, end, step)",
+    "zeros": "Tensor(np.zeros(shape, np.float32))",
+    "ones": "Tensor(np.ones(shape, np.float32))",
+    "full": "Tensor(np.full(shape, value, np.float32))",
+    "eye": "Tensor(np.eye(n, dtype=np.float32))",
+    "rand_like": "ta.rand(*t.shape, dtype=t.dtype)",
+    "randn_like": "ta.randn(*t.shape, dtype=t.dtype)",
+    "randint": "ta.random.randint(low, high, size)",
+    "randperm": "ta.random.randperm(n)",
+    "bernoulli": "(ta.rand(*t.shape, dtype=t.dtype) < t).astype(t.dtype)",
+    "Generator": "ta.random.Generator(seed)",
+    # Changing a tensor in place.
+    "zero_": "t.data[...] = 0, or w.zero_grad() for w.grad.zero_()",
+    "fill_": "t.data[...] = value",
+    "copy_": "t.data[...] = other.data",
+    "add_": "t.data += other.data",
+    "sub_": "t.data -= other.data",
+    "mul_": "t.data *= other.data",
+    "div_": "t.data /= other.data",
+    "clamp_": "t.data[...] = t.data.clip(min, max)",
+    "masked_fill_": "t.data[mask] = value",
+    "normal_": "nn.init.normal_(t, mean, std)",
+    "uniform_": "nn.init.uniform_(t, low, high)",
+    "detach_": "t = t.detach()",
+    # Autograd, training.
+    "register_hook": "t.retain_grad() before backward(), and read t.grad after it",
+    "apply": "an op: @ta.op on the function, .vjp under it",
+    "Function": "an op: @ta.op on the function, .vjp under it",
+    "grad_fn": "ta.viz.graph(t), which draws how t was made",
+    "inference_mode": "ta.no_grad",
+    "set_grad_enabled": "with ta.enable_grad() if mode else ta.no_grad():",
+    "set_detect_anomaly": "with ta.detect_anomaly():",
+    "jit": "ta.compile(f)",
+    "vmap": "leading axes: ops and layers run over them at once",
+    "autocast": "nothing: half precision is not trained in",
+    "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
+    "LambdaLR": "optim.Schedule(optimizer, factor)",
+    "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
+    "DistributedDataParallel": "parallel.DataParallel(model)",
+}
+_RECIPES = """
+Adagrad BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d AvgPool2d Conv1d Conv2d DataLoader ELU
+ExponentialLR GRU GRUCell GroupNorm HuberLoss KLDivLoss L1Loss LBFGS LSTM LSTMCell LeakyReLU
+MaxPool2d NLLLoss OneCycleLR PReLU RMSprop RNN RNNCell SmoothL1Loss Softplus StepLR
+adaptive_avg_pool2d avg_pool2d batch_norm binary_cross_entropy binary_cross_entropy_with_logits
+conv1d conv2d cosine_similarity elu group_norm huber_loss kl_div max_pool2d
+multinomial normalize prelu scatter_add smooth_l1_loss unfold
+"""
+WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
+
+
+# ---- values
+
+
+def is_number(x: Any) -> bool:
+    """Whether x is a real number of Python's or NumPy's, and not a flag."""
+    return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
+
+
+def is_integer(x: Any) -> bool:
+    """Whether x is an integer of Python's or NumPy's, and not a flag."""
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+
+
+def describe(x: Any) -> str:
+    """Name one operand: `Tensor (2, 3) float32 'encoder.weight'`."""
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    if shape is None or dtype is None or isinstance(x, type):
+        text = repr(x)
+        return text if len(text) <= 40 and "\n" not in text else f"a {type(x).__name__}"
+    kind = "array" if isinstance(x, np.ndarray) else type(x).__name__
+    name = getattr(x, "name", None)
+    return f"{kind} {tuple(shape)} {dtype}" + (f" {name!r}" if name else "")
+
+
+def listed(inputs: Iterable[Any]) -> str:
+    """Name the operands of an op, separated by commas."""
+    return ", ".join(describe(x) for x in inputs if x is not None)
+
+
+# ---- NumPy's errors
+
+
+def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
+    """Return NumPy's error as one of the same kind that names the op, its operands and a remedy.
+
+    Any other error is returned as it is, with a note.
+    """
+    kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
+    kind = next((kind for kind in kinds if isinstance(error, kind)), None)
+    if kind is None or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
+        error.add_note(f"in {op} of {listed(inputs)}")
+        return error
+    shapes = [np.shape(getattr(x, "_data", x)) for x in inputs if x is not None]
+    text = "these shapes cannot be multiplied" if op == "matmul" else str(error).rstrip(".")
+    return kind(f"{op} of {listed(inputs)}: {text}. {_hint(op, inputs, shapes, error)}".rstrip())
+
+
+def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -> str:
+    text = str(error)
+    if any(x is None for x in inputs) and ("NoneType" in text or op == "matmul"):
+        return "An operand is None: does the function it comes from return its result?"
+    if op == "matmul" and len(shapes) == 2:
+        return matmul_hint(*shapes)
+    if "integer" in text and "interpreted" in text:
+        return "Axes and sizes are integers: write int(...), or divide with // instead of /."
+    if "reshape" in text:
+        return "The number of elements must stay the same; write -1 for one size that follows."
+    if "broadcast" in text:
+        return broadcast_hint(shapes)
+    if shapes and isinstance(error, np.exceptions.AxisError):
+        rank = len(shapes[0])
+        return f"An axis of a tensor of shape {shapes[0]} lies in [-{rank}, {rank})." * (rank > 0)
+    if shapes and isinstance(error, IndexError):
+        return (
+            f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number "
+            "in [-n, n), a slice, or an array of integers or booleans."
+        )
+    return ""
+
+
+def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
+    """Say which axis disagrees, counted from the right as broadcasting counts."""
+    for back in range(1, max(map(len, shapes), default=0) + 1):
+        sizes = {s[-back] for s in shapes if len(s) >= back and s[-back] != 1}
+        if len(sizes) > 1:
+            return (
+                f"Shapes are aligned at the right; at axis -{back} the sizes "
+                f"{' and '.join(map(str, sorted(sizes)))} differ and neither is 1. Give the "
+                "smaller operand an axis of size 1 there (x[:, None] or x.reshape), or transpose "
+                "it."
+            )
+    return ""
+
+
+def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """Say which sizes of the operands of a matrix product must be equal."""
+    if not a or not b:
+        return "A number has no rows or columns: multiply with * instead of @."
+    inner = b[0] if len(b) == 1 else b[-2]
+    if a[-1] == inner:
+        return "The axes before the last two must broadcast: aligned at the right, equal or 1."
+    which = "only" if len(b) == 1 else "next-to-last"
+    hint = f"The last axis of the first ({a[-1]}) must equal the second's {which} axis ({inner})."
+    if len(b) > 1 and a[-1] == b[-1]:
+        return hint + " Did you mean a @ b.mT?"
+    return hint + " Did you mean a.mT @ b?" * (len(a) > 1 and a[-2] == inner)
+
+
+# ---- names that are missing
+
+
+def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
+    """Return the error for a keyword that a function lacks, such as PyTorch's dim=."""
+    names = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "unbiased": "ddof"}
+    name = next(iter(given))
+    hint = f" Write {names[name]}=, as in NumPy." if name in names else ""
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}.{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the known name that is spelled nearly the same, or ''."""
+    public = {x.lower(): x for x in known if name.startswith("_") or not x.startswith("_")}
+    close = difflib.get_close_matches(name.lower(), public, 1, cutoff=0.7)
+    return f" Did you mean {public[close[0]]!r}?" if close else ""
+
+
+def written_here(name: str) -> str:
+    """Return what to write for a name of PyTorch's or NumPy's, as a sentence after a space, or ''.
+
+    The package's own parts are searched before NumPy.
+    """
+    if name in WRITE:
+        return f" Write {WRITE[name]}."
+    package = __name__.partition(".")[0]
+    for part, short in (("", "ta"), (".nn", "nn"), (".optim", "optim"), (".functional", "F")):
+        if name in getattr(sys.modules.get(package + part), "__all__", ()):
+            return f" Write {short}.{name}."
+    return f" Write np.{name}." if hasattr(np, name) else ""
+
+
+def missing_from(module: str, name: str, known: Mapping[str, Any]) -> AttributeError:
+    """Return the error for a name that a module lacks; `known` are the names that it has."""
+    public = known.get("__all__") or [
+        k for k, value in known.items() if getattr(value, "__module__", None) == module
+    ]
+    slip = name.lower() in map(str.lower, public)
+    hint = "" if slip else written_here(name)
+    return AttributeError(f"{module} has no {name!r}.{hint or nearest(name, public)}")
+
+
+def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that has the `known` names."""
+
+    def missing(name: str) -> Any:
+        raise missing_from(module, name, known)
+
+    return missing
+
+
+class MissingName:
+    """Stands in a class for a name of NumPy's or PyTorch's that the class lacks.
+
+    Reading it raises AttributeError with what to write instead. A `__getattr__` would do the same,
+    but slows down every attribute of the class.
+    """
+
+    def __init__(self, name: str, hint: str) -> None:
+        self.name, self.hint = name, hint
+
+    def __get__(self, t: Any, owner: type) -> Any:
+        text = f"{owner.__name__!r} object has no attribute {self.name!r}. Write {self.hint}."
+        raise AttributeError(text, name=self.name, obj=t)
+
+    @classmethod
+    def fill(cls, owner: type, differentiable: Iterable[Any]) -> None:
+        """Put one in place of each name that PyTorch or NumPy has and the class lacks."""
+        rules, hints = set(differentiable), dict[str, str]()
+        for name, value in vars(np).items():
+            if isinstance(value, np.ufunc) or hasattr(value, "_implementation"):
+                hints[name] = f"np.{name}(t, ...)"
+                if value not in rules:
+                    hints[name] = f"np.{name}(t.numpy(), ...): it has no derivative here"
+        for name, hint in (hints | WRITE).items():
+            if not hasattr(owner, name):
+                setattr(owner, name, cls(name, hint))
+
+
+# ---- the user's line
+
+
+def user_frame() -> FrameType:
+    """Return the innermost frame that is neither the package's nor NumPy's."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def quoted(file: str, line: int) -> str:
+    """Return a place with its line of code: "train.py:7 `y = f(x)`"."""
+    linecache.checkcache(file)  # The file may have been edited since it was read.
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}" + (f" `{text}`" if text else "")
+
+
+def user_line() -> str:
+    """Return the user's running line, as `quoted` does."""
+    frame = user_frame()
+    return quoted(frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn(text: str) -> None:
+    """Issue a UserWarning at the user's line."""
+    frame = user_frame()
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__")
+    place = (frame.f_code.co_filename, frame.f_lineno, module, registry)
+    warnings.warn_explicit(text, UserWarning, *place)

@@ -16,6 +16,7 @@ from support import ROOT
 
 PACKAGE = "tinygrad_attn"
 LAYERS = [
+    "errors",
     "messages.*",  # may be imported by all, and imports nothing of ours
     "engine.*",
     "ops.*",

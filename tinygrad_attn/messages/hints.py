@@ -17,16 +17,6 @@ def is_module(x: Any) -> bool:
     return hasattr(x, "named_modules") and not isinstance(x, type)
 
 
-def is_number(x: Any) -> bool:
-    """Is this a real number of Python's or NumPy's? True and False are flags."""
-    return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
-
-
-def is_integer(x: Any) -> bool:
-    """Is this a whole number of Python's or NumPy's? True and False are flags."""
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
-
-
 def unmade(x: Any) -> str:
     """What to do where a class stands in place of an object of it."""
     return " Make an object of the class first, with brackets." if isinstance(x, type) else ""

@@ -35,7 +35,7 @@ from _apart import mark_apart
 from _class import mark_class
 from _marking import Exercise, Marks, exercises
 
-from tinygrad_attn.messages.errors import nearest
+from tinygrad_attn.errors import nearest
 
 EXERCISES = Path(__file__).resolve().parent.parent / "exercises"
 TIME_LIMIT = 60.0
