@@ -18,8 +18,8 @@ import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, op, ops
-from tinygrad_attn.fast import equations as fused
 from tinygrad_attn.errors import INNER
+from tinygrad_attn.fast import equations as fused
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
