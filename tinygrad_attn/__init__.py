@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import engine, errors
-from .engine import autograd, enable_grad, is_plain, no_grad, op, plain
-from .engine.autograd import grad
+from .engine import enable_grad, grad, is_plain, no_grad, op, plain
 from .random import manual_seed, rand, randn
 from .tensor import Tensor, get_default_dtype, set_default_dtype
 

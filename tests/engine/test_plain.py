@@ -11,7 +11,7 @@ from support import ROOT
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
-from tinygrad_attn.engine.history import history
+from tinygrad_attn.engine import history
 
 
 def files_of(f):

@@ -15,7 +15,7 @@ from support import require
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, ops
 from tinygrad_attn.check import gradgradcheck
-from tinygrad_attn.engine.history import history
+from tinygrad_attn.engine import history
 from tinygrad_attn.tensor.names import FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS
 
 IDS = [f"{i}-{function.__name__}" for i, (_, function, _, _) in enumerate(CASES)]

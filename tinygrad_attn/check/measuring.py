@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import ops
 from ..engine import Variable, watching
-from ..engine.autograd import grad
+from ..engine.backward import grad
 from ..messages.errors import describe
 from .report import greatest
 from .trace import Trace

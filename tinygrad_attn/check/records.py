@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Node, Variable, tracked
-from ..engine.sweep import fit
+from ..engine.backward import _fit as fit
 
 
 def made_at(x: Any) -> int | None:
@@ -65,10 +65,10 @@ class Call:
         op = self.op
         if not (op.vjps or op.joint_vjp):
             op = op.stands_for  # a quick way whose rules are those of the op it stands for
-        record = Node(0, op, (), self.settings, self.saved, None)
+        record = Node(op, (), self.settings, self.saved, None)
         needs = list(self.needs if needs is None else needs)
         found = op.pull(g, self.y, record, list(self.args), needs)
-        return {i: array_of(answer) for i, answer in found.items() if answer is not None}
+        return {i: array_of(answer) for i, answer in enumerate(found) if answer is not None}
 
 
 def call_of(t: Any) -> Call:
@@ -82,4 +82,4 @@ def shares(t: Any, g: Any, args: list[Any] | None = None) -> Iterator[tuple[Any,
     made, call = t._node, call_of(t)
     call.args = call.args if args is None else args
     for i, answer in call.answers(g).items():
-        yield made.inputs[i], fit(answer, made.inputs[i], made.op, i)
+        yield made.inputs[i], fit(answer, made.inputs[i], made.op, i, isinstance(answer, Variable))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine import Variable
-from ..engine.autograd import grad
+from ..engine.backward import grad
 from .measuring import Problem
 
 Gradient = Callable[[], list[Any]]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.history import history
+from ..engine import history
 from .records import shares
 
 

@@ -1,58 +1,109 @@
-"""The graph: what a tensor remembers of how it was made.
+"""The graph: what a tensor remembers of how it was computed.
 
-The result of an op has a **record**: which op made it, of which inputs, with which settings, and
-when. Records point back at the inputs and never at the result, so a graph has no cycles, and it
-goes away with the last reference to its final result.
+The output of an op has a **node**: the op, its inputs and settings, and a sequence number. Nodes
+point backwards, from an output to its inputs. So the graph has no cycles, and it is freed with the
+last reference to its final output.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-clock = count(1).__next__
-"""`clock()` is the next whole number, a record's time: results are newer than their inputs."""
+next_number = count(1).__next__
+"""The next sequence number. An output is always newer than its inputs."""
 
 
-@dataclass(slots=True, eq=False)
 class Node:
-    """How a tensor was made."""
+    """How a tensor was computed."""
+
+    __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "retained", "checksums")
 
     number: int
     op: Any
-    inputs: tuple  # the tracked ones as tensors, of all others the plain values
+    inputs: tuple[Any, ...]  # tensors where a gradient is wanted, plain values elsewhere
     settings: dict[str, Any]
-    saved: Any  # what the op has kept for its rule
-    scope: Any  # the module call it happened in
-    retained: bool = False  # does the user want .grad here although this is not a leaf?
+    saved: Any  # what the op keeps for its VJP
+    scope: Any  # the module call in which it ran
+    retained: bool  # whether this tensor keeps its .grad although it is not a leaf
+    checksums: dict[int, int] | None  # of memory that the user can write to, see inplace.py
+
+    def __init__(
+        self, op: Any, inputs: tuple, settings: dict[str, Any], saved: Any, scope: Any
+    ) -> None:
+        self.number = next_number()
+        self.op = op
+        self.inputs = inputs
+        self.settings = settings
+        self.saved = saved
+        self.scope = scope
+        self.retained = False
+        self.checksums = None
 
 
 class Variable:
-    """The part of a Tensor that the engine knows: an array, its gradient, and how it was made."""
+    """The part of a Tensor that the engine needs: values, gradient and node."""
 
     __slots__ = ("_data", "_grad", "_node", "_tracked", "name", "__weakref__")
-    _kind: type[Any]  # the class of what ops return: Tensor
-    _data: Any  # an ndarray, or for a single number a NumPy scalar
-    _grad: Any  # the sum of what backward() has found here, or None
-    _record: Any  # a Node, or None for a leaf, which no op has made
-    _tracked: bool  # may a gradient by this tensor be asked for?
+    _kind: type[Any]  # the class of outputs: Tensor
+    _data: Any  # an ndarray, or a NumPy scalar for a single number
+    _grad: Any  # a Tensor, or None
+    _node: Any  # a Node, or None for a leaf
+    _tracked: bool  # whether gradients flow to this tensor
     name: str | None
 
 
-def tensor_of(array: Any, record: Node | None = None) -> Any:
-    """A tensor around this array; with a record it is part of a graph, without one a constant."""
-    t = object.__new__(Variable._kind)
-    t._data, t._grad, t._node, t.name = array, None, record, None
-    t._tracked = record is not None
+class Symbolic:
+    """A stand-in for an array while `ta.source` traces a computation.
+
+    It has a shape and a dtype and answers NumPy's functions, but it has no memory.
+    """
+
+    __slots__ = ("lent",)
+    as_it_is: Any  # () -> the same values
+
+
+_new = object.__new__
+
+
+def tensor_of(array: Any, node: Node | None = None) -> Any:
+    """Return a tensor around this array: part of a graph if it has a node, else a constant."""
+    t = _new(Variable._kind)
+    t._data = array
+    t._grad = t.name = None
+    t._node = node
+    t._tracked = node is not None
     return t
 
 
 def tracked(x: Any) -> bool:
-    """Is this a tensor by which a gradient may be asked for?"""
+    """Whether x is a tensor to which gradients flow."""
     return isinstance(x, Variable) and x._tracked
 
 
 def array_of(x: Any) -> Any:
-    """The plain values of an input. A masked array has a `_data` too, so the class is asked for."""
+    """Return the plain values of an input."""
     return x._data if isinstance(x, Variable) else x
+
+
+def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Variable]:
+    """Return every computed tensor that the roots depend on, roots included, oldest first.
+
+    This is a topological order, because inputs are older than outputs. The walk does not continue
+    behind the tensors in `ends`. Nothing recurses, so a chain of a million ops is no problem.
+    """
+    seen, found = set(ends), []
+    pending = list(dict.fromkeys(t for t in roots if t not in seen))
+    seen.update(pending)
+    while pending:
+        t = pending.pop()
+        if t._node is None:
+            continue
+        found.append(t)
+        for x in t._node.inputs:
+            if isinstance(x, Variable) and x not in seen:
+                seen.add(x)
+                pending.append(x)
+    found.sort(key=lambda t: t._node.number)
+    return found

@@ -1,73 +1,135 @@
-"""What is true for one thread: are ops recorded, is the mode plain, inside which module call, and
-who looks on.
-"""
+"""Settings of a thread: whether ops are recorded, plain mode, the running module, watchers."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from typing import Any, Self, TypeVar, overload
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class State(threading.local):
-    """The settings of one thread."""
+class Context(threading.local):
+    """The settings of the current thread."""
 
-    def __init__(self) -> None:
-        self.recording = True  # False inside `with no_grad():`
-        # The no_grad block of a checkpoint's first run, whose ops are recorded when it runs again.
-        self.rehearsal: Any = None
-        self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
-        self.scope: Any = None  # the module call that is running
-        self.watchers: tuple[Any, ...] = ()
-        self.blocks: list[tuple[Any, bool, bool]] = []  # open `with` blocks; see recording.py
+    recording = True  # False inside no_grad()
+    plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
+    scope: Any = None  # the module call that is running
+    watchers: tuple[Any, ...] = ()
 
 
-def rehearsing() -> bool:
-    """Is nothing recorded here only because a checkpointed function is run, which comes again?"""
-    here = context
-    blocks = here.blocks
-    return here.rehearsal is not None and bool(blocks) and blocks[-1][0] is here.rehearsal
-
-
-context = State()
-
-everywhere: list[Any] = []
-"""The watchers of all threads: the one that finds changes in place, see changes.py."""
+context = Context()
 
 
 class Watcher:
-    """Is told of every op and of every rule. It computes nothing that a result needs."""
+    """Observes ops and backward passes. It computes nothing that a result depends on."""
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
-        """An op has made this tensor."""
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        """An op has computed this output."""
 
     def pulling(self, y: Any, g: Any) -> None:
-        """The gradient by y, g, is complete, and the rules of its op come next."""
+        """The gradient g of y is complete; the VJPs of its op run next."""
 
-    def pulled(self, y: Any, record: Any, g: Any, i: int, x: Any, share: Any, total: Any) -> None:
-        """A rule has given input i, the tensor x, its share; `total` is the sum of its shares so
-        far.
-        """
+    def pulled(self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any):
+        """A VJP has returned the contribution to x, input i; `total` is the sum so far."""
 
     def finished(self, tensors: Any) -> None:
-        """A backward pass has given these tensors their gradients."""
+        """A backward pass has computed the gradients of these tensors."""
 
 
 @contextmanager
 def watching(watcher: Any) -> Iterator[Any]:
-    """Let the watcher look on inside the block, in this thread; nested ones each see everything."""
-    here = context
-    before = here.watchers
-    within = here.watchers = (*before, watcher)
+    """Let the watcher observe this thread inside the block."""
+    before = context.watchers
+    context.watchers = (*before, watcher)
     try:
         yield watcher
     finally:
-        # An interrupt comes at a call and would leave the watcher there, so the usual end calls
-        # nothing.
-        here.watchers = (
-            before
-            if here.watchers is within
-            else tuple(other for other in here.watchers if other is not watcher)
-        )
+        context.watchers = before
+
+
+class _Mode(ContextDecorator):
+    """A context manager and decorator that changes one setting of the thread."""
+
+    _setting: str
+    _value: bool
+
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, function: _Function) -> _Function: ...  # type: ignore[misc]
+    def __new__(cls, function: Any = None) -> Any:
+        mode = super().__new__(cls)
+        return mode if function is None else mode(function)  # a decorator without parentheses
+
+    def _recreate_cm(self) -> Self:  # each call of a decorated function is a block of its own
+        return type(self)()
+
+    def __enter__(self) -> None:
+        self._before = getattr(context, self._setting)
+        setattr(context, self._setting, self._value)
+
+    def __exit__(self, *_: object) -> None:
+        setattr(context, self._setting, self._before)
+
+    def __call__(self, function: _Function) -> _Function:
+        if not inspect.isgeneratorfunction(function):
+            return super().__call__(function)
+
+        @functools.wraps(function)
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            """Run each step of the generator in this mode, but not the code that consumes it."""
+            generator = function(*args, **kwargs)
+            resume, value = generator.send, None
+            try:
+                while True:
+                    with type(self)():
+                        item = resume(value)
+                    try:
+                        resume, value = generator.send, (yield item)
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        resume, value = generator.throw, error
+            except StopIteration as end:
+                return end.value
+            finally:
+                with type(self)():
+                    generator.close()
+
+        return steps  # type: ignore[return-value]
+
+
+class no_grad(_Mode):
+    """Disable recording: ops inside compute values and build no graph.
+
+    A context manager and a decorator, for functions and generators. It holds for one thread.
+    """
+
+    _setting, _value = "recording", False
+
+
+class enable_grad(_Mode):
+    """Enable recording, also inside `no_grad`."""
+
+    _setting, _value = "recording", True
+
+
+class plain(_Mode):
+    """Run references in place of kernels: nothing of `tinygrad_attn/fast/` is used.
+
+    Softmax, layer norm and attention then run as the composites of ops that `functional` shows.
+    So debuggers, pictures of the graph and the steps of a backward pass show each op. Results
+    agree up to rounding. `TINYGRAD_ATTN_PLAIN=1` in the environment does it for the process.
+    """
+
+    _setting, _value = "plain", True
+
+
+def is_plain() -> bool:
+    """Whether this thread is in plain mode."""
+    return context.plain

@@ -1,37 +1,42 @@
-"""An op: a function on arrays, and rules for its derivative.
+"""An op: a function on arrays and its VJPs, one for each input.
 
-Given arrays an op is that function and nothing more. Given tensors it also leaves a record on its
-result. A rule is written once and used twice: on arrays in an ordinary backward pass, and on
-tensors when that pass is itself recorded, which is how derivatives have derivatives.
+Given arrays, an op is that function and nothing more. Given tensors, it also stores a node in its
+output. A VJP (vector-Jacobian product) is written once and used twice: on arrays in an ordinary
+backward pass, and on tensors when that pass is recorded itself. So derivatives have derivatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar, overload
 
-from . import misuse
-from .graph import Node, Variable, clock, tensor_of, tracked
-from .kernels import Replaceable
-from .modes import context, everywhere
-from .operands import as_operands, as_result
-from .parameters import Parameters
+import numpy as np
+from numpy import generic, ndarray
+
+from ..errors import describe, explain
+from . import inplace
+from .graph import Node, Symbolic, Variable, tensor_of
+from .modes import context
 
 Function = Callable[..., Any]
-Rule = TypeVar("Rule", bound=Function)
+VJP = TypeVar("VJP", bound=Function)
+
+NUMBERS = frozenset((float, int, bool, type(None)))
+_Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class Op(Replaceable):
-    """A function on arrays, and for each input a rule: one link of the chain rule.
+class Op:
+    """A function on arrays, and for each input a VJP: one link of the chain rule.
 
-    A rule `(g, y, *inputs, **settings)` goes from g, the gradient of the loss by the result y, to
-    the gradient by its input. Positional arguments are inputs; keyword-only ones are settings,
-    which have no derivative. A twin is a function that is differentiated in the op's place where
-    derivatives are to be differentiated again.
+    A VJP `(g, y, *inputs, **settings)` maps g, the gradient of the loss with respect to the output
+    y, to the gradient with respect to its input. Positional arguments are inputs; keyword-only
+    ones are settings, which have no derivative.
     """
 
-    kind = "op"
-    quick_call: Any = None  # how fast/ calls an op
+    kernel: Any = None  # what fast/ calls in place of this op
+    adds_in_place: Any = None  # (total, g, **settings): adds the contribution to input 0 to total
 
     def __init__(
         self,
@@ -40,75 +45,293 @@ class Op(Replaceable):
         broadcasts: bool = False,
         saves: bool = False,
         reference: Any = None,
+        stands_for: Op | None = None,
     ) -> None:
-        self.parameters = Parameters(forward)
-        self.__name__ = self.parameters.function
-        self.__doc__, self.__module__ = forward.__doc__, forward.__module__
-        self.__wrapped__ = forward  # whose signature `help` shows
-        self.forward, self.broadcasts, self.saves, self.reference = (
-            forward,
-            broadcasts,
-            saves,
-            reference,
-        )
+        if not callable(forward):
+            raise TypeError(f"@op decorates a function on arrays, got {describe(forward)}.")
+        parameters: Any = ()
+        if not isinstance(forward, np.ufunc):
+            parameters = inspect.signature(forward).parameters.values()
+        self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
+        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.count = getattr(forward, "nin", len(self.input_names))
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
+        self.has_settings = bool(keywords)
+        named = forward.func if isinstance(forward, functools.partial) else forward
+        self.__name__ = getattr(named, "__name__", type(named).__name__)
+        self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
+        self.__wrapped__ = forward  # help() shows its signature
+        self.forward, self.broadcasts, self.saves = forward, broadcasts, saves
+        self.reference = reference  # a composite of ops that is differentiated for higher orders
+        self.stands_for: Op = self if stands_for is None else stands_for  # of a kernel
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
         self.joint_vjp: Function | None = None  # or one for all of them,
         self.asks_needs = False  # which may ask what is needed
-        self.stands_for: Op = self  # in an op of fast/, the one that it replaces
+        self.reads: frozenset[int] | None = None  # which values the VJPs read: 0 is y; None for all
 
-    def vjp(self, *rules: Function | None) -> Op:
-        """One rule for each input, None for an input that has no derivative."""
-        misuse.check_rules(self, rules)
-        self.vjps, self.joint_vjp = rules, None
+    def __repr__(self) -> str:
+        return f"<op {self.__name__}>"
+
+    def __reduce__(self) -> str:
+        return self.__name__  # copied and pickled by name, as functions are
+
+    def vjp(self, *vjps: Function | None) -> Op:
+        """Set one VJP for each input, None for an input that has no derivative.
+
+        A parameter whose name begins with an underscore is a value that the VJP does not read,
+        except for its shape and dtype. Such values may change before the backward pass.
+        """
+        if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
+            raise ValueError(
+                f"op {self.__name__!r} has {self.count} inputs {self.input_names or ''} but .vjp() "
+                f"got {len(vjps)} VJPs. Give one for each, None where an input has no derivative, "
+                "and make settings keyword-only (after a *)."
+            )
+        for vjp in vjps:
+            if vjp is not None:
+                self._check_parameters(vjp, len(vjps))
+        self.vjps, self.joint_vjp = vjps, None
+        self.reads = _values_read([vjp for vjp in vjps if vjp is not None])
         return self
 
-    def vjp_all(self, rule: Rule) -> Rule:
-        """A decorator of one rule for all inputs, which may share work between them.
+    def _check_parameters(self, vjp: Function, inputs: int) -> None:
+        """Raise where a VJP takes the inputs in another order or number than the op."""
+        if not callable(vjp):
+            raise TypeError(f"a VJP of op {self.__name__!r} is a function, got {describe(vjp)}.")
+        code = getattr(vjp, "__code__", None)
+        if code is None or code.co_flags & inspect.CO_VARARGS:
+            return
+        given = [name.lstrip("_") for name in code.co_varnames[: code.co_argcount]]
+        expected = ["g", "out" if "y" in self.input_names else "y", *self.input_names]
+        if len(given) < inputs + 2 or given != expected and sorted(given) == sorted(expected):
+            raise ValueError(
+                f"a VJP of op {self.__name__!r} is called with ({', '.join(expected)}), but one "
+                f"takes ({', '.join(given)}). Write lambda {', '.join(expected)}: ..."
+            )
 
-        It returns a tuple of gradients, and is called as `rule(g, y, *inputs, **settings)`, with
-        `saved=` if the op saves and with `needs=`, a tuple of booleans, if it asks for that.
+    def vjp_all(self, vjp: VJP) -> VJP:
+        """Set one VJP for all inputs, which may share work between them (a decorator).
+
+        It returns a tuple with a gradient or None for each input. It is called as
+        `vjp(g, y, *inputs, **settings)`, with `saved=` if the op saves, and with `needs=`, a tuple
+        of booleans, if it has a parameter of that name.
         """
-        self.vjps, self.joint_vjp, self.asks_needs = (), rule, misuse.asks_needs(rule)
-        return rule
+        self.vjps, self.joint_vjp = (), vjp
+        self.asks_needs = "needs" in inspect.signature(vjp).parameters
+        self.reads = _values_read([vjp])
+        return vjp
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        """forward(*inputs, **settings); a tensor where one of the inputs is a tensor."""
-        if self.quick_call is not None and not context.plain:
-            y = self.quick_call(inputs, settings)
+        """Compute forward(*inputs, **settings): a tensor if one of the inputs is a tensor."""
+        if self.kernel is not None and not context.plain:
+            y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
                 return y
-        inputs, settings = self.parameters.bind(inputs, settings)
-        arrays = as_operands(self, inputs)
-        with misuse.explained(self, inputs):
+        if settings:
+            inputs, settings = self._bind(inputs, settings)
+        elif self.has_settings:
+            settings = self.defaults
+        arrays, any_tensor, any_tracked, any_array = [], False, False, False
+        for x in inputs:
+            if isinstance(x, Variable):
+                any_tensor, any_tracked = True, any_tracked or x._tracked
+                x = x._data
+            elif x.__class__ not in NUMBERS:
+                x, any_array = as_operand(self, x, inputs), True
+            arrays.append(x)
+        try:
             y = self.forward(*arrays, **settings)
-        y, saved = misuse.pair(self, y) if self.saves else (y, None)
-        if not any(isinstance(x, Variable) for x in inputs):
+        except Exception as error:
+            _raise_explained(self, inputs, error)
+        saved = None
+        if self.saves:
+            y, saved = self._pair(y)
+        if not any_tensor:
             return y
-        return self.remember(as_result(self, y, inputs), saved, inputs, arrays, settings)
+        if not isinstance(y, (ndarray, generic)) or y.dtype.kind not in "fiub":
+            y = as_output(self, y)
+        node = None
+        # Only floating-point numbers have derivatives.
+        if any_tracked and context.recording and y.dtype.kind == "f":
+            node = self._node(inputs, arrays, settings, saved, any_array)
+        output = tensor_of(y, node)
+        for watcher in context.watchers:
+            watcher.computed(self, inputs, settings, output)
+        return output
 
-    def remember(self, y: Any, saved: Any, inputs: tuple, arrays: list, settings: dict) -> Any:
-        """The tensor around the result y, with a record if a gradient can be asked for."""
-        here, record = context, None
-        # Only floating numbers have a derivative; a result of integers or booleans has no record.
-        if here.recording and any(map(tracked, inputs)) and y.dtype.kind == "f":
-            kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays, strict=True))
-            record = Node(clock(), self, kept, settings, saved, here.scope)
-        result = tensor_of(y, record)
-        for watcher in (*everywhere, *here.watchers):
-            watcher.computed(self, inputs, settings, result)
-        return result
+    def _node(
+        self, inputs: tuple, arrays: list, settings: dict, saved: Any, any_array: bool
+    ) -> Node:
+        """Return the node of a call: it keeps tensors for the tracked inputs, else plain values."""
+        kept = tuple(
+            [x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)]
+        )
+        node = Node(self, kept, settings, saved, context.scope)
+        if any_array or inplace.known:
+            inplace.protect(node, self.stands_for.reads)
+        return node
 
-    def pull(self, g: Any, y: Any, record: Node, inputs: list, needs: list) -> dict[int, Any]:
-        """{i: the gradient by input i}, where needed, from g, the gradient by the result y."""
-        if self.joint_vjp is not None:
-            extra: dict[str, Any] = {"saved": record.saved} if self.saves else {}
-            extra |= {"needs": tuple(needs)} if self.asks_needs else {}
-            shares = self.joint_vjp(g, y, *inputs, **record.settings, **extra)
-            shares = misuse.one_for_each(self, shares, needs)
-            return {i: s for i, s in enumerate(shares) if s is not None and needs[i]}
-        misuse.check_derivative(self, needs)
-        return {
-            i: rule(g, y, *inputs, **record.settings)
-            for i, (rule, need) in enumerate(zip(self.vjps, needs, strict=False))
-            if need and rule is not None
-        }
+    def _pair(self, y: Any) -> tuple[Any, Any]:
+        """Return (y, saved) as it is, or raise TypeError if it is anything else."""
+        if y.__class__ is not tuple or len(y) != 2:
+            raise TypeError(
+                f"op {self.__name__!r} has saves=True, so its function returns (y, saved); it "
+                f"returned {describe(y)}."
+            )
+        return y
+
+    def _bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Move inputs that were passed by keyword to their places, and complete the settings."""
+        if not settings.keys().isdisjoint(self.input_names):
+            bound = inspect.signature(self.forward).bind(*inputs, **settings)
+            bound.apply_defaults()
+            inputs, settings = bound.args, bound.kwargs
+        for name, value in settings.items():
+            if isinstance(value, Variable):
+                raise TypeError(
+                    f"{self.__name__} takes {name}= as a plain setting, which has no derivative, "
+                    f"not {describe(value)}. Pass {name}={value.name or 't'}.numpy() to take it as "
+                    "a constant."
+                )
+        return inputs, {**self.defaults, **settings}
+
+    def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
+        """Return the contribution to each input, None where none is needed or exists."""
+        if self.joint_vjp is None:
+            if len(self.vjps) < len(inputs):
+                raise TypeError(
+                    f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
+                    f"{self.__name__}.vjp(...) with one for each, or detach() its output."
+                )
+            return [
+                vjp(g, y, *inputs, **node.settings) if need and vjp is not None else None
+                for vjp, need in zip(self.vjps, needs)
+            ]
+        extra: dict[str, Any] = {"saved": node.saved} if self.saves else {}
+        if self.asks_needs:
+            extra["needs"] = tuple(needs)
+        contributions = self.joint_vjp(g, y, *inputs, **node.settings, **extra)
+        if not isinstance(contributions, (tuple, list)) or len(contributions) != len(inputs):
+            raise TypeError(
+                f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it returns a "
+                f"tuple of {len(inputs)}, a gradient or None for each input."
+            )
+        return [c if need else None for c, need in zip(contributions, needs)]
+
+
+def check_none(op: Op, i: int) -> None:
+    """Raise TypeError if the VJP of a needed input has returned nothing."""
+    if op.joint_vjp is None and op.vjps and op.vjps[i] is not None:
+        raise TypeError(
+            f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
+            "For an input without a derivative write None in place of the VJP."
+        )
+
+
+def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
+    """Return the positions of the values that the VJPs read (0 for y), None for all of them."""
+    read: set[int] = set()
+    for vjp in vjps:
+        code = getattr(vjp, "__code__", None)
+        if code is None:
+            return None
+        names = code.co_varnames[1 : code.co_argcount]  # without g
+        read.update(i for i, name in enumerate(names) if not name.startswith("_"))
+        if code.co_flags & inspect.CO_VARARGS:
+            rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+            if not rest.startswith("_"):
+                return None
+    return frozenset(read)
+
+
+def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
+    """Return an operand that is neither a Tensor nor a Python number as an array.
+
+    Beside a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as Python numbers
+    do: `x / np.sqrt(8)` stays float32.
+    """
+    like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
+    if isinstance(x, Symbolic):
+        return x.as_it_is()
+    if isinstance(x, generic) and (like is None or x.dtype.kind in "fiub"):
+        return x if like is None else x.item()
+    if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{op.__name__} would lose the mask of a masked array. Write np.where(mask, ..., ...)."
+        )
+    if isinstance(x, (list, tuple)):
+        if any(isinstance(item, Variable) for item in x):
+            raise TypeError(
+                f"{op.__name__} got a {type(x).__name__} of Tensors. Join them first with np.stack "
+                "or np.concatenate."
+            )
+        array = np.asarray(x)
+        if like is not None and like.kind == "f" and array.dtype.kind in "iuf":
+            return array.astype(like)
+    elif isinstance(x, ndarray):
+        array = np.asarray(x)  # the `*` of an np.matrix would be the matrix product
+    else:
+        array = None
+    if array is None or like is not None and array.dtype.kind not in "fiub":
+        raise TypeError(
+            f"{op.__name__} cannot take {describe(x)}. Operands are Tensors, NumPy arrays of real "
+            "numbers or booleans, and numbers. Convert it first, for example with np.asarray(x)."
+        )
+    return array
+
+
+def as_output(op: Op, y: Any) -> Any:
+    """Return what an op computed as an array of real numbers or booleans, or raise TypeError."""
+    array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
+    if array is None or array.dtype.kind not in "fiub":
+        raise TypeError(
+            f"op {op.__name__!r} returned {describe(y)}; an op returns one array of real numbers "
+            "or booleans. What its VJP needs beside that is returned as (y, saved), with "
+            "@op(saves=True)."
+        )
+    return array
+
+
+def _raise_explained(op: Op, inputs: Sequence[Any], error: Exception) -> NoReturn:
+    """Raise NumPy's error with the name of the op and the shapes of its inputs."""
+    explained = explain(op.__name__, inputs, error)
+    if explained is error:
+        raise error
+    raise explained from error
+
+
+@overload
+def op(forward: Function, *vjps: Function | None, **flags: Any) -> Op: ...
+@overload
+def op(
+    *, broadcasts: bool = False, saves: bool = False, reference: Function | None = None
+) -> Callable[[Function], Op]: ...
+def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) -> Any:
+    """Make a function on arrays an op; `.vjp` gives it a derivative.
+
+        @op
+        def cube(x):
+            return x * x * x
+        cube.vjp(lambda g, y, x: g * 3 * x * x)
+
+    A function of NumPy's takes its VJPs in the same call, one for each input:
+
+        sine = op(np.sin, lambda g, y, x: g * np.cos(x))
+
+    Positional arguments are differentiable inputs, keyword-only ones are settings. Each VJP gets
+    g, the gradient of the loss with respect to the output y, then y and the inputs. It returns the
+    gradient of its input, in that input's shape, and changes none of its arguments. Written with
+    operators, methods and NumPy functions, it can be differentiated again.
+
+    Flags: `broadcasts=True`, inputs broadcast as NumPy's do, and gradients are summed back to the
+    inputs' shapes. `saves=True`, the function returns `(y, saved)`, and the VJP for all inputs, see
+    `vjp_all`, gets `saved=`. `reference=f`, a composite of ops that computes the same and is
+    differentiated for second derivatives; an op that saves floating-point numbers needs one.
+    """
+    if forward is None:
+        return lambda f: Op(f, **flags)
+    made = Op(forward, **flags)
+    return made.vjp(*vjps) if vjps else made

@@ -36,7 +36,6 @@ def quick_op(equation: Any, **flags: bool) -> Callable[[Any], QuickOp]:
     def make(forward: Any) -> QuickOp:
         twin = getattr(equation, "function", equation)
         made = QuickOp(equation, forward, reference=twin, **flags)
-        made.fresh = True
         return made
 
     return make

@@ -15,7 +15,7 @@ from .. import ops
 from ..engine import Op, sum_to
 from ..engine.kernels import kernel
 from . import tuning
-from .engine import OfOne, OfSum, OfTwo, QuickOp, always, make_shortcuts
+from .engine import QuickOp, always, kernel_of
 from .kernels import elementwise
 from .kernels.products import product
 from .kernels.rows import FAST, by_elements
@@ -34,20 +34,10 @@ def quicker(
     both.
     """
     op = QuickOp(plain, plain.forward if forward is None else forward, fits)
-    op.broadcasts, op.vjps = plain.broadcasts, type(plain.vjps)(rules) if rules else ()
-    op.adds, op.fresh = adds, fresh or adds is not None
-    kernel(plain)(op)
+    op.broadcasts, op.vjps = plain.broadcasts, rules
+    op.adds_in_place = adds
+    kernel(plain)(kernel_of(plain, op))
     return op
-
-
-# The ops whose results and gradients have the shape and dtype of what goes in; see `OfOne`.
-for module in ops.elementwise, ops.trigonometric:
-    for op in vars(module).values():
-        if isinstance(op, Op) and op.vjps and None not in op.vjps:
-            kinds: dict[int, Any] = {1: OfOne, 2: OfTwo}
-            settings = len(op.parameters.signature.parameters) - len(op.vjps)
-            op.vjps = op.vjps if settings else kinds.get(len(op.vjps), tuple)(op.vjps)
-ops.add.vjps = OfSum(ops.add.vjps)
 
 
 # ---- un-broadcasting
@@ -312,6 +302,3 @@ def _by_right(g: Any, y: Any, a: Any, b: Any) -> Any:
 
 
 quicker(ops.matmul, always, product, _by_left, _by_right, fresh=True)
-
-
-make_shortcuts()  # now that each op has its quick way

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..engine import context, inplace
-from ..engine.autograd import gradient_of
 from ..messages.errors import describe, nearest, warn
 from ..messages.signatures import as_layer, called_as, check_flags, not_made_yet
 from ..tensor import Tensor
@@ -449,9 +448,7 @@ class Module:
                 tensor._data = tensor._data.astype(dtype)
                 # A graph that was recorded before has counted on the numbers as they were.
                 inplace.changed(tensor._array())
-                tensor._grad = (
-                    None if tensor._grad is None else gradient_of(tensor)._data.astype(dtype)
-                )
+                tensor._grad = None if tensor._grad is None else tensor._grad._data.astype(dtype)
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:

@@ -1,6 +1,5 @@
 """The table of derivatives: every primitive, and under it its rules."""
 
-from ..engine import inplace
 from .arranging import arranged, pad, partition, sort
 from .decompositions import (
     cholesky,
@@ -37,11 +36,3 @@ from .shapes import (
 )
 from .trigonometric import *  # noqa: F403
 from .windows import convolve, overlapped, windows
-
-# The rules of these look at no values, so that changes in place need not be watched for.
-inplace.reads_nothing.update(
-    (add, subtract, negative, reshape, transpose, swapaxes, broadcast_to, astype, flip, roll, clone)  # noqa: F405
-)
-inplace.reads_nothing.update((concatenate, stack, tril, triu, getitem, scatter, embedding))
-inplace.reads_nothing.update((embedding_backward, take_along_axis, sum, mean, cumsum, pad))
-inplace.reads_nothing.update((windows, overlapped))

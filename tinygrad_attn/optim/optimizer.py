@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import context, inplace
-from ..engine.autograd import enable_grad
+from ..engine import context, enable_grad, inplace
 from ..functional.arguments import check_number
 from ..messages.errors import describe, warn
 from ..messages.signatures import check_flags
@@ -121,7 +120,6 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = arguments.check_closure(closure)()
-        inplace.take_back([p for group in self.param_groups for p in group["params"]])
         work = self._collected()  # raises, if at all, before anything has changed
         for w in work:
             if self._counts(w.group):

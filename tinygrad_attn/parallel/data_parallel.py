@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, context, inplace, op
+from ..engine import Variable, context, op
 from ..messages.signatures import own_names
 from ..nn import Module
 from ..nn.stateless import functional_call
@@ -179,7 +179,7 @@ def arrive(p: Any, *, exchange: Exchange, i: int) -> Any:
     return p
 
 
-arrive.vjp(lambda g, y, p, *, exchange, i: exchange.buckets.get(i).astype(p.dtype))
+arrive.vjp(lambda g, _y, p, *, exchange, i: exchange.buckets.get(i).astype(p.dtype))
 
 
 @op
@@ -267,4 +267,3 @@ def _map_tensors(result: Any, f: Callable[[Tensor], Any]) -> Any:
 
 
 # None of these looks at values, so that changes in place need not be watched for.
-inplace.reads_nothing.update((arrive, depart, finish, begin))

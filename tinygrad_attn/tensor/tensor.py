@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, Variable, autograd, context, inplace, rehearsing, tracked
+from ..engine import Op, Variable, backward, context, inplace, tracked
 from ..messages.errors import MissingName, describe, only_renamed
 from ..messages.missing_names import not_for_torch
 from ..messages.signatures import own_names
@@ -124,7 +124,7 @@ class Tensor(Variable):
                 UserWarning,
                 stacklevel=2,
             )
-        return autograd.gradient_of(self)
+        return self._grad
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -271,7 +271,7 @@ class Tensor(Variable):
         changed in place; RuntimeError where the graph was already released. As
         torch.Tensor.backward.
         """
-        autograd.backward([self], [gradient], retain_graph, create_graph)
+        backward.backward([self], [gradient], retain_graph, create_graph)
 
     def detach(self) -> Tensor:
         """The same array outside the graph: shares memory, requires no gradient."""
@@ -337,7 +337,7 @@ class Tensor(Variable):
             f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) "
             "for the array a."
         )
-        if self._tracked and (context.recording or rehearsing()):
+        if self._tracked and context.recording:
             raise lost
         raise AttributeError("_mask")
 
@@ -398,7 +398,7 @@ class Tensor(Variable):
         return ops.absolute(self)
 
     def _assigned(self, other: Any) -> Any:
-        unrecorded = not (context.recording or rehearsing())
+        unrecorded = not context.recording
         if self._tracked and self._node is None and unrecorded:
             raise only_renamed(self)
         return NotImplemented  # Then Python adds, and gives the sum the name.

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context
-from ..engine.autograd import enable_grad, grad
+from ..engine import Variable, Watcher, context, enable_grad, grad
 from ..messages.errors import describe
 from ..messages.signatures import own_names
 from ..tensor import Tensor

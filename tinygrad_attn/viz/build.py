@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from ..engine import Variable
-from ..engine.history import history
+from ..engine import Variable, history
 from ..messages.errors import describe, is_module
 from . import boxes, fold, labels
 from .fold import Unit

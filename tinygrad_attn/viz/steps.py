@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, watching
-from ..engine.history import history
+from ..engine import Variable, Watcher, history, watching
 from ..messages.errors import describe
 from ..messages.signatures import own_names
 from . import labels, stepper

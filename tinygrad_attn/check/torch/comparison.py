@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.autograd import backward, enable_grad
+from ...engine import enable_grad
+from ...engine.backward import backward
 from ...messages.errors import describe, is_module, unmade
 from ...messages.signatures import own_names
 from ...random import get_rng_state, set_rng_state
@@ -142,7 +143,7 @@ def _compare(
     reference = Side(
         torch.Tensor,
         torch.tensor,
-        torch.autograd.backward,
+        torch.backward.backward,
         _drawing_alike,
         lambda module: module.double(),
         partners,

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import autograd, tracked
-from ...engine.history import history
+from ...engine import backward, history, tracked
 from ..records import shares
 from .bug import Patches, keep
 
@@ -45,7 +44,7 @@ def _sweep(
         goal = {x for x in sums.grads if x._node is None} if wanted is None else set(wanted)
         return {x: np.array(g) for x, g in sums.grads.items() if x in goal}
 
-    return [(autograd, "sweep", sweep)]
+    return [(backward, "sweep", sweep)]
 
 
 def _in_order(order: Callable[[Any], list[Any]], kept: dict[Any, Any] | None = None) -> Callable:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ... import functional as F
 from ... import nn, optim
-from ...engine.autograd import no_grad
+from ...engine import no_grad
 from ...files import load_metadata
 from ...files.checkpoints import load_checkpoint, save_checkpoint
 from ...random import default_generator, manual_seed

@@ -26,19 +26,18 @@ import numpy as np
 
 from ... import random
 from ...engine import (
+    Symbolic,
     Variable,
     Watcher,
     context,
     enable_grad,
-    everywhere,
     inplace,
     plain,
     sweep,
     tensor_of,
     watching,
 )
-from ...engine.graph import Node, array_of, clock, tracked
-from ...engine.operands import Symbolic
+from ...engine.graph import Node, array_of, tracked
 from ...messages.errors import describe, is_module
 from ...messages.signatures import check_flags, own_names
 from ...tensor import get_default_dtype
@@ -542,11 +541,9 @@ class Entry:
         call = given.call() if given.containers else (given.args, given.kwargs)
         scope, parts = context.scope, []
         for op, result in zip(self.ops, results):
-            y = tensor_of(result, Node(clock(), op, kept, {}, (saved, call), scope))
+            y = tensor_of(result, Node(op, kept, {}, (saved, call), scope))
             parts.append(y)
-            if inplace.handed_out or given.arrays:
-                for watcher in everywhere:
-                    watcher.computed(op, inputs, {}, y)
+            inplace.protect(y._node, None)
         return parts, results[len(parts) :]
 
     def rewritten(self, given: Given) -> Any:
@@ -568,13 +565,6 @@ class Entry:
 
     def again(self, call: tuple, record: Node) -> list[Any]:
         """The results as the function gives them, recorded op by op."""
-        for x in record.inputs:
-            if inplace.last_change(array_of(x)) > record.number:
-                raise ValueError(
-                    f"{self.__name__} needs its input, {describe(x)}, to be differentiated again, "
-                    f"but that was changed in place after it was used{inplace.place(array_of(x))}. "
-                    "Compute a new tensor instead, or differentiate before the change."
-                )
         if self.guard() is None:
             raise RuntimeError(
                 "a compiled function is called once more where its gradient is differentiated "
@@ -607,7 +597,6 @@ class Program(QuickOp):
     def __init__(self, entry: Entry, which: int) -> None:
         forward = entry.flat.forward
         super().__init__(entry, lambda *inputs: forward(*inputs)[0][which])
-        self.fresh = True
         self.entry, self.leaves, self.which = entry, entry.leaves, which
         self.passes = entry.flat.passes[which]
 
@@ -622,16 +611,17 @@ class Program(QuickOp):
             found = backward(g, record.saved[0], arrays)
         return {self.leaves[name]: share for name, share in zip(wanted, found)}
 
-    def pull(self, g: Any, y: Any, record: Node, inputs: list, needs: list[bool]) -> dict[int, Any]:
+    def pull(self, g: Any, y: Any, record: Node, inputs: list, needs: list[bool]) -> Any:
         """The gradients by the inputs that need one."""
         again = isinstance(g, Variable)
         if not again:
             with suppress(Changed):
-                return self.shares(g, record, inputs, needs)
+                found = self.shares(g, record, inputs, needs)
+                return [found.get(i) for i in range(len(inputs))]
         wanted = {i: x for i, (x, need) in enumerate(zip(record.inputs, needs)) if need}
         root = self.entry.again(record.saved[1], record)[self.which]
         found = self.entry.shares_of([root], [g], list(wanted.values()), again)
-        return {i: found[x] for i, x in wanted.items() if x in found}
+        return [found.get(x) if need else None for x, need in zip(record.inputs, needs)]
 
 
 class Found(Watcher):

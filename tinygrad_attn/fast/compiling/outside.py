@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ...engine import Op, Variable
-from ...engine.kernels import Reference
 from ...messages.errors import describe, is_module
 from ...transforms.programs.symbol import KNOWN
 
@@ -243,7 +242,7 @@ class Outside:
             return True
         if isinstance(x, (types.MemberDescriptorType, types.ClassMethodDescriptorType)):
             return True
-        if isinstance(x, (Reference, operator.itemgetter, type(vars(Code)["inner"]))):
+        if hasattr(x, "kernel") or isinstance(x, (operator.itemgetter, type(vars(Code)["inner"]))):
             return True  # the last is what a named tuple has for its fields
         here = home(type(x))
         return ours(here) and calm(here) and callable(x) and not is_module(x)

@@ -1,0 +1,392 @@
+"""The backward pass: reverse-mode differentiation of a recorded computation.
+
+`sweep` is the algorithm: one loop over the computed tensors, the newest first. Each step calls the
+VJPs of one op, which return a contribution to the gradient of each input, and adds these up. An
+op's inputs are older than its output. So when the turn of a tensor comes, everything that used it
+has made its contribution, and its gradient is complete.
+
+`backward` and `grad` are what users call.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from ..errors import describe
+from . import inplace
+from .graph import Variable, array_of, history, tensor_of, tracked
+from .kernels import reference
+from .modes import context
+from .op import Op, check_none
+
+
+def sweep(
+    roots: Sequence[Variable],
+    seeds: Sequence[Any],
+    *,
+    wanted: Sequence[Variable] | None = None,
+    create_graph: bool = False,
+    retain_graph: bool = False,
+    stop: bool = False,
+) -> dict[Variable, Any]:
+    """Return the gradients of sum(seed * root) with respect to tensors, by tensor.
+
+    These are the tensors in `wanted`, or every leaf without it, and those whose .grad is retained.
+    The pass is recorded itself with `create_graph`. Nodes are released as the pass goes on, unless
+    the graph is retained. With `stop` nothing is computed behind a wanted tensor.
+    """
+    order = history(roots, wanted or () if stop else ())
+    goal = frozenset(wanted or ())
+    through = None if wanted is None else _leading_to(goal, order)
+    gradients: dict[Variable, Any] = {}  # sums of the contributions so far
+    complete: dict[Variable, Any] = {}
+    own: set[Variable] = set()  # whose sum was allocated here, so that it may be added to in place
+    for root, seed in zip(roots, seeds, strict=True):
+        if through is None or root in through or root in goal:
+            gradients[root] = gradients[root] + seed if root in gradients else seed
+    while order:
+        y = order.pop()  # the newest; nothing else here keeps it in memory
+        if y not in gradients or through is not None and y not in through:
+            continue
+        node, g = y._node, gradients.pop(y)
+        own.discard(y)
+        if node.retained or y in goal:
+            complete[y] = g
+        needs = [
+            isinstance(x, Variable) and (through is None or x in through or x in goal)
+            for x in node.inputs
+        ]
+        _pull_back(y, g, needs, gradients, own, create_graph)
+        if not (retain_graph or create_graph):
+            node.op, node.inputs, node.settings, node.saved = _RELEASED, (), {}, None
+    gradients |= complete
+    complete.clear()
+    for x in list(gradients):
+        gradients[x] = _unshared(gradients.pop(x))
+    return gradients
+
+
+def _pull_back(
+    y: Variable,
+    g: Any,
+    needs: list[bool],
+    gradients: dict[Variable, Any],
+    own: set[Variable],
+    create_graph: bool,
+) -> None:
+    """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
+    node, watchers = y._node, context.watchers
+    op, inputs = node.op, node.inputs
+    if inplace.latest > node.number or node.checksums:
+        # A reference that is differentiated reads everything.
+        inplace.check(y, None if create_graph and op.reference else op.stands_for.reads)
+    for watcher in watchers:
+        watcher.pulling(y, g)
+    add_in_place = None if create_graph or watchers else op.adds_in_place
+    if add_in_place and inputs[0] in own:
+        add_in_place(gradients[inputs[0]], g, **node.settings)
+        return
+    # The chain rule: each contribution is g times a partial derivative.
+    for i, contribution in enumerate(_contributions(g, y, needs, create_graph)):
+        if contribution is None:
+            if needs[i]:
+                check_none(op, i)
+            continue
+        x = inputs[i]
+        data = x._data
+        if contribution.__class__ is not data.__class__ or (
+            contribution.shape != data.shape or contribution.dtype != data.dtype
+        ):
+            contribution = _fit(contribution, x, op, i, create_graph)
+        total = gradients.get(x)
+        if total is None:
+            gradients[x] = contribution
+            if add_in_place:
+                own.add(x)
+        elif x in own and not watchers:
+            total += contribution
+        else:
+            gradients[x] = total + contribution
+            if contribution.__class__ is ndarray:
+                own.add(x)
+        for watcher in watchers:
+            watcher.pulled(y, node, g, i, x, contribution, gradients[x])
+
+
+def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
+    """Return those of these tensors, oldest first, that were computed from one in the goal."""
+    through: set[Variable] = set()
+    oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
+    for y in order:
+        if y._node.op is _RELEASED and y._node.number > oldest:
+            raise _graph_released()  # a wanted tensor may have been among its inputs
+        if any(isinstance(x, Variable) and (x in goal or x in through) for x in y._node.inputs):
+            through.add(y)
+    return through
+
+
+def _contributions(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> Sequence[Any]:
+    """Return the contribution of y to each input of its op: by VJPs on arrays, or on tensors."""
+    node = y._node
+    if not create_graph:
+        return node.op.pull(g, y._data, node, [array_of(x) for x in node.inputs], needs)
+    op = node.op.stands_for
+    if op.reference is None:
+        if op.saves:
+            _check_saved(op, node.saved)
+        return op.pull(g, y, node, node.inputs, needs)
+    # Clones, since an input may be given twice, and each place has a contribution of its own.
+    inputs = [x.clone() if need else x for x, need in zip(node.inputs, needs)]
+    wanted = [x for x, need in zip(inputs, needs) if need]
+    function = getattr(op.reference, "function", op.reference)
+    output = function(*inputs, **node.settings)
+    found = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
+    return [found.get(x) if need else None for x, need in zip(inputs, needs)]
+
+
+def _check_saved(op: Op, saved: Any) -> None:
+    """Raise if a VJP that is to be differentiated would take saved numbers for constants."""
+    values = saved.values() if isinstance(saved, dict) else saved
+    if isinstance(values, (tuple, list)) or values is not saved:
+        for value in values:
+            _check_saved(op, value)
+    elif isinstance(saved, float) or getattr(getattr(saved, "dtype", None), "kind", "") == "f":
+        raise TypeError(
+            f"op {op.__name__!r} saves {describe(saved)}, which is a constant to its VJP, so the "
+            "derivative of that VJP would be wrong. Write @op(saves=True, reference=f), where f "
+            "computes the same from ops, or compute the value again in the VJP."
+        )
+
+
+def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
+    """Return the contribution in the shape and dtype of x, summed up where x was broadcast."""
+    if not isinstance(contribution, (ndarray, np.generic, Variable)):
+        contribution = np.asarray(contribution)
+    shape, dtype = x._data.shape, x._data.dtype
+    if contribution.shape != shape and op.broadcasts:
+        contribution = sum_to(contribution, shape)
+        small, lead = contribution.shape, len(shape) - contribution.ndim
+        if lead >= 0 and all(n in (1, m) for n, m in zip(small, shape[lead:])):
+            contribution = contribution * np.ones(shape, dtype)  # constant along these axes
+    if contribution.shape != shape:
+        hint = "" if op.broadcasts else "; if the op broadcasts, write @op(broadcasts=True)"
+        raise ValueError(
+            f"the VJP of op {op.__name__!r} for input {i} returned shape {contribution.shape}, but "
+            f"that input has shape {shape}. A gradient has its input's shape{hint}."
+        )
+    if contribution.dtype.kind == "c":
+        raise TypeError(
+            f"the VJP of op {op.__name__!r} for input {i} returned complex numbers for an input of "
+            "real ones. Take the part that is meant, for example np.real(...)."
+        )
+    if contribution.dtype != dtype:
+        contribution = contribution.astype(dtype)
+    if create_graph and not isinstance(contribution, Variable):
+        return tensor_of(contribution)
+    is_array = isinstance(contribution, ndarray)
+    return contribution[()] if is_array and isinstance(x._data, np.generic) else contribution
+
+
+def _unshared(g: Any) -> Any:
+    """Return g, or a copy if its memory may belong to somebody else too."""
+    if not isinstance(g, ndarray):
+        return g.copy()
+    # Two references: the parameter above and the argument of getrefcount.
+    alone = sys.getrefcount(g) <= 2 and (g.base is None or sys.getrefcount(g.base) <= 2)
+    return g if alone and g.flags.c_contiguous and g.flags.writeable else g.copy()
+
+
+@reference
+def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
+    """Return g summed over the axes along which broadcasting has repeated this shape."""
+    lead = g.ndim - len(shape)
+    axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
+    if lead < 0 or not axes:
+        return g
+    total: Any
+    if isinstance(g, Variable):
+        total = g.sum(axis=axes, keepdims=True)  # type: ignore[attr-defined]
+    else:  # in float64: float32 loses digits where many rows are added one after the other
+        total = np.sum(g, axis=axes, keepdims=True, dtype=np.float64).astype(g.dtype)
+    return total.reshape(total.shape[lead:])
+
+
+def _graph_released() -> RuntimeError:
+    return RuntimeError(
+        "this graph has been released by an earlier backward pass. Pass retain_graph=True to that "
+        "pass to use the graph twice, compute the loss again, or detach() the released part if it "
+        "is a constant."
+    )
+
+
+class _Released(Op):
+    """The op of nodes that a backward pass has used."""
+
+    def pull(self, *_: Any) -> Any:
+        raise _graph_released()
+
+
+def released() -> None:
+    """The computation is not known any more."""
+
+
+_RELEASED = _Released(released)
+
+
+# ---- what users call
+
+
+def backward(
+    outputs: Sequence[Any],
+    gradients: Sequence[Any],
+    retain_graph: bool = False,
+    create_graph: bool = False,
+) -> None:
+    """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
+    seeds = [
+        _seed(t, g, create_graph, "backward()", "gradient")
+        for t, g in zip(outputs, gradients, strict=True)
+    ]
+    before = context.recording
+    context.recording = create_graph
+    try:
+        found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
+        context.recording = True  # a .grad that create_graph left is part of a graph
+        for t, g in found.items():
+            if t._tracked:  # it may have been frozen since the forward pass
+                _accumulate(t, g if isinstance(g, Variable) else tensor_of(g))
+    finally:
+        context.recording = before
+    for watcher in context.watchers:
+        watcher.finished(found)
+
+
+_accumulating = threading.Lock()
+
+
+def _accumulate(t: Variable, g: Any) -> None:
+    """Add g to t.grad."""
+    with _accumulating:
+        t._grad = g if t._grad is None else t._grad + g
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Any, ...]:
+    """Return d(sum of outputs) / d(inputs) as a tuple, one gradient for each input.
+
+    `outputs`, `inputs` and `grad_outputs` are a Tensor or a sequence of them. `grad_outputs` weighs
+    the outputs and may be left out for single numbers. `retain_graph` keeps the graph for another
+    pass (default: as `create_graph`). With `create_graph=True` the results can be differentiated
+    again. Only the VJPs on the way to the inputs are called; no `.grad` changes. An input that the
+    outputs do not depend on raises ValueError, or gives None with `allow_unused`; a graph that was
+    released raises RuntimeError. As torch.autograd.grad.
+    """
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    inputs = _inputs(inputs)
+    weights = [None] * len(outputs) if grad_outputs is None else grad_outputs
+    weights = list(weights) if isinstance(weights, (list, tuple)) else [weights]
+    if len(weights) != len(outputs):
+        raise ValueError(
+            f"grad() got {len(outputs)} outputs but {len(weights)} grad_outputs; give one for each."
+        )
+    seeds = [_seed(t, g, create_graph, "grad()", "grad_outputs") for t, g in zip(outputs, weights)]
+    retain = create_graph if retain_graph is None else retain_graph
+    before = context.recording
+    context.recording = create_graph
+    try:
+        found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
+    finally:
+        context.recording = before
+    results = []
+    for i, x in enumerate(inputs):
+        g = found.get(x)
+        if g is None and not allow_unused:
+            raise ValueError(
+                f"input {i} of grad(), {describe(x)}, was not used to compute the outputs. "
+                "Pass allow_unused=True to get None for it."
+            )
+        if g is not None and any(x is other for other in inputs[:i]):  # listed twice
+            g = g.copy()
+        results.append(g if g is None or isinstance(g, Variable) else tensor_of(g))
+    for watcher in context.watchers:
+        watcher.finished(inputs)
+    return tuple(results)
+
+
+def _inputs(inputs: Any) -> list[Variable]:
+    """Return the tensors that `grad` differentiates with respect to, as a list."""
+    several = isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, ndarray, str))
+    inputs = list(inputs) if several else [inputs]
+    for i, x in enumerate(inputs):
+        if not tracked(x):
+            is_module = hasattr(x, "parameters")
+            hint = (
+                "Write list(model.parameters())"
+                if is_module
+                else "Create it with requires_grad=True"
+            )
+            raise ValueError(
+                f"input {i} of grad(), {describe(x)}, does not require a gradient. {hint}."
+            )
+    return inputs
+
+
+def _seed(output: Any, gradient: Any, create_graph: bool, caller: str, keyword: str) -> Any:
+    """Return the gradient to start from, in the output's shape and dtype."""
+    if not tracked(output):
+        raise _no_graph(output)
+    shape, dtype = output._data.shape, output._data.dtype
+    if gradient is None:
+        if output._data.size != 1:
+            raise ValueError(
+                f"{caller} without {keyword}= needs a single number, but this is "
+                f"{describe(output)}. Reduce it first, for example with .sum() or .mean(), or pass "
+                f"{keyword}= of shape {shape}."
+            )
+        gradient = np.ones(shape, dtype)
+    elif not isinstance(gradient, Variable):
+        array = np.asarray(gradient)
+        if array.dtype.kind not in "fiub" or isinstance(gradient, bool):
+            raise TypeError(
+                f"{caller} takes real numbers as {keyword}=, got {describe(gradient)}. To keep the "
+                "graph for another pass write retain_graph=True."
+            )
+        gradient = array
+    if gradient.shape != shape:
+        raise ValueError(
+            f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must "
+            "be the same. Several inputs of grad() are a list: grad(y, [a, b])."
+        )
+    if gradient.dtype != dtype:
+        gradient = gradient.astype(dtype)
+    if create_graph:
+        return gradient if isinstance(gradient, Variable) else tensor_of(np.array(gradient))
+    return array_of(gradient) if shape else array_of(gradient)[()]
+
+
+def _no_graph(output: Any) -> Exception:
+    """Return the error for an output that cannot be differentiated."""
+    if not isinstance(output, Variable):
+        return TypeError(
+            f"only a Tensor can be differentiated, got {describe(output)}. Call the function "
+            "first: grad(f(x), x), or write ta.value_and_grad(f)(x)."
+        )
+    return ValueError(
+        f"{describe(output)} does not depend on anything that requires a gradient. Create the "
+        "inputs with requires_grad=True, and check for no_grad(), detach() or .numpy() on the way. "
+        "A gradient can be differentiated again only if create_graph=True was passed where it was "
+        "computed." + ("" if context.recording else " Recording is off here: see no_grad().")
+    )
