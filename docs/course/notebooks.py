@@ -30,7 +30,7 @@ except ImportError as error:
         "'tinygrad_attn[docs]'."
     )
 
-from tinygrad_attn.viz.render import write
+from tinygrad_attn.viz.page import write
 
 COURSE = Path(__file__).resolve().parent
 OUT = COURSE.parent / "_build" / "notebooks"

@@ -1,8 +1,8 @@
 """Pictures: the computation graph, the backward pass step by step, attention weights."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..messages.errors import missing_names
+from ..errors import missing_names
 from .attention import attention
 from .attention_page import attention_html
 from .graph import Graph, graph

@@ -1,266 +1,245 @@
-"""From a tensor to a picture: which boxes there are, which frames, and which operand goes where."""
+"""From tensors to a picture: which boxes there are, which frames, and which operand goes where."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral, Real
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
 
-from ..engine import Variable, history
-from ..messages.errors import describe, is_module
-from . import boxes, fold, labels
-from .fold import Unit
-from .model import Arrow, Box, Group, Picture
-from .trace import Names, array_of, is_made, key_of, op_name, operands, shown
+import numpy as np
+
+from ..engine import Variable, array_of, history
+from ..errors import describe
+from . import values
+from .nodes import Names, computed, gradient_of, op_name, operands, settings_of, shown
+from .picture import Arrow, Box, Frame, Picture
+
+RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
+
+
+@dataclass
+class Unit:
+    """The ops that share a box: a single one, or those of a folded module call."""
+
+    chain: tuple[Any, ...]  # the open module calls around it
+    scope: Any = None  # the call that is folded
+    ops: list[Variable] = field(default_factory=list)
 
 
 def build(
-    tensor: Any,
-    model: Any = None,
-    depth: int | None = None,
-    expand: Sequence[str] = (),
-    *,
-    rollup: bool = False,
-    limit: int | None = 150,
-) -> Picture:
-    """The picture behind one tensor or several; the arguments are `viz.graph`'s."""
-    roots = _roots(tensor)
-    if depth is not None and (not isinstance(depth, Integral) or depth < 0):
-        raise ValueError(
-            "depth counts how many levels of modules are opened, 0 or more (None: 1), "
-            f"got {depth!r}."
-        )
-    if limit is not None and (not isinstance(limit, Real) or not limit >= 4):
-        raise ValueError(
-            "limit= is the greatest number of boxes, 4 or more, or None for no limit; "
-            f"got {describe(limit)}."
-        )
-    if not isinstance(expand, Iterable):
-        raise TypeError(
-            f"expand names modules to open, such as ['layers.0.self_attn'], got {describe(expand)}."
-        )
-    expand = (expand,) if isinstance(expand, str) else tuple(map(str, expand))
-    return _Builder(roots, model, depth, expand, rollup, limit).picture()
+    tensor: Any, model: Any, depth: int | None, expand: Sequence[str], limit: int | None
+) -> tuple[Picture, dict[Any, int]]:
+    """Return the picture behind one tensor or several, and each tensor's box by the tensor's id.
 
-
-def _roots(tensor: Any) -> list[Variable]:
-    """The tensors to draw, each once."""
+    The arguments are those of `viz.graph`.
+    """
     roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
     for root in roots:
         if not isinstance(root, Variable):
-            advice = " Write ta.viz.graph(module(x), model=module)." if is_module(root) else ""
             raise TypeError(
-                f"graph() draws what lies behind a Tensor, got {describe(root)}.{advice}"
+                f"graph() draws how a Tensor was computed, got {describe(root)}. For a module, "
+                "write ta.viz.graph(module(x), model=module)."
             )
-    if not roots:
-        raise ValueError("graph() got an empty list of tensors; there is nothing to draw.")
-    return list({id(root): root for root in roots}.values())
+    ops = history(roots)
+    names = Names(model, ops)
+    expand = (expand,) if isinstance(expand, str) else tuple(expand)
+    names.check(expand)
+    level = 1 if depth is None else depth
+    notes: list[str] = []
+    while True:
+        builder = _Builder(roots, ops, names, _units(ops, names, level, expand))
+        count = builder.count()
+        if limit is None or count <= limit:
+            break
+        deepest = max(map(len, names.chains.values()))
+        if min(level, deepest) == 0:
+            notes.append(
+                f"{count:,} boxes, more than limit={limit}, and no module is left to fold."
+            )
+            break
+        level = min(level, deepest) - 1
+        notes.append(f"{count:,} boxes, more than limit={limit}: folded to depth={level}.")
+    return builder.picture(notes), builder.numbers
+
+
+def _units(ops: Iterable[Variable], names: Names, depth: int, expand: Sequence[str]) -> list[Unit]:
+    """One unit for each op, and one for each module call deeper than `depth` and not expanded."""
+
+    def is_open(place: tuple[int, Any]) -> bool:
+        level, name = place[0], names.module(place[1])
+        return level < depth or any(
+            f"{path}.".startswith(f"{name}.") or not name for path in expand
+        )
+
+    units: list[Unit] = []
+    folded: dict[int, Unit] = {}
+    for t in ops:
+        chain = names.chain(t)
+        opened = len(list(takewhile(is_open, enumerate(chain))))
+        scope = chain[opened] if opened < len(chain) else None
+        if scope is None or id(scope) not in folded:
+            units.append(Unit(chain[:opened], scope))
+            folded[id(scope)] = units[-1]
+        folded[id(scope)].ops.append(t)
+    return units
+
+
+class Edge(NamedTuple):
+    """An operand of an op of a unit. `key` identifies the operand's box."""
+
+    unit: Unit
+    op: Variable
+    place: int
+    operand: Any
+    key: Any
 
 
 class _Builder:
-    """Decides which ops share a box (`units`), and then writes the boxes in forward order."""
+    """Draws the boxes of one plan of units, in forward order."""
 
     def __init__(
-        self,
-        roots: list[Variable],
-        model: Any,
-        depth: int | None,
-        expand: Sequence[str],
-        rollup: bool,
-        limit: int | None,
+        self, roots: Sequence[Variable], ops: list[Variable], names: Names, units: list[Unit]
     ) -> None:
+        self.roots, self.names, self.units = [shown(root) for root in roots], names, units
+        self.edges = [
+            # A tensor or array has one box, a number has one for each use.
+            Edge(unit, t, i, x, (id(t), i) if isinstance(x, (float, int)) else id(x))
+            for unit in units for t in unit.ops for i, x in operands(t)
+        ]  # fmt: skip
+        self.uses = Counter(edge.key for edge in self.edges)
+        self.leaving = {id(root) for root in self.roots}  # outputs that other units use
+        self.visible = names.inputs(ops) | self.leaving
+        self.users: dict[Any, dict[int, Unit]] = {}  # of each leaf
+        home = {id(t): unit for unit in units for t in unit.ops}
+        for edge in self.edges:
+            if not computed(edge.operand):
+                self.users.setdefault(edge.key, {})[id(edge.unit)] = edge.unit
+            elif home[edge.key] is not edge.unit:
+                self.leaving.add(edge.key)
+        self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit
+        self.frames: dict[int, int] = {}
         self.result = Picture()
-        self.roots, self.limit = roots, limit
-        self.ops = history(roots)
-        self.names = Names(model, self.ops)
-        self.names.check(expand)
-        self.inputs = self.names.inputs(self.ops)
-        self.leaf_roots = {id(shown(root)) for root in roots if not is_made(root)}
-        siblings = fold.Siblings(self.ops, self.names) if rollup else None
-        uses = Counter(id(x) for _, _, x in self._operands())
-        self.words = boxes.Words(self.names, uses, self.inputs, siblings)
-        twins = siblings.reference if siblings else {}
-        self.units = self._units([t for t in self.ops if id(t) not in twins], depth, expand)
-        self._find_homes(siblings)
-        self.groups: dict[int, int] = {}  # the number of each open call's frame
-        self.numbers: dict[Any, int] = {}  # the number of each unit's and leaf's box
-        self.room = None if limit is None else max(2, limit - len(self.units))  # for so many leaves
-        self.spare: list[Any] = []  # the leaves for which there was no room
-        self.inside: dict[int, dict[Any, Any]] = {}  # the leaves in each folded unit
 
-    def _operands(self) -> Iterator[tuple[Variable, int, Any]]:
-        """Every operand of every op, with the op and its place there."""
-        return ((t, i, x) for t in self.ops for i, x in operands(t))
+    def _hidden(self, key: Any) -> bool:
+        """Whether a leaf is inside a folded box: only that box uses it."""
+        first, *others = self.users[key].values()
+        return not others and first.scope is not None and key not in self.visible
 
-    def _units(self, ops: list[Variable], depth: int | None, expand: Sequence[str]) -> list[Unit]:
-        """Fold by module first, then, past the limit, deeper, and then the middle of the run."""
-        level = 1 if depth is None else depth
-        while True:
-            units = fold.by_module(ops, self.names, level, expand)
-            self.users = fold.leaf_users(units)
-            count = len(units) + sum(not self._swallowed(key) for key in self.users)
-            if self.limit is None or count <= self.limit:
-                return units
-            if depth is not None or level == 0 or not self.names.chains:
-                break
-            level -= 1
-            self.result.notes.append(
-                f"{count:,} boxes are more than limit={self.limit}: modules are folded to "
-                f"depth={level}. limit=None draws all of them."
-            )
-        units, note = fold.middle(units, count, self.limit)
-        self.result.notes.extend([note] if note else [])
-        self.users = fold.leaf_users(units)
-        return units
+    def count(self) -> int:
+        """The number of boxes."""
+        return len(self.units) + sum(not self._hidden(key) for key in self.users)
 
-    def _swallowed(self, key: Any) -> bool:
-        """Is this leaf inside a folded box?
-
-        It is if only that box uses it, unless it is an input of the modules or a root.
-        """
-        using = self.users[key]
-        if len(using) > 1 or using[0].kind == "op" or key in self.leaf_roots:
-            return False
-        return using[0].kind == "folded" or key not in self.inputs
-
-    def _find_homes(self, siblings: fold.Siblings | None) -> None:
-        """In which unit each op is drawn, and which results leave their unit."""
-        self.home = {id(t): unit for unit in self.units for t in unit.ops}
-        # An op that is drawn for its siblings has their operands, too, by place and id.
-        self.more: dict[int, dict[Any, Any]] = {}
-        twins = siblings.reference if siblings else {}
-        drawn: dict[int, int] = {}  # the id of the op that is drawn for an op
-        for t in self.ops:
-            twin = twins.get(id(t), t)  # older than t, so its home is known
-            self.home[id(t)], drawn[id(t)] = self.home[id(twin)], drawn.get(id(twin), id(t))
-            for i, x in siblings.more.get(id(t), ()) if siblings else ():
-                self.more.setdefault(drawn[id(t)], {})[i, id(x)] = x
-        leaving = {
-            id(x) for t, _, x in self._operands() if self.home.get(id(x)) is not self.home[id(t)]
-        }
-        self.leaving = {drawn.get(x) for x in leaving | set(map(id, self.roots))}
-        # Calls that took turns in several threads may each use the other's results, so an arrow
-        # may come from a box that has no number yet. A negative number stands for it until the end.
-        self.ahead = {id(unit): -1 - i for i, unit in enumerate(self.units)}
-
-    def picture(self) -> Picture:
-        """Boxes in forward order, each after its operands."""
+    def picture(self, notes: list[str]) -> Picture:
+        """Draw each box after its operands, then the arrows."""
         for root in self.roots:
-            if not is_made(root):
-                self._add(id(shown(root)), self.words.leaf(root), (), [root])
+            if not computed(root):
+                self._add(self._leaf(root), (), [id(root)])
+        edges = {key: list(group) for key, group in groupby(self.edges, lambda edge: id(edge.unit))}
         for unit in self.units:
-            arrows = list(self._arrows(unit))
-            number = self._unit(unit)
-            several: Counter[int] = Counter()
-            for arrow in arrows:
-                arrow.target = number
-                if unit.kind == "op" and arrow.source != self.numbers.get("spare"):
-                    self.result.arrows.append(arrow)
-                else:  # one arrow for all operands that a folded box has from the same box
-                    several[arrow.source] += 1
-            self.result.arrows += [
-                Arrow(source, number, None, f"x{count:,}" if count > 1 else "")
-                for source, count in several.items()
-            ]
-        self._finish()
+            hidden = []
+            for edge in edges.get(id(unit), ()):
+                if computed(edge.operand) or edge.key in self.numbers:
+                    continue
+                if self._hidden(edge.key):
+                    hidden.append(edge.key)
+                else:  # an input of the modules is outside of them
+                    is_input = edge.key in self.visible and not self.names.is_parameter(
+                        edge.operand
+                    )
+                    chain = () if is_input else unit.chain
+                    self._add(self._leaf(edge.operand), chain, [edge.key])
+            box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
+            self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
+        self._draw_arrows()
+        for root in self.roots:
+            self.result.boxes[self.numbers[id(root)]].output = True
+        self.result.notes = notes
         return self.result
 
-    def _arrows(self, unit: Unit) -> Iterator[Arrow]:
-        """An arrow for each operand from outside the unit; its target is not known yet."""
-        for t in unit.ops:
-            places = operands(t)
-            more = [(i, x) for (i, _), x in self.more.get(id(t), {}).items()]
-            for i, x in [*places, *more]:
-                source = self._source(unit, t, i, x)
-                if source is not None:
-                    index = i if len(places) > 1 else None
-                    yield Arrow(source, -1, index, boxes.broadcast(t, x))
-
-    def _source(self, unit: Unit, t: Variable, index: int, x: Any) -> int | None:
-        """The number of the box an operand comes from, None where it is inside the same box."""
-        if is_made(x):
-            made = self.home[id(x)]
-            return None if made is unit else self.numbers.get(id(made), self.ahead[id(made)])
-        key = key_of(t, index, x)
-        if self._swallowed(key):
-            self.inside.setdefault(id(unit), {})[key] = x
-            return None
-        if key not in self.numbers:
-            self._leaf(key, x)
-        return self.numbers[key]
-
-    def _leaf(self, key: Any, x: Any) -> None:
-        """A box for a leaf, or a place among the spare ones."""
-        if self.room == 0:
-            if not self.spare:
-                self._add("spare", Box("folded", "more leaves"), (), [])
-            self.spare.append(x)
-            self.numbers[key] = self.numbers["spare"]
-            return
-        self.room = None if self.room is None else self.room - 1
-        from_outside = key in self.inputs and not self.names.is_parameter(x)
-        chains = [()] if from_outside else [using.chain for using in self.users[key]]
-        self._add(key, self.words.leaf(x), fold.common(chains), [x])
-
-    def _unit(self, unit: Unit) -> int:
-        """The box of a unit; returns its number."""
-        inside = list(self.inside.get(id(unit), {}).values())
-        results = [t for t in unit.ops if id(t) in self.leaving]
-        if unit.kind == "op":
-            box = self.words.op(unit.ops[-1])
-        elif unit.kind == "module":
-            box = self.words.module(unit, results)
-        else:
-            box = self.words.run(unit, len(inside), results)
-        for x in inside:
-            # A single number is meant as it is: np.clip(x, 0, np.inf) is no alarm.
-            text = None if isinstance(x, (float, int)) else labels.alarm(array_of(x))
-            if text and not box.alarm:
-                box.alarm = f"{text} in {self.names.leaf(x) or 'a constant'}"
-        return self._add(id(unit), box, unit.chain, [*unit.ops, *inside])
-
-    def _add(self, key: Any, box: Box, chain: Sequence[Any], holds: Sequence[Any]) -> int:
-        """Give a box its number and its frame; `holds` are the values it stands for."""
-        number = self.numbers[key] = box.number = len(self.result.boxes)
-        box.group = self._group(chain)
-        self.result.boxes.append(box)
-        self._is_in(number, holds)
-        return number
-
-    def _is_in(self, number: int, values: Iterable[Any]) -> None:
-        self.result.where.update((id(x), number) for x in values if isinstance(x, Variable))
-
-    def _group(self, chain: Sequence[Any]) -> int | None:
-        """The number of the innermost frame of a chain of open calls, made when first needed."""
-        parent = None
+    def _add(self, box: Box, chain: Sequence[Any], keys: Iterable[Any]) -> None:
         for scope in chain:
-            if id(scope) not in self.groups:
-                number = self.groups[id(scope)] = len(self.result.groups)
-                self.result.groups.append(Group(number, parent, self.words.heading(scope)))
-            parent = self.groups[id(scope)]
-        return parent
+            if id(scope) not in self.frames:
+                self.frames[id(scope)] = len(self.result.frames)
+                self.result.frames.append(Frame(box.frame, " ".join(self._heading(scope))))
+            box.frame = self.frames[id(scope)]
+        box.number = len(self.result.boxes)
+        self.result.boxes.append(box)
+        self.numbers.update(dict.fromkeys(keys, box.number))
 
-    def _finish(self) -> None:
-        """What is known only at the end: numbers of later boxes, alarms, outputs, leaves left out.
+    def _draw_arrows(self) -> None:
+        """One arrow for each operand of an op; a folded box has one for each source."""
+        merged: Counter[tuple[int, int]] = Counter()
+        for unit, t, i, x, key in self.edges:
+            source, target = self.numbers[key], self.numbers[id(unit)]
+            if unit.scope is not None:
+                merged[source, target] += source != target
+            else:
+                index = i if len(operands(t)) > 1 else None
+                self.result.arrows.append(Arrow(source, target, index, _broadcast(t, x)))
+        for (source, target), k in merged.items():
+            if k:
+                text = f"x{k:,}" if k > 1 else ""
+                self.result.arrows.append(Arrow(source, target, text=text))
 
-        Every op is looked at for NaN and Inf, also one that another is drawn for.
-        """
-        for arrow in self.result.arrows:
-            if arrow.source < 0:
-                arrow.source = self.numbers[id(self.units[-1 - arrow.source])]
-        for t in self.ops:
-            unit = self.home[id(t)]
-            box, text = self.result.boxes[self.numbers[id(unit)]], labels.alarm(t._data)
-            if text and box.alarm is None:
-                box.alarm = text if unit.kind == "op" else f"{text} in {op_name(t)}"
-        for root in self.roots:
-            key = id(self.home[id(root)] if is_made(root) else shown(root))
-            self.result.boxes[self.numbers[key]].output = True
-        if self.spare:
-            number = self.numbers["spare"]
-            self.result.boxes[number].title = f"{len(self.spare):,} more leaves"
-            self._is_in(number, self.spare)
-            self.result.notes.append(
-                f"{len(self.spare):,} leaves are folded into one box to keep to limit={self.limit}."
-            )
+    def _heading(self, scope: Any) -> list[str]:
+        """The dotted name of a module call, if it has one, and its class."""
+        name = self.names.module(scope)
+        return ([name] if name else []) + [type(scope.module).__name__]
+
+    def _op(self, t: Variable) -> Box:
+        """`y = sum(axis=-1)`: the op, the tensor's own name, settings and output."""
+        title = (f"{t.name} = " if t.name else "") + op_name(t)
+        settings, lines = [f"{name}={values.setting(x)}" for name, x in settings_of(t).items()], []
+        if op_name(t) == "released":
+            lines = [RELEASED]
+        elif sum(map(len, settings)) > 40:
+            lines = settings
+        elif settings:
+            title += f"({', '.join(settings)})"
+        lines = [*lines, *values.value(t._data, gradient_of(t)), *self._times_used(t)]
+        return Box("op", title, lines, values.not_finite(t._data))
+
+    def _leaf(self, x: Any) -> Box:
+        """A parameter, an input or a constant, with its values."""
+        if isinstance(x, (float, int)):
+            return Box("input", f"{x:.8g}" if isinstance(x, float) else str(x))
+        array, grad, name = array_of(x), gradient_of(x), self.names.leaf(x)
+        lines, bad = values.value(array, grad), values.not_finite(array)
+        if grad is not None and not bad and values.not_finite(grad):
+            bad = f"{values.not_finite(grad)} in the gradient"
+        lines += self._times_used(x)
+        if self.names.is_parameter(x):
+            return Box("parameter", name or "parameter", lines, bad)
+        own = "input" if isinstance(x, Variable) or id(x) in self.visible else "constant"
+        return Box("input", name or own, lines, bad)
+
+    def _module(self, unit: Unit) -> Box:
+        """A folded module call: class, number of parameters, shapes of its outputs."""
+        title, *lines = self._heading(unit.scope)
+        outputs = [t for t in unit.ops if id(t) in self.leaving]
+        count = sum(p.size for p in unit.scope.module.parameters())
+        lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
+        lines += ["-> " + ", ".join(values.shape(t._data) for t in outputs)]
+        lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
+        found = ((values.not_finite(t._data), op_name(t)) for t in unit.ops)
+        bad = next((f"{text} in {name}" for text, name in found if text), "")
+        return Box("module", title, lines, bad)
+
+    def _times_used(self, x: Any) -> list[str]:
+        """Each use of a tensor makes a contribution to its gradient."""
+        k = self.uses[id(x)] if isinstance(x, Variable) else 0
+        return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
+
+
+def _broadcast(t: Any, x: Any) -> str:
+    """`(D,) -> (B, T, D)` where an operand is repeated: its gradient is a sum along these axes."""
+    own, full = np.shape(array_of(x)), np.shape(t._data)
+    if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
+        return ""
+    if op_name(t) == "matmul":  # broadcasts only the axes before the last two
+        if len(own) < 2 or len(full) < len(own):
+            return ""
+        full = full[:-2] + own[-2:]
+    return f"{own} -> {full}" if own != full else ""

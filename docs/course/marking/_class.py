@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from _apart import mark_apart
 from _marking import Exercise, Marks
 
-from tinygrad_attn.viz.render import write
+from tinygrad_attn.viz.page import write
 
 
 class Row(NamedTuple):

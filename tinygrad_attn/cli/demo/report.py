@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...nn.scopes import record_attention
 from ...viz import graph
-from ...viz.render import write
+from ...viz.page import write
 from . import figures
 from .digits import patches
 from .training import DigitClassifier, Run, loss_of, predict

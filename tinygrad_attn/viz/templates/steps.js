@@ -1,7 +1,6 @@
 "use strict";
 const steps = JSON.parse(document.getElementById("steps").textContent);
 const slider = document.getElementById("slider"), drawing = document.getElementById("drawing");
-const boxes = n => document.querySelectorAll("#n" + n + ", .n" + n);
 const fill = (id, rows) => {
   const body = document.getElementById(id);
   body.replaceChildren(...rows.map(([cells, fresh]) => {
@@ -9,7 +8,6 @@ const fill = (id, rows) => {
     if (fresh) row.className = "new";
     for (const cell of cells) {
       const td = document.createElement("td");
-      td.className = "n";
       td.textContent = cell;
       row.append(td);
     }
@@ -20,26 +18,26 @@ function show(k) {
   k = Math.max(0, Math.min(steps.length - 1, k));
   slider.value = k;
   const step = steps[k];
-  slider.setAttribute("aria-valuetext", "step " + step.number + ": " + step.op);
-  document.getElementById("count").textContent = step.number + " / " + steps[steps.length - 1].number;
+  slider.setAttribute("aria-valuetext", "step " + (k + 1) + ": " + step.op);
+  document.getElementById("count").textContent = (k + 1) + " / " + steps.length;
   document.getElementById("title").textContent = step.op + "  (n" + step.box + ")";
   document.getElementById("incoming").textContent = step.incoming;
   document.getElementById("freed").textContent = step.freed.join(", ") || "nothing";
-  fill("shares", step.shares.map(s => [[s.index, s.name, (s.first ? "= " : "+= ") + s.part], false]));
+  fill("inputs", step.inputs.map(c => [[c.index, c.name, (c.first ? "= " : "+= ") + c.value], false]));
   const sums = new Map(), reached = new Set([step.box]);
   steps.slice(0, k + 1).forEach((s, i) => {
     reached.add(s.box);
-    s.shares.forEach(c => { reached.add(c.box); sums.delete(c.key); sums.set(c.key, [[c.name, c.total], i === k]); });
+    s.inputs.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, [[c.name, c.total], i === k]); });
   });
   fill("sums", [...sums.values()].reverse());
   document.querySelectorAll(".now, .part").forEach(e => e.classList.remove("now", "part"));
   document.querySelectorAll("g.node").forEach(e => e.classList.toggle("later", !reached.has(Number(e.id.slice(1)))));
   const done = new Set(steps.slice(0, k + 1).flatMap(s => s.arrows));
   document.querySelectorAll("g.edge").forEach(e => e.classList.toggle("later", !done.has(Number(e.id.slice(1)))));
-  boxes(step.box).forEach(e => e.classList.add("now"));
+  const current = document.getElementById("n" + step.box);
   step.arrows.forEach(i => { const e = document.getElementById("e" + i); if (e) e.classList.add("part"); });
-  const current = boxes(step.box)[0];
   if (current) {
+    current.classList.add("now");
     const at = current.getBoundingClientRect(), frame = drawing.getBoundingClientRect();
     drawing.scrollBy({ left: at.left + at.width / 2 - frame.left - frame.width / 2, top: at.top + at.height / 2 - frame.top - frame.height / 2 });
   }

@@ -1,0 +1,151 @@
+"""What a picture reads from the graph: ops, operands, and the names of modules and parameters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine import Variable, array_of
+from ..errors import describe, nearest
+from ..nn import Module, Parameter
+
+
+def computed(x: Any) -> bool:
+    """Whether an op computed this tensor. False for a leaf, an array or a number."""
+    return isinstance(x, Variable) and getattr(x, "_node", None) is not None
+
+
+def gradient_of(x: Any) -> np.ndarray | None:
+    """The values of a tensor's `.grad`, or None."""
+    return array_of(x._grad) if isinstance(x, Variable) else None
+
+
+def op_name(t: Any) -> str:
+    """The name of the op that computed t; "released" after a backward pass."""
+    return str(t._node.op.__name__)
+
+
+@functools.cache
+def _defaults(op: Any) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(op.stands_for.forward).parameters.values()
+    except (TypeError, ValueError):  # a ufunc has no signature
+        return {}
+    return {p.name: p.default for p in parameters}
+
+
+def settings_of(t: Any) -> dict[str, Any]:
+    """The settings of the op that computed t, without those that have their default value."""
+    defaults = _defaults(t._node.op) if t._node.settings else {}
+    return {
+        name: x
+        for name, x in t._node.settings.items()
+        if name not in defaults or repr(x) != repr(defaults[name])
+    }
+
+
+def shown(x: Any) -> Any:
+    """What a box stands for: a tensor with a gradient as it is, otherwise its array."""
+    return x if isinstance(x, Variable) and x._tracked else array_of(x)
+
+
+def operands(t: Any) -> list[tuple[int, Any]]:
+    """The operands of the op that computed t, with their indices. Leaves out None and functions."""
+    kinds = (Variable, np.ndarray, np.generic, float, int)
+    return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
+
+
+def _memory(array: Any) -> Any:
+    """The array that owns the memory of a view, so that a slice of a table has its name."""
+    while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+class Names:
+    """Dotted names of modules, parameters and arrays, seen from a model.
+
+    Without a model, names are seen from the outermost modules that were called.
+    """
+
+    def __init__(self, model: Any, ops: Iterable[Variable]) -> None:
+        if model is not None and not isinstance(model, Module):
+            raise TypeError(f"model= is a Module whose names are shown, got {describe(model)}.")
+        self.modules: dict[int, str] = {}
+        self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
+        self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
+        self.chains: dict[int, tuple[Any, ...]] = {}  # by the id of a call
+        if model is not None:
+            self._add(model)
+        for t in ops:
+            chain = self.chain(t)
+            if chain and id(chain[0].module) not in self.modules:
+                self._add(chain[0].module)
+
+    def _add(self, root: Any) -> None:
+        for name, module in root.named_modules():
+            self.modules.setdefault(id(module), name)
+            for attribute, x in vars(module).items():
+                if isinstance(array := array_of(x), np.ndarray):
+                    dotted = f"{name}.{attribute}" if name else attribute
+                    self.arrays.setdefault(id(_memory(array)), dotted)
+        for name, parameter in root.named_parameters():
+            self.parameters.setdefault(id(parameter), name)
+            self.parameters.setdefault(id(parameter._data), name)
+
+    def chain(self, t: Any) -> tuple[Any, ...]:
+        """The module calls around the op that computed t, outermost first."""
+        scope = t._node.scope
+        if id(scope) not in self.chains:
+            calls: list[Any] = []
+            outer = scope
+            while outer is not None:
+                calls.insert(0, outer)
+                outer = outer.outer
+            self.chains[id(scope)] = tuple(calls)
+        return self.chains[id(scope)]
+
+    def module(self, scope: Any) -> str:
+        """The dotted name of the module of a call; empty for the model itself."""
+        return self.modules.get(id(scope.module), "")
+
+    def is_parameter(self, x: Any) -> bool:
+        """Whether this operand is a parameter, or the array of a frozen one."""
+        return isinstance(x, Parameter) or id(x) in self.parameters
+
+    def leaf(self, x: Any) -> str:
+        """The dotted name of a parameter, or of an array kept by a module."""
+        name = self.parameters.get(id(x)) or self.arrays.get(id(_memory(array_of(x))))
+        return name or str(getattr(x, "name", None) or "")
+
+    def inputs(self, ops: Iterable[Variable]) -> set[int]:
+        """The ids of leaves that come from outside the modules.
+
+        These are tensors, and arrays that an op combines with nothing but parameters and what was
+        computed from parameters. Any other array, such as a mask, counts as a constant.
+        """
+        found: set[int] = set()
+        weights = set(self.parameters)
+        for t in ops:
+            given = [x for _, x in operands(t) if isinstance(x, (Variable, np.ndarray))]
+            leaves = {id(x) for x in given if not computed(x)} - weights
+            arrays = {id(x) for x in given if isinstance(x, np.ndarray)} - weights
+            found |= leaves - arrays
+            if {id(x) for x in given} - arrays <= weights:
+                found |= arrays
+                weights |= set() if leaves else {id(t)}
+        return found - self.arrays.keys()
+
+    def check(self, expand: Sequence[str]) -> None:
+        """Raise ValueError for a name of no module that was called."""
+        called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
+        for name in expand:
+            if name not in called:
+                raise ValueError(
+                    f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
+                    f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
+                )

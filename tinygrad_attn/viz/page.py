@@ -1,0 +1,59 @@
+"""Self-contained HTML pages from one template: styles for light and dark, and no network."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from importlib import resources
+from string import Template
+from typing import Any
+
+from ..files.atomic import write_atomically
+
+TEMPLATES = resources.files(__package__).joinpath("templates")
+
+
+def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> str:
+    """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder."""
+    body, style, script = (
+        folder.joinpath(f"{name}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")
+    )
+    template, common = (TEMPLATES.joinpath(f"page.{x}").read_text("utf-8") for x in ("html", "css"))
+    return Template(template).substitute(
+        title=html.escape(title),
+        style=common + style,
+        body=Template(body).substitute(fields),
+        script=script,
+    )
+
+
+def as_json(value: Any) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def write(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a file under a temporary name and rename it."""
+    write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
+
+
+class Page:
+    """A self-contained HTML page: `str(page)` is its text. A notebook shows it in a frame."""
+
+    def __init__(self, text: str, height: int = 640) -> None:
+        self.text, self.height = text, height
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<HTML page of {len(self.text):,} characters; .save('page.html') writes it>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file that opens in any browser."""
+        write(path, self.text)
+
+    def _repr_html_(self) -> str:
+        look = f"width:100%;height:{self.height}px;border:1px solid #ccc"
+        return f'<iframe srcdoc="{html.escape(self.text)}" style="{look}"></iframe>'

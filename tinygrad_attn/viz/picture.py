@@ -1,0 +1,57 @@
+"""The parts of a picture: boxes, arrows between them, and frames around them.
+
+A picture holds text and numbers only. It keeps no tensor alive and does not change when the graph
+is released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Box:
+    """A leaf, an op with its output, or a folded module call. Numbers are in forward order."""
+
+    kind: str  # "parameter", "input", "op" or "module"
+    title: str
+    lines: list[str] = field(default_factory=list)
+    not_finite: str = ""  # counts of NaN and Inf
+    number: int = -1
+    frame: int | None = None
+    output: bool = False
+    current: bool = False  # belongs to the step that is shown
+
+
+@dataclass
+class Arrow:
+    """An operand: from the box that holds it to the box that uses it, as input `index`."""
+
+    source: int
+    target: int
+    index: int | None = None
+    text: str = ""
+    current: bool = False
+
+    @property
+    def label(self) -> str:
+        index = "" if self.index is None else str(self.index)
+        return ": ".join(part for part in (index, self.text) if part)
+
+
+@dataclass
+class Frame:
+    """A module call whose ops are drawn."""
+
+    parent: int | None
+    title: str
+
+
+@dataclass
+class Picture:
+    """Boxes and frames by number, arrows, and notes for the reader."""
+
+    boxes: list[Box] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

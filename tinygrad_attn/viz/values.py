@@ -1,0 +1,75 @@
+"""Short texts for arrays, gradients and settings, as boxes and steps show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SMALL = 6
+"""Arrays of up to this many elements are shown as numbers, larger ones by shape and statistics."""
+
+
+def number(x: Any) -> str:
+    """Format a number with four digits."""
+    return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
+
+
+def numbers(array: np.ndarray) -> str:
+    """Format all elements: `1 2 3`, and `1 2; 3 4` for rows."""
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim and array.size else array.reshape(1, -1)
+    return "; ".join(" ".join(map(number, row)) for row in rows.tolist())
+
+
+def shape(array: Any) -> str:
+    """Format the shape of an array or a number."""
+    return str(np.shape(array))
+
+
+def norm(array: np.ndarray) -> str:
+    """Format the Euclidean norm."""
+    with np.errstate(all="ignore"):
+        return f"{float(np.sqrt(np.sum(np.square(array, dtype=np.float64)))):.3g}"
+
+
+def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
+    """Describe an array and its gradient: numbers of a small one, statistics of a large one."""
+    if array.size <= SMALL:
+        text = f"data {numbers(array)}" if array.size else "empty"
+        text += "" if grad is None else f" | grad {numbers(grad)}"
+        return [shape(array), text] if array.ndim else [text]
+    with np.errstate(all="ignore"):
+        mean, std = array.mean(dtype=np.float64), array.std(dtype=np.float64)
+    lines = [f"{shape(array)} {array.dtype}", f"mean {mean:.3g}  std {std:.3g}"]
+    return lines if grad is None else [*lines, f"|grad| {norm(grad)}"]
+
+
+def gradient(array: np.ndarray) -> str:
+    """Describe a gradient in one line: its numbers, or its shape and norm."""
+    if array.size <= SMALL:
+        return numbers(array) + (f"  {shape(array)}" if array.ndim else "")
+    return f"{shape(array)}  |g| {norm(array)}"
+
+
+def not_finite(array: Any) -> str:
+    """Count what is not finite: `2 NaN, 1 Inf`, or an empty string."""
+    array = np.asarray(array)
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return ""
+    counts = (int(np.isnan(array).sum()), "NaN"), (int(np.isinf(array).sum()), "Inf")
+    return ", ".join(f"{count} {word}" for count, word in counts if count)
+
+
+def setting(x: Any) -> str:
+    """Format the value of one setting in at most 40 characters."""
+    if isinstance(x, np.ndarray):
+        return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{shape(x)} {x.dtype}"
+    if isinstance(x, slice):
+        ends = ["" if end is None else str(end) for end in (x.start, x.stop, x.step)]
+        return ":".join(ends if x.step is not None else ends[:2])
+    if isinstance(x, tuple):
+        return f"({', '.join(map(setting, x))}{',' * (len(x) == 1)})"[:40]
+    if x is Ellipsis:
+        return "..."
+    text = getattr(x, "__name__", "") or (number(x) if np.isscalar(x) else repr(x))
+    return text if len(text) <= 40 else text[:37] + "..."
