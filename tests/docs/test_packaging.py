@@ -246,8 +246,7 @@ def test_nothing_is_read_or_written_in_the_encoding_of_the_system(tmp_path):
 import numpy as np, tinygrad_attn as ta
 from tinygrad_attn.cli import doctor
 x = ta.Tensor([1.0, 2.0], requires_grad=True)
-for name in ("a.txt", "a.html"):
-    ta.viz.graph(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/" + name)
+ta.viz.graph(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/a.txt")
 ta.backward_steps(np.sum(np.exp(x))).save({str(tmp_path)!r} + "/b.html")
 doctor.product_time()
 """,
@@ -272,7 +271,6 @@ def test_both_ways_to_the_command_line_are_one():
     "name",
     [
         "torch",
-        "graphviz",
         "pygraphviz",
         "matplotlib",
         "safetensors",

@@ -1,18 +1,14 @@
-"""backward_steps: the records are those of a real backward pass, and the page is one file that needs nothing else."""
+"""backward_steps: the numbers of a real backward pass, and one page that needs nothing else."""
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
-from support import require
-from webpage import contrast, external
+from webpage import external
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, viz
-
-require("graphviz")
 
 
 def leaf(data, name=None):
@@ -21,13 +17,13 @@ def leaf(data, name=None):
     return t
 
 
-def test_the_shares_of_each_step_and_their_sums():
+def test_the_contributions_of_each_step_and_their_sums():
     a, b = leaf(2.0, "a"), leaf(3.0, "b")
     c = a * b
     steps = ta.backward_steps((c + a) * c)  # (ab + a) ab
     assert [s.op for s in steps] == ["multiply", "add", "multiply"]
     seen = [
-        [(c.place, c.name, float(c.part), float(c.total), c.first) for c in s.contributions]
+        [(c.place, c.name, float(c.value), float(c.total), c.first) for c in s.contributions]
         for s in steps
     ]
     assert seen == [
@@ -39,23 +35,23 @@ def test_the_shares_of_each_step_and_their_sums():
     assert a.grad.item() == 48.0 and b.grad.item() == 28.0, "the pass is a real one"
 
 
-def test_a_large_gradient_is_told_by_its_shape_and_norm():
+def test_a_large_gradient_is_described_by_its_shape_and_norm():
     x = leaf(np.ones((20, 5)))
     assert "(20, 5)  |g| 10" in ta.backward_steps(x.sum()).text()
 
 
-def test_a_tensor_used_often_adds_up_share_by_share():
+def test_a_tensor_used_often_adds_up():
     a = leaf([1.0, 2.0], "a")
     y = a
     for _ in range(4):
         y = y + a
-    shares = [c for s in ta.backward_steps(y.sum()) for c in s.contributions if c.name == "a"]
-    assert [c.first for c in shares] == [True] + [False] * 4
-    assert [c.total.tolist() for c in shares] == [[float(k)] * 2 for k in range(1, 6)]
-    assert all(c.part.tolist() == [1.0, 1.0] for c in shares)
+    found = [c for s in ta.backward_steps(y.sum()) for c in s.contributions if c.name == "a"]
+    assert [c.first for c in found] == [True] + [False] * 4
+    assert [c.total.tolist() for c in found] == [[float(k)] * 2 for k in range(1, 6)]
+    assert all(c.value.tolist() == [1.0, 1.0] for c in found)
 
 
-def test_the_same_gradients_as_backward_and_nobody_looks_on_afterwards():
+def test_the_same_gradients_as_backward_and_no_watcher_afterwards():
     ta.manual_seed(1)
     model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval()
     x = Tensor(np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32))
@@ -67,7 +63,7 @@ def test_the_same_gradients_as_backward_and_nobody_looks_on_afterwards():
     for name, p in model.named_parameters():
         np.testing.assert_array_equal(p.grad.numpy(), plain[name])
         np.testing.assert_array_equal(last[name], plain[name])
-    assert ta.engine.modes.watchers == ()
+    assert ta.engine.context.watchers == ()
 
 
 def test_what_is_freed_is_what_nobody_holds():
@@ -81,28 +77,17 @@ def test_what_is_freed_is_what_nobody_holds():
     assert not any("saved" in text for s in kept for text in s.freed)
 
 
-def test_saved_buffers_are_freed_with_their_op():
-    @ta.engine.op(saves=True, reference=lambda x: x * x)
-    def square(x):
-        return x * x, 2 * x
-
-    square.vjp_all(lambda g, y, x, *, saved: [g * saved])
-    y = square(leaf(np.ones(8), "a"))
-    (step,) = ta.backward_steps(y, np.ones(8))
-    assert step.freed == ["saved buffers of square (64 B)"]
-
-
-def test_what_a_rule_differentiates_itself_is_no_step():
+def test_a_graph_inside_a_vjp_is_no_step():
     @ta.op
     def double(x):
         return x * 2.0
 
-    def rule(g, y, x):
+    def vjp(g, y, x):
         with ta.enable_grad():
             inner = Tensor(np.array(x), requires_grad=True)
             return ta.grad((inner * 2.0 * g).sum(), inner)[0].numpy()
 
-    double.vjp(rule)
+    double.vjp(vjp)
     a = leaf([1.0, 2.0], "a")
     steps = ta.backward_steps((double(a) * 3.0).sum())
     assert [s.op for s in steps] == ["sum", "multiply", "double"] and a.grad.numpy().tolist() == [
@@ -118,7 +103,7 @@ def test_the_pass_ends_well_when_it_fails():
         ta.backward_steps(a * 2.0)
     with pytest.raises(TypeError, match="needs the Tensor to start from"):
         ta.backward_steps(3.0)
-    assert ta.engine.modes.watchers == ()
+    assert ta.engine.context.watchers == ()
 
 
 def test_text_tells_each_step_on_a_line_of_its_own():
@@ -134,18 +119,16 @@ def test_a_picture_of_one_step_has_that_op_bold():
     a, b = leaf(2.0, "a"), leaf(3.0, "b")
     steps = ta.backward_steps((a * b + a).sum())
     graph = steps.picture(1)
-    assert [box.title for box in graph.picture.boxes if box.now] == ["add"]
-    assert [(arrow.source, arrow.target) for arrow in graph.picture.arrows if arrow.now] == [
+    assert [box.title for box in graph.picture.boxes if box.current] == ["add"]
+    assert [(arrow.source, arrow.target) for arrow in graph.picture.arrows if arrow.current] == [
         (2, 3),
         (0, 3),
     ]
     assert "grad so far: 1" in graph.picture.boxes[0].lines
     assert steps.picture(-1).picture.boxes[0].lines[-1] == "grad so far: 4"
-    assert "penwidth=4" in graph.dot and "penwidth=4" not in viz.graph(a * b).dot
-    with pytest.raises(IndexError, match="there are 3 steps, 0 to 2"):
+    assert 'penwidth="4"' in graph.dot and 'penwidth="4"' not in viz.graph(a * b).dot
+    with pytest.raises(IndexError):
         steps.picture(3)
-    with pytest.raises(IndexError, match="there is one step, 0; got 1"):
-        ta.backward_steps(a * b).picture(1)
 
 
 def test_the_page_is_one_file_with_everything_in_it(tmp_path):
@@ -157,55 +140,12 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path):
         external(page) == [] and external('<img src="x">') and external("a { background: url(x) }")
     )
     assert page.count("</script>") == 2 and "alert(1)</script>" not in page
-    records = json.loads(re.search(r'id="steps">(.*?)</script>', page, re.S).group(1))
-    assert [r["op"] for r in records] == ["sum", "multiply", "exp"]
-    for record in records:
-        assert f'id="n{record["box"]}"' in page and all(
-            f'id="e{i}"' in page for i in record["arrows"]
-        )
-    assert records[2]["shares"][0]["first"] is False and records[2]["arrows"] == [0]
+    data = json.loads(re.search(r'id="steps">(.*?)</script>', page, re.S).group(1))
+    assert [r["op"] for r in data] == ["sum", "multiply", "exp"]
+    for step in data:
+        assert f'id="n{step["box"]}"' in page and all(f'id="e{i}"' in page for i in step["arrows"])
+    assert data[2]["inputs"][0]["first"] is False and data[2]["arrows"] == [0]
     assert 'type="range"' in page and "ArrowRight" in page and "aria-live" in page
-    steps.save(tmp_path / "steps.txt")
-    with pytest.raises(ValueError, match=r"saved as .html or .txt"):
-        steps.save(tmp_path / "steps.svg")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["steps.html", "steps.txt"]
-
-
-def test_what_comes_later_can_be_read_and_the_focus_seen():
-    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
-    opacity = float(re.search(r"\.later { opacity: ([.\d]+)", page).group(1))
-    assert contrast("#" + f"{round(255 * (1 - opacity)):02x}" * 3) > 5, (
-        "black text; 4.5 is left of it on a tinted box"
-    )
-    assert contrast(re.search(r"focus-visible { outline: 3px solid (#\w+)", page).group(1)) > 3
-    assert '<div id="drawing" tabindex="0" role="region" aria-label=' in page
-
-
-def test_without_a_script_and_on_paper_the_page_is_as_long_as_it_must_be():
-    """In the height of a window the text of all steps leaves no room for the graph, and paper does not scroll."""
-    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
-    assert (
-        "height: 100vh" in page
-        and "@media print, (scripting: none) { body { height: auto; } main { display: block; }"
-        in page
-    )
-    assert "@media print { #drawing { overflow: visible; } #drawing svg { max-width: 100%;" in page
-    assert "@media (scripting: none) { header > :not(h1), #side { display: none; } }" in page, (
-        "what only a script can fill"
-    )
-
-
-def test_the_page_without_a_renderer_has_the_tree(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setitem(sys.modules, "pygraphviz", None)
-    page = ta.backward_steps(leaf(2.0, "a") * 3.0).html()
-    narrow = str(page).partition("@media (max-width")[2].partition("\n")[0]
-    assert "#side { flex: 1;" in narrow, (
-        "or the numbers take the whole height, and nothing is seen of the graph"
-    )
-    assert (
-        "<details" in page and 'class="n2"' in page and "<svg" not in page and external(page) == []
-    )
 
 
 def test_a_long_chain_has_all_its_steps_and_a_page_of_the_ends():
@@ -215,7 +155,8 @@ def test_a_long_chain_has_all_its_steps_and_a_page_of_the_ends():
     steps = ta.backward_steps(y)
     assert len(steps) == 3000 and steps[2999].contributions[0].name == "x"
     page = steps.html()
-    assert "Steps 501 to 2,500 of 3,000 are left out" in page and page.count('"incoming": ') == 1000
+    assert "the first 1,000 of 3,000 steps" in page and page.count('"incoming": ') == 1000
+    assert "boxes are too many to draw" in page
 
 
 def test_a_released_part_is_the_error_of_backward():
@@ -224,14 +165,3 @@ def test_a_released_part_is_the_error_of_backward():
     h.sum().backward()
     with pytest.raises(RuntimeError, match="this graph has been released"):
         viz.backward_steps((h * 2).sum())
-
-
-def test_a_repr_never_raises(monkeypatch):
-    steps = ta.backward_steps(leaf(2.0) * 3.0)
-    assert "iframe" in steps._repr_html_()
-
-    def broken(*_):
-        raise OSError("gone")
-
-    monkeypatch.setattr(viz.steps, "short", broken)
-    assert "could not be told" in repr(steps) and steps._repr_html_() is None

@@ -22,7 +22,6 @@ LIBRARIES = (
     ("safetensors", "safetensors", "examples", "ta.save and ta.load"),
     ("tqdm", "tqdm", "examples", "progress bars"),
     ("matplotlib", "matplotlib", "viz", "curves and attention maps"),
-    ("graphviz", "graphviz", "viz", "pictures of the graph"),
     ("pygraphviz", "pygraphviz", "viz", "drawing them without the dot program"),
     ("sklearn", "scikit-learn", "examples", "the demo's images"),
     ("torch", "torch", "torch", "comparing with PyTorch"),
@@ -193,8 +192,6 @@ def renderer() -> str:
     """Who turns DOT text into a picture."""
     import shutil
 
-    if find_spec("graphviz") is None:
-        return "nobody (no graphviz package); text trees still work"
     if shutil.which("dot"):
         return "the dot program"
     return (

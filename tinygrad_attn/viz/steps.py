@@ -152,4 +152,5 @@ def backward_steps(
     picture, numbers = build(loss, model, ALL, (), None)
     with watching(_Recorder(picture, numbers, history([loss]))) as recorder:
         loss.backward(gradient, retain_graph=retain_graph)  # type: ignore[attr-defined]
+    recorder.references.clear()  # what is freed from now on belongs to no step
     return Steps(picture, recorder.steps, numbers[id(loss)])

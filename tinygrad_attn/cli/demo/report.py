@@ -105,7 +105,7 @@ def graphs(run: Run) -> tuple[str, str]:
         run.settings.label_smoothing,
     )
     run.model.eval()
-    folded = graph(loss, model=run.model, depth=1, legend=True)
+    folded = graph(loss, model=run.model, depth=1)
     layer = run.model.encoder.layers[0]
     inside = graph(
         layer(run.model.positions(run.model.embed(patches(run.split.train_images[:8])))),

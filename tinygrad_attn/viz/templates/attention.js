@@ -14,7 +14,10 @@ function row(cells, name) {
       const bar = document.createElement("span");
       bar.style.width = (6 * cell.share).toFixed(3) + "em";
       td.append(bar, n(cell.share));
-    } else td.textContent = cell;
+    } else {
+      td.textContent = cell;
+      if (String(cell).startsWith("[")) td.className = "vector";
+    }
     tr.append(td);
   }
   return tr;
