@@ -28,17 +28,8 @@ if TYPE_CHECKING:
     from .files.checkpoints import load_checkpoint, save_checkpoint
     from .nn.scopes import record_attention
     from .nn.stateless import functional_call
-    from .transforms import (
-        Program,
-        checkpoint,
-        hessian,
-        hvp,
-        jacobian,
-        jvp,
-        source,
-        value_and_grad,
-        vjp,
-    )
+    from .program import Program, source
+    from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
     from .viz import backward_steps
 
 try:
@@ -50,17 +41,8 @@ except ModuleNotFoundError as missing:  # the folder can be deleted: everything 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "transforms": (
-        "Program",
-        "checkpoint",
-        "hessian",
-        "hvp",
-        "jacobian",
-        "jvp",
-        "source",
-        "value_and_grad",
-        "vjp",
-    ),
+    "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
+    "program": ("Program", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
     "nn.stateless": ("functional_call",),

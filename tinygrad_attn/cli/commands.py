@@ -142,7 +142,7 @@ def run_source(arguments: Any) -> int:
     """`source`: write the program of a function."""
     import numpy as np
 
-    from ..transforms import Program, source
+    from ..program import Program, source
 
     target, found = arguments.target, find(arguments.target)
     refuse_class(target, found)

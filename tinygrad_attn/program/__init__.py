@@ -1,1 +1,5 @@
 """A function and its gradients as plain NumPy: to read (`source`), or to run (`compile`)."""
+
+from .source import Program, source
+
+__all__ = ["Program", "source"]

@@ -1,17 +1,6 @@
-"""Transforms: derivatives of a function, checkpoints, and both passes as a program."""
+"""Transforms: derivatives of a function, and checkpoints."""
 
 from .checkpointing import checkpoint
 from .derivatives import hessian, hvp, jacobian, jvp, value_and_grad, vjp
-from .programs import Program, source
 
-__all__ = [
-    "Program",
-    "checkpoint",
-    "hessian",
-    "hvp",
-    "jacobian",
-    "jvp",
-    "source",
-    "value_and_grad",
-    "vjp",
-]
+__all__ = ["checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]

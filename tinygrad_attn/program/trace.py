@@ -1,0 +1,417 @@
+"""Runs a function and the backward pass after it on symbols, which gives a listing of expressions.
+
+This is done in plain mode, so that the listing has the functions of F, the ops' own forwards and
+their backward rules. Names are taken from the frames that run: the user's functions, the layers and
+the functions of F call their values something, and a module's output is called as the module is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import random
+from ..engine import Variable, Watcher, context, enable_grad, plain, sweep, tensor_of, watching
+from ..errors import describe
+from .ir import BACKWARD, Expression, replaced
+from .symbol import FUNCTIONS, HERE, NUMPY, PACKAGE, Symbol, Writing, is_public, is_symbol
+
+NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
+"""Whose names come first. A name of the last two kinds gives no line of its own."""
+NAMING_FILES = (FUNCTIONS, *(str(Path(PACKAGE, "nn", f"{n}.py")) for n in ("transformer", "attention")))
+"""The files of the package whose names for their values a reader would choose."""
+GENERAL = set(
+    "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
+    "part parts total weight bias query key target src tgt memory given found made losses wide "
+    "tensor operands".split()
+)
+"""Names that say nothing of a value."""
+NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
+LONGEST = 13
+"""A longer name of a function, such as scaled_dot_product_attention, is none for a value."""
+
+
+class Trace:
+    """The result of one run: the expressions of its outputs, and of what the package read."""
+
+    def __init__(self, root: Any = None) -> None:
+        self.listing = Writing()
+        self.inputs: dict[str, Expression] = {}  # by identifier
+        self.outputs: Any = None
+        self.gradients: dict[str, Expression] = {}  # by identifier
+        self.originals: dict[str, str] = {}  # identifier: the name as the user knows it
+        self.root = root  # the module from which others have their dotted names
+        self.letters: dict[str, int] = {}
+        self.kinds: dict[str, str] = {}  # by a module call's name: ` (Linear)` for a number
+        self.parameters: dict[str, Any] = {}  # identifier: the Tensor
+        self.arguments: dict[str, Any] = {}  # name: (shape, dtype), or None for what is no array
+        self.seed: Any = None  # the identifier of the gradient by the output, if it is an input
+        self.scopes: dict[int, tuple[Any, str]] = {}
+
+    @property
+    def checks(self) -> list[Expression]:
+        """What the package has read, which the program has to read again."""
+        return self.listing.checks
+
+    def scope_name(self, scope: Any) -> str:
+        """The dotted name of a module call, seen from the root or from the outermost module."""
+        if scope is None or scope.outer is None and self.root is None or scope.module is self.root:
+            return ""
+        if id(scope) not in self.scopes:
+            from ..nn.scopes import dotted_name  # lazy: there are calls only where nn is loaded
+
+            self.scopes[id(scope)] = scope, dotted_name(scope, self.root)
+        return self.scopes[id(scope)][1]
+
+
+def identifier(name: str) -> str:
+    """A name as Python allows it: `layers.0.weight` as `layers_0_weight`."""
+    made = "".join(c if c.isalnum() else "_" for c in name)
+    if not made or made[0].isdigit():
+        made = "layer" + made
+    return made + "_" if iskeyword(made) or made in ("l", "O", "I", "np", "erf") else made
+
+
+def trace(
+    function: Callable[..., Any],
+    args: tuple,
+    params: Mapping[str, Any],
+    buffers: Mapping[str, Any],
+    backward: bool,
+    root: Any = None,
+) -> Trace:
+    """Run the function on symbols in place of the arguments and parameters."""
+    found = Trace(root)
+    listing = found.listing
+    given = arguments(found, function, args)
+    tensors = [x for x in given.values() if isinstance(x, Variable) and x._tracked]
+    leaves = {x._data.expression.name: x for x in tensors}
+    listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
+    names = Names(found)
+    listing.names, listing.where = names.look, lambda: found.scope_name(context.scope)
+    with parameters_as_symbols(found, params) as parameters, nothing_random(), only(names), plain():
+        leaves.update({n: p for n, p in parameters.items() if p._tracked})
+        with enable_grad():
+            y = function(*given.values())
+            names.returned(None)
+            names.left(None)
+        found.outputs = checked(found, y, backward)
+        if backward:
+            differentiate(found, y, leaves)
+    for error in listing.refused:  # which the function, or a rule, has caught
+        raise error
+    return found
+
+
+@contextmanager
+def only(watcher: Watcher) -> Iterator[None]:
+    """Only this watcher sees what runs in the block."""
+    before, context.watchers = context.watchers, ()
+    try:
+        with watching(watcher):
+            yield
+    finally:
+        context.watchers = before
+
+
+# ---- inputs
+
+
+def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> dict[str, Any]:
+    """The arguments by name, with symbols in place of arrays."""
+    given: dict[str, Any] = {}
+    for name, x in zip(names_of(function, len(args)), args, strict=True):
+        array = x._data if isinstance(x, Variable) else x
+        if not isinstance(array, (np.ndarray, np.generic)):
+            given[name], found.arguments[name] = x, None
+            continue
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"ta.source: {name} holds no real numbers, it is {describe(x)}.")
+        found.arguments[name] = array.shape, array.dtype
+        symbol = input_symbol(found, name, np.asarray(array))
+        if isinstance(x, Variable) or array.dtype.kind == "f":
+            given[name] = tensor = tensor_of(symbol)
+            wanted = not isinstance(x, Variable) or x._tracked
+            tensor._tracked = array.dtype.kind == "f" and wanted
+        else:
+            given[name] = symbol
+    return given
+
+
+def names_of(function: Callable[..., Any], count: int) -> list[str]:
+    """What the function calls its positional arguments."""
+    try:
+        every = [*inspect.signature(getattr(function, "forward", function)).parameters.values()]
+    except (TypeError, ValueError):
+        every = []
+    positional = [p.name for p in every if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (positional + [f"x{i}" for i in range(len(positional), count)])[:count]
+
+
+def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
+    """A symbol for an argument or a parameter."""
+    name = identifier(original)
+    while name in found.inputs:
+        name += "_"
+    array = array.view()
+    expression = found.listing.input(name, array)
+    expression.hint = (NAMED_BY_USER, name)
+    found.inputs[name] = expression
+    found.originals[name] = name if original in found.originals.values() else original
+    return Symbol(expression, array, found.listing)
+
+
+@contextmanager
+def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Symbols in the parameters while the block runs; yields the parameters by identifier."""
+    before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
+    try:
+        for name, p in params.items():
+            if not is_symbol(p._data):  # else one tensor under two names
+                p._data = input_symbol(found, name, np.asarray(p._data))
+                found.parameters[p._data.expression.name] = p
+        yield found.parameters
+    finally:
+        for p, data, gradient, tracked in before:
+            p._data, p._grad, p._tracked = data, gradient, tracked
+
+
+@contextmanager
+def nothing_random() -> Iterator[None]:
+    """Raise TypeError at the end of the block if random numbers were drawn inside."""
+    before = states()
+    yield
+    if states() != before:
+        raise TypeError(
+            "ta.source: the function draws random numbers (dropout in training mode, say), and a "
+            "program would drop the same elements each time. Call model.eval() before, or draw "
+            "outside and pass what was drawn as an argument."
+        )
+
+
+def states() -> list[bytes]:
+    """The states of the two global streams of random numbers."""
+    numpy_state: Any = np.random.get_state()
+    parts = [*random.get_rng_state().values(), *numpy_state[1:]]
+    return [np.asarray(part).tobytes() for part in parts]
+
+
+# ---- outputs
+
+
+def checked(found: Trace, y: Any, backward: bool) -> Any:
+    """The expressions of what the function returned."""
+    if backward and not (isinstance(y, Variable) and is_symbol(y._data)):
+        raise TypeError(
+            "ta.source differentiates a function that returns one Tensor made from its arguments, "
+            f"got {describe(y)}. Return the loss alone, or write ta.source(..., backward=False)."
+        )
+    if backward and not y._tracked:
+        raise ValueError(
+            "ta.source: the result does not depend on anything that requires a gradient. Pass a "
+            "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
+        )
+    return expressed(found, y)
+
+
+def expressed(found: Trace, y: Any) -> Any:
+    """Expressions in place of tensors, symbols and arrays, in tuples, lists and dicts too."""
+
+    def one(x: Any) -> Any:
+        array = x._data if isinstance(x, Variable) else x
+        if is_symbol(array):
+            if array.pending:
+                raise TypeError("ta.source: the result is an array of which a part was changed.")
+            return array.expression
+        return found.listing.constant(array) if isinstance(array, np.ndarray) else array
+
+    return replaced(y, one)
+
+
+def differentiate(found: Trace, y: Any, leaves: Mapping[str, Any]) -> None:
+    """The backward pass, run on symbols."""
+    listing = found.listing
+    listing.phase = BACKWARD
+    dtype = y._data.dtype
+    if y.shape == ():
+        one = dtype.type(1)
+        seed = Symbol(listing.number("1.0", one), one, listing)
+    else:  # only the shape of these numbers matters, and that no two are alike
+        example = np.random.default_rng(0).standard_normal(y.shape).astype(dtype)
+        seed = input_symbol(found, "d_output", example)
+        found.seed = seed.expression.name
+        found.arguments[found.seed] = y.shape, dtype
+    before, context.recording = context.recording, False
+    try:
+        gradients = sweep([y], [seed])
+    finally:
+        context.recording = before
+    for name, leaf in leaves.items():
+        if leaf in gradients:
+            g = gradients[leaf]
+            found.gradients[name] = g.expression if is_symbol(g) else listing.constant(g)
+
+
+# ---- names
+
+
+class Names(Watcher):
+    """Finds names for expressions, and letters for the sizes of axes."""
+
+    def __init__(self, found: Trace) -> None:
+        self.found = found
+        self.scope: Any = None
+        self.last: Any = None  # the last output in that scope
+        self.call: Any = None  # the frame of the function of F that runs
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        """Refuse a parameter that would be frozen; note when calls of functions have ended."""
+        for x in inputs:
+            free = isinstance(x, Variable) and x._tracked and x._node is None
+            if free and not is_symbol(x._data):
+                error = TypeError(
+                    f"ta.source: {describe(x)} requires a gradient, but is neither an argument nor "
+                    "in params=, and its numbers would be frozen into the program. Pass "
+                    "params=model, or params={'w': w}."
+                )
+                self.found.listing.refused.append(error)
+                raise error
+        call = call_of_functional()
+        if call is not self.call:
+            self.returned(call)
+        if context.scope is not self.scope:
+            self.left(context.scope)
+        self.last = output
+        if op.__name__ in NAMES_OF_OPS:
+            suggest(output, NAMED_BY_OP, op.__name__)
+
+    def left(self, now: Any) -> None:
+        """Name the last output after the modules whose calls have ended since."""
+        open_now = []
+        scope = now
+        while scope is not None:
+            open_now.append(scope)
+            scope = scope.outer
+        scope, name = self.scope, None
+        self.scope = now
+        while scope is not None and scope not in open_now:
+            self.letters_of(scope.module)
+            here = self.found.scope_name(scope)
+            name = here or name
+            if here.rpartition(".")[2].isdigit():
+                self.found.kinds[here] = f" ({type(scope.module).__name__})"
+            scope = scope.outer
+        if name:
+            parts = name.split(".")
+            suggest(self.last, NAMED_BY_MODULE, "_".join(parts[-2 if parts[-1].isdigit() else -1 :]))
+
+    def returned(self, now: Any) -> None:
+        """Name the output of a function of F after the function."""
+        if self.call is not None and is_public(self.call):
+            name = self.call.f_code.co_name
+            if len(name) <= LONGEST:
+                suggest(self.last, NAMED_BY_OP, name)
+        self.call = now
+
+    def letters_of(self, module: Any) -> None:
+        """The sizes that an attention or a feed-forward layer has letters for."""
+        has = vars(module)
+        heads, width = has.get("num_heads"), has.get("embed_dim")
+        if isinstance(heads, int) and isinstance(width, int):
+            self.letter(E=width, H=heads, D=has.get("head_dim", width // heads))
+            for e in reversed(self.found.listing.expressions):
+                if e.hint is not None and e.hint[1] == "scores" and e.ndim == 4:
+                    batch, _, queries, keys = e.shape
+                    self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
+                    break
+        inner = vars(has["linear1"]) if "linear1" in has and "self_attn" in has else {}
+        if "out_features" in inner:
+            self.letter(F=inner["out_features"])
+
+    def letter(self, **sizes: int) -> None:
+        """Letters for sizes; 0 for what has several sizes in one model."""
+        letters = self.found.letters
+        for letter, size in sizes.items():
+            letters[letter] = size if letters.get(letter, size) == size else 0
+        self.found.letters = {k: letters[k] for k in "BTSEHDF" if k in letters}
+
+    def pulling(self, y: Any, g: Any) -> None:
+        """Put the rules that follow into the module call in which y was made."""
+        self.found.listing.scope = self.found.scope_name(y._node.scope)
+
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
+        """Name a gradient after what it is the gradient by; after the input of an op where it
+        passes an op of one input unchanged.
+        """
+        if not (is_symbol(total) and is_symbol(x._data)):
+            return
+        e, by = total.expression, x._data.expression
+        unnamed = e.hint is not None and isinstance(e.hint[1], Expression) and not e.hint[1].hint
+        better = e.hint is None or unnamed and by.hint is not None and by.kind != "input"
+        if is_symbol(g) and g.expression is e and by.hint is not None:
+            better |= sum(isinstance(v, Variable) and v._tracked for v in node.inputs) == 1
+        if better and e.kind not in ("number", "constant", "input"):
+            e.hint = (0, by)
+
+    def look(self) -> None:
+        """Suggest the names that the running functions have for their values."""
+        frame: Any = sys._getframe(1)
+        scope, calls = context.scope, []
+        while frame is not None and frame.f_code is not trace.__code__:
+            code, here = frame.f_code, frame.f_locals
+            ours = code.co_filename.startswith(PACKAGE)
+            inner = code.co_filename.startswith((HERE, NUMPY))
+            tells = not ours or code.co_filename.startswith(NAMING_FILES)
+            if tells and not inner and code.co_name != "<module>":
+                self.look_in(here, not ours)
+            if scope is not None and code.co_name == "__call__" and here.get("self") is scope.module:
+                calls.append((self.found.scope_name(scope), here.get("args")))
+                scope = scope.outer
+            frame = frame.f_back
+        for name, args in reversed(calls):
+            if name and args:
+                suggest(args[0], NAMED_BY_USE, f"{name.rpartition('.')[2]}_input")
+
+    def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
+        """Suggest the names of one frame's variables, the user's or the package's."""
+        for name, x in variables.items():
+            array = x._data if isinstance(x, Variable) else x
+            if is_symbol(array):
+                telling = name not in GENERAL
+                if telling or theirs and name not in self.found.inputs:
+                    suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
+            elif isinstance(array, np.ndarray) and array.size > 1:
+                _, e = self.found.listing.origins.get(id(array), (None, None))
+                if e is not None and e.hint is None:
+                    e.hint = (NAMED_BY_PACKAGE, identifier(name))
+
+
+def call_of_functional() -> Any:
+    """The frame of the outermost function of F that runs, or None."""
+    frame: Any = sys._getframe(2)
+    found = None
+    while frame is not None and frame.f_code is not trace.__code__:
+        if frame.f_code.co_filename.startswith(FUNCTIONS):
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def suggest(x: Any, priority: float, name: str) -> None:
+    """Call a tensor or a symbol so, unless it has a better name."""
+    array = x._data if isinstance(x, Variable) else x
+    if not is_symbol(array) or name.startswith("_"):
+        return
+    e = array.expression
+    if e.kind not in ("input", "constant", "number"):
+        if e.hint is None or e.hint[0] < priority:
+            e.hint = (priority, identifier(name))
