@@ -147,18 +147,16 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     """An array that records how it was computed."""
 
     __slots__ = (
-        *("expression", "value", "listing", "fresh", "pending", "views", "part_of", "__weakref__"),
+        *("expression", "value", "listing", "pending", "views", "part_of", "__weakref__"),
     )
     __array_priority__ = 900  # below a Tensor's
 
-    def __init__(
-        self, expression: Expression, value: Any, listing: Writing, fresh: bool = False
-    ) -> None:
+    def __init__(self, expression: Expression, value: Any, listing: Writing) -> None:
         self.expression, self.value, self.listing = expression, value, listing
-        self.fresh = fresh  # new memory, which may be written to
+        self.lent = False  # set by the engine: the user may have it as a Tensor's array
         self.pending = False  # a part was changed in place and is to be put back: x[i] += y
         self.views: list[Any] = []  # weak references to symbols that show this memory
-        self.part_of: Symbol | None = None  # the array that this was taken out of by an index
+        self.part_of: Symbol | None = None  # the one whose memory this one shows
         if isinstance(value, np.ndarray):
             value.flags.writeable = False  # of functions that change what they are given
 
@@ -255,10 +253,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             raise listing.refusal(f"calls {name}", "A program only has calls that return arrays.")
         value = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
         made = Symbol(self._written(kind, name, args, settings, value), value, listing)
-        made.fresh = name == "copy"
         for x in symbols_in(args):
-            if x.fresh and np.may_share_memory(value, x.value):
+            if isinstance(value, np.ndarray) and np.may_share_memory(value, x.value):
                 x.views.append(weakref.ref(made))
+                made.part_of = x
         listing.names()
         return made
 
@@ -301,7 +299,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in FRESH or function is np.full_like and not [*symbols_in(given)]:
             value = function(*concrete(args), **concrete(settings))
             value = np.full_like(value, FRESH[function]) if function in FRESH else value
-            return Symbol(self.listing.constant(value), value, self.listing, True)
+            return Symbol(self.listing.constant(value), value, self.listing)
         if name in SHAPED_BY_NUMBERS or function is np.where and len(args) == 1:
             raise self.listing.refusal(
                 f"calls np.{name}, whose result has another shape for other numbers",
@@ -357,9 +355,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def _change(self, expression: Expression, value: Any) -> None:
         """From here on the symbol is the changed array."""
-        if not self.fresh or any(view() is not None for view in self.views):
+        theirs = self.lent or self.part_of is not None or self.expression.kind == "input"
+        if theirs or any(view() is not None for view in self.views):
             raise self.listing.refusal(
-                "changes an argument, or an array that others may use, in place",
+                "changes an argument, a Tensor's array, or one that shares its memory, in place",
                 "Change a copy, x.copy(), or compute a new array.",
             )
         self.expression, self.value, self.views = expression, value, []
@@ -390,7 +389,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return made
         made = made.astype(self.dtype)
         if self.part_of is not None:
-            self.part_of.pending = np.may_share_memory(self.value, self.part_of.value)
+            self.part_of.pending = True
             return made
         self._change(made.expression, made.value)
         return self
@@ -426,7 +425,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         for x in symbols_in([p for p in parts if isinstance(p, slice)]):
             x.__index__()
         made = self._made("item", None, (self, index), {}, self.value[concrete(index)])
-        made.part_of = self
         for mask in parts:
             if is_symbol(mask) and mask.dtype.kind == "b":
                 count: Any = np.count_nonzero(mask)
