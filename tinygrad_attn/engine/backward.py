@@ -90,8 +90,8 @@ def _pull_back(
         watcher.pulling(y, g)
     add_in_place = None if create_graph or watchers else op.adds_in_place
     if add_in_place and inputs[0] in own:
-        add_in_place(gradients[inputs[0]], g, **node.settings)
-        return
+        if add_in_place(gradients[inputs[0]], g, **node.settings):
+            return
     # The chain rule: each contribution is g times a partial derivative.
     for i, contribution in enumerate(_contributions(g, y, needs, create_graph)):
         if contribution is None:

@@ -36,7 +36,7 @@ class Op:
     """
 
     kernel: Any = None  # what fast/ calls in place of this op
-    adds_in_place: Any = None  # (total, g, **settings): adds the contribution to input 0 to total
+    adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
 
     def __init__(
         self,
