@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .files.checkpoints import load_checkpoint, save_checkpoint
     from .nn.scopes import record_attention
     from .nn.stateless import functional_call
-    from .program import Program, source
+    from .program.source import Program, source
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
     from .viz import backward_steps
 

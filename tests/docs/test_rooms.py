@@ -25,6 +25,7 @@ LAYERS = [
     "functional.*",
     "transforms.*",
     "nn.*",
+    "program.*",
     "optim.*",
     "fast.*",  # imports what it replaces, and is imported by the package's own __init__ alone
     "files.*",

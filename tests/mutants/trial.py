@@ -87,7 +87,7 @@ TESTS = {
         "tests/ops",
         *LAYERS,
     ],
-    "transforms/programs/*": ["tests/transforms/test_source.py", "tests/transforms"],
+    "transforms/programs/*": ["tests/program/test_source.py", "tests/transforms"],
     "parallel/*": ["tests/parallel"],
     "transforms/*": ["tests/transforms/test_transforms.py", "tests/transforms", "tests/optim"],
     "nn/*": [
@@ -95,7 +95,7 @@ TESTS = {
         "tests/nn/test_attention.py",
         "tests/nn",
         "tests/functional",
-        "tests/transforms/test_models_fuzz.py",
+        "tests/program/test_models_fuzz.py",
     ],
     "optim/*": ["tests/optim", "tests/files", "tests/fast/test_determinism.py"],
 }

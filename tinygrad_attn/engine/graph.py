@@ -61,6 +61,7 @@ class Symbolic:
     """
 
     __slots__ = ("lent",)
+    lent: bool  # whether the user may have it as a Tensor's array
     as_it_is: Any  # () -> the same values
 
 

@@ -331,7 +331,8 @@ def keys_of(results: Any, key: str = "output") -> Iterator[tuple[int, str]]:
 
 def short(e: Expression) -> bool:
     """Whether it is hardly longer than a name would be."""
-    return e.kind == "number" or e.ndim == 0 and e.kind == "constant" or e.ndim == 2 and e.name == "T"
+    single = e.kind in ("number", "constant") and e.ndim == 0
+    return single or e.name == "T" and e.ndim == 2
 
 
 def by_row(e: Expression) -> bool:

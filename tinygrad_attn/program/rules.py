@@ -34,6 +34,7 @@ class Pattern:
         self.head = ("", "")
         self.keywords = isinstance(tree, ast.Call) and bool(tree.keywords)
         operands: list[Any] = []
+        f: Any = getattr(tree, "func", None)
         if isinstance(tree, ast.Constant):
             self.number = tree.value
         elif isinstance(tree, ast.UnaryOp) and isinstance(tree.operand, ast.Constant):
@@ -46,12 +47,12 @@ class Pattern:
             self.head, operands = ("operator", "=="), [tree.left, *tree.comparators]
         elif isinstance(tree, ast.Attribute):
             self.head, operands = ("attribute", tree.attr), [tree.value]
-        elif isinstance(tree, ast.Call) and ast.unparse(tree.func).startswith("np."):
-            self.head, operands = ("call", tree.func.attr), tree.args
-        elif isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute):
-            self.head, operands = ("method", tree.func.attr), [tree.func.value, *tree.args]
+        elif isinstance(tree, ast.Call) and ast.unparse(f).startswith("np."):
+            self.head, operands = ("call", f.attr), tree.args
+        elif isinstance(tree, ast.Call) and isinstance(f, ast.Attribute):
+            self.head, operands = ("method", f.attr), [f.value, *tree.args]
         elif isinstance(tree, ast.Call):  # a condition
-            self.head, operands = ("condition", tree.func.id), tree.args
+            self.head, operands = ("condition", f.id), tree.args
         self.operands = [Pattern(part) for part in operands]
 
     def matches(self, e: Any, found: dict[str, Any]) -> bool:
@@ -188,8 +189,10 @@ class Rewriting(Listing):
 
 def arithmetic(sign: str, a: Any, b: Any) -> Any:
     """a sign b for two numbers, exact where both are fractions."""
-    exact = fraction(a), fraction(b)
-    x, y = exact if None not in exact else (float(number_in(a)), float(number_in(b)))
+    x: Any = fraction(a)
+    y: Any = fraction(b)
+    if x is None or y is None:
+        x, y = float(number_in(a)), float(number_in(b))
     return x * y if sign == "*" else x / y
 
 

@@ -59,7 +59,7 @@ x.sum(**s) / y / z / n -> x.mean(**s) / y / z     if counts(x.sum(**s), n)
 x @ -y -> -(x @ y)
 x.T.T -> x
 (-x).T -> -x.T
-(x.T @ y).T -> y.T @ x                            if same_phase(x.T @ y, here) and matrices(x, y, here)
+(x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
 (-x).sum(**s) -> -x.sum(**s)
 (-x).mean(**s) -> -x.mean(**s)
 (u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y) and fits(r, here, s)
@@ -136,14 +136,10 @@ def forward(e: Any, like: Any) -> bool:
     return e is not None and e.phase != BACKWARD and e.dtype == like.dtype
 
 
-def same_phase(a: Any, b: Any) -> bool:
-    """Values of one pass: what was computed forwards is not computed again."""
-    return bool(a.phase == b.phase)
-
-
-def matrices(x: Any, y: Any, e: Any) -> bool:
-    """Operands with as many axes as their product."""
-    return bool(x.ndim == y.ndim == e.ndim)
+def turns(product: Any, e: Any) -> bool:
+    """A product of matrices, not broadcast, which the pass of e has to compute anyway."""
+    x, y = product.args
+    return bool(product.phase == e.phase and x.ndim == y.ndim == e.ndim)
 
 
 def keeps(settings: dict[str, Any]) -> bool:
@@ -153,8 +149,8 @@ def keeps(settings: dict[str, Any]) -> bool:
 
 def counts(total: Any, n: Any) -> bool:
     """A sum of n numbers, in their own dtype."""
-    size = total.value.size
-    return size > 0 and fraction(n) == total.args[0].value.size / size and total.dtype == total.args[0].dtype
+    x, size = total.args[0], total.value.size
+    return size > 0 and fraction(n) == x.value.size / size and x.dtype == total.dtype
 
 
 def rows(quotient: Any, e: Any) -> bool:
@@ -172,7 +168,7 @@ def fits(r: Any, total: Any, settings: dict[str, Any]) -> bool:
 
 CONDITIONS = (
     *(number, zero, exact, foldable, boolean, size, nothing, like, backward, forward),
-    *(same_phase, matrices, keeps, counts, rows, fits),
+    *(turns, keeps, counts, rows, fits),
 )
 
 
@@ -194,7 +190,7 @@ class Simplifier(Rewriting):
         args = tuple(args)
         found = self.folded(kind, args, settings, value)
         if found is None and kind == "operator" and len(args) == 2 and name in "+-*/":
-            found = self.unrepeated(name, *args, value)
+            found = self.unrepeated(name, args, value)
         if found is None:
             rule = getattr(self, "operator_plus" if name == "+" else f"{kind}_{name}", None)
             found = rule(args, settings, value) if rule is not None else None
@@ -212,8 +208,9 @@ class Simplifier(Rewriting):
             return None if fraction(value) is None else self.number_of(value, value.dtype)
         return self.constant(np.asarray(value)) if repeats(value) else None
 
-    def unrepeated(self, sign: str, a: Any, b: Any, value: Any) -> Any:
+    def unrepeated(self, sign: str, args: Any, value: Any) -> Any:
         """The operator without the repetition that broadcasting does by itself."""
+        a, b = args
         for i, (x, other) in enumerate(((a, b), (b, a))):
             small: Any = None
             if is_(x, "call", "broadcast_to"):

@@ -205,7 +205,8 @@ def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
         pairs = [(mine.get(k), v) for k, v in expected.items()]
         return mine.keys() == expected.keys() and all(same(a, b, size) for a, b in pairs)
     if isinstance(expected, (tuple, list)):
-        return len(mine) == len(expected) and all(map(lambda a, b: same(a, b, size), mine, expected))
+        pairs = list(zip(mine, expected))
+        return len(mine) == len(expected) and all(same(a, b, size) for a, b in pairs)
     if not isinstance(expected, (np.ndarray, np.generic)):
         return bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:

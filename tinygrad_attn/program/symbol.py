@@ -36,17 +36,17 @@ OPERATORS: dict[Any, str] = {
     **{np.bitwise_and: "&", np.bitwise_or: "|", np.bitwise_xor: "^"},
 }
 REDUCTIONS = {np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min"}
-METHODS = set("sum mean max min prod any all reshape transpose swapaxes copy".split())
+REDUCING = frozenset(("sum", "mean", "max", "min", "prod", "any", "all"))
+METHODS = REDUCING | {"reshape", "transpose", "swapaxes", "copy"}
 """Functions that are written as methods of arrays."""
-REDUCING = set("sum mean max min prod any all".split())
 OF_SHAPES = {np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj}
-SHAPED_BY_NUMBERS = set(
+SHAPED_BY_NUMBERS = (
     "nonzero flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values "
-    "extract compress delete trim_zeros union1d intersect1d setdiff1d setxor1d bincount".split()
+    "extract compress delete trim_zeros union1d intersect1d setdiff1d setxor1d bincount"
 )
-TAKES_SIZES = set("broadcast_to repeat tile resize reshape split array_split pad linspace".split())
+TAKES_SIZES = "broadcast_to repeat tile resize reshape split array_split pad linspace"
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
-ACCESSORS = set("__float__ __int__ __bool__ __index__ __contains__ item tolist".split())
+ACCESSORS = "__float__ __int__ __bool__ __index__ __contains__ item tolist"
 """Methods of a Tensor that read numbers for their caller."""
 ONLY_WARN = ("warn_if_counted", "warn_if_upside_down")
 """Functions of the package whose questions change no result."""
@@ -119,7 +119,7 @@ def reader() -> tuple[Any, bool]:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         file = frame.f_code.co_filename
-        accessor = file.startswith(PACKAGE) and frame.f_code.co_name in ACCESSORS
+        accessor = file.startswith(PACKAGE) and frame.f_code.co_name in ACCESSORS.split()
         if not accessor and not file.startswith((HERE, NUMPY)):
             break
         frame = frame.f_back
@@ -146,9 +146,7 @@ def is_public(frame: Any) -> bool:
 class Symbol(NDArrayOperatorsMixin, Symbolic):
     """An array that records how it was computed."""
 
-    __slots__ = (
-        *("expression", "value", "listing", "pending", "views", "part_of", "__weakref__"),
-    )
+    __slots__ = (*("expression", "value", "listing", "pending", "views", "part_of", "__weakref__"),)
     __array_priority__ = 900  # below a Tensor's
 
     def __init__(self, expression: Expression, value: Any, listing: Writing) -> None:
@@ -300,12 +298,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             value = function(*concrete(args), **concrete(settings))
             value = np.full_like(value, FRESH[function]) if function in FRESH else value
             return Symbol(self.listing.constant(value), value, self.listing)
-        if name in SHAPED_BY_NUMBERS or function is np.where and len(args) == 1:
+        if name in SHAPED_BY_NUMBERS.split() or function is np.where and len(args) == 1:
             raise self.listing.refusal(
                 f"calls np.{name}, whose result has another shape for other numbers",
                 "Use np.where(condition, a, b), or pass the indices as an argument.",
             )
-        if name in TAKES_SIZES:
+        if name in TAKES_SIZES.split():
             for x in symbols_in(given):
                 if x.dtype.kind in "iu":
                     x.__index__()
@@ -418,7 +416,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     @property
     def T(self) -> Any:
         """All axes in reverse order."""
-        return self.mT if self.ndim == 2 else self.transpose()
+        return self.mT if self.ndim == 2 else np.transpose(self)
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
@@ -457,8 +455,10 @@ def sign_of(ufunc: Any, inputs: tuple) -> str | None:
     return OPERATORS.get(ufunc)
 
 
-for _name in (
+CALLED = (
     "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take dot diagonal "
     "transpose swapaxes copy repeat clip round trace searchsorted"
-).split():
+)
+"""Methods with the same name and arguments as NumPy's."""
+for _name in CALLED.split():
     setattr(Symbol, _name, lambda x, *args, _name=_name, **kw: x._call(_name, *args, **kw))

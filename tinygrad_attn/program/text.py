@@ -11,7 +11,7 @@ import numpy as np
 from .ir import Expression, is_
 
 COMPARISON, UNARY, ATOM = 0, 6, 9
-PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4} | dict.fromkeys("* / @ // %".split(), 5)
+PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
 PRECEDENCE["**"] = 7
 """How tightly an operator binds; a comparison, which is not here, binds least."""
 NO_DTYPE = object()

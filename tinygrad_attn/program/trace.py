@@ -25,12 +25,13 @@ from .symbol import FUNCTIONS, HERE, NUMPY, PACKAGE, Symbol, Writing, is_public,
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
 """Whose names come first. A name of the last two kinds gives no line of its own."""
-NAMING_FILES = (FUNCTIONS, *(str(Path(PACKAGE, "nn", f"{n}.py")) for n in ("transformer", "attention")))
+LAYERS = str(Path(PACKAGE, "nn"))
+NAMING_FILES = (FUNCTIONS, f"{LAYERS}/transformer.py", f"{LAYERS}/attention.py")
 """The files of the package whose names for their values a reader would choose."""
-GENERAL = set(
+GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
     "part parts total weight bias query key target src tgt memory given found made losses wide "
-    "tensor operands".split()
+    "tensor operands"
 )
 """Names that say nothing of a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
@@ -310,7 +311,8 @@ class Names(Watcher):
             scope = scope.outer
         if name:
             parts = name.split(".")
-            suggest(self.last, NAMED_BY_MODULE, "_".join(parts[-2 if parts[-1].isdigit() else -1 :]))
+            tail = parts[-2:] if parts[-1].isdigit() else parts[-1:]
+            suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
 
     def returned(self, now: Any) -> None:
         """Name the output of a function of F after the function."""
@@ -373,7 +375,8 @@ class Names(Watcher):
             tells = not ours or code.co_filename.startswith(NAMING_FILES)
             if tells and not inner and code.co_name != "<module>":
                 self.look_in(here, not ours)
-            if scope is not None and code.co_name == "__call__" and here.get("self") is scope.module:
+            called = scope is not None and code.co_name == "__call__"
+            if called and here.get("self") is scope.module:
                 calls.append((self.found.scope_name(scope), here.get("args")))
                 scope = scope.outer
             frame = frame.f_back
@@ -386,7 +389,7 @@ class Names(Watcher):
         for name, x in variables.items():
             array = x._data if isinstance(x, Variable) else x
             if is_symbol(array):
-                telling = name not in GENERAL
+                telling = name not in GENERAL.split()
                 if telling or theirs and name not in self.found.inputs:
                     suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
             elif isinstance(array, np.ndarray) and array.size > 1:

@@ -1,7 +1,7 @@
 """Random models: written out by `ta.source`, and run by `ta.compile`, they give the numbers that they give themselves.
 
-    MODELS_FUZZ_N=300 python -m pytest tests/transforms/test_models_fuzz.py     # many
-    MODELS_FUZZ_SEED=37 MODELS_FUZZ_N=1 python -m pytest tests/transforms/test_models_fuzz.py     # one again
+    MODELS_FUZZ_N=300 python -m pytest tests/program/test_models_fuzz.py     # many
+    MODELS_FUZZ_SEED=37 MODELS_FUZZ_N=1 python -m pytest tests/program/test_models_fuzz.py     # one again
 
 Layers with buffers, masks, whole numbers, keyword arguments, quotients by rows, numbers and empty arrays, several results.
 """

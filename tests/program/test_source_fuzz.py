@@ -1,7 +1,7 @@
 """Random programs written out by `ta.source`: right at the numbers they were written for, and at others.
 
-    SOURCE_FUZZ_N=2000 python -m pytest tests/transforms/test_source_fuzz.py     # many
-    SOURCE_FUZZ_SEED=37 SOURCE_FUZZ_N=1 python -m pytest tests/transforms/test_source_fuzz.py     # one again
+    SOURCE_FUZZ_N=2000 python -m pytest tests/program/test_source_fuzz.py     # many
+    SOURCE_FUZZ_SEED=37 SOURCE_FUZZ_N=1 python -m pytest tests/program/test_source_fuzz.py     # one again
 
 The ops and their arguments are drawn as in tests/ops/test_fuzz.py; one program in eight has a gradient in it.
 """
