@@ -521,7 +521,7 @@ def test_an_op_of_ones_own_and_its_errors():
     cube.vjp(lambda g, y, x: np.fft.ifft(np.fft.fft(g)))
     with pytest.raises(
         TypeError,
-        match=r"op 'cube' for input 0 gave complex numbers, array \(3,\) complex128, .*np\.real",
+        match=r"op 'cube' for input 0 returned complex numbers.*np\.real",
     ):
         cube(x).sum().backward()
     with pytest.raises(ValueError, match="1 positional inputs"):
@@ -585,16 +585,8 @@ def test_an_input_given_by_keyword_lands_where_python_puts_it():
     assert f(0.0, b=x).item() == 250  # and what comes after the last is left to the function
     with pytest.raises(TypeError, match="multiple values for argument 'a'"):
         f(x, a=x)
-    with pytest.raises(TypeError, match="f: missing a required argument: 'a'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
         f(b=x)
-
-
-def test_a_copy_of_an_op_is_the_op_itself():
-    layer = ta.nn.TransformerEncoderLayer(4, 2, 8, activation=ops.tanh)
-    assert (
-        copy.deepcopy(layer).activation is ops.tanh
-        and pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
-    )
 
 
 def test_the_record_names_the_module_call():
@@ -929,3 +921,9 @@ def test_an_output_that_is_named_several_times_counts_as_often(mode, create_grap
         seeds = [np.array(s) for s in ([1.0, 10.0], [2.0, 20.0], [4.0, 40.0], [8.0, 80.0])]
         (g,) = ta.grad([y, z, y, x], [x], seeds, create_graph=create_graph)
     assert g.numpy().tolist() == [2 * 5 + 3 * 2 + 8, 4 * 50 + 3 * 20 + 80]
+
+
+def test_a_copy_of_an_op_is_the_op_itself():
+    layer = ta.nn.TransformerEncoderLayer(4, 2, 8, activation=ops.tanh)
+    assert copy.deepcopy(layer).activation is ops.tanh
+    assert pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh

@@ -454,12 +454,9 @@ def test_a_change_after_which_the_rule_says_the_same_for_many_values(f, value):
     [
         lambda x, c: np.concatenate([x, c]),
         lambda x, c: np.stack([c, x]),
-        lambda x, c: F.dropout(x, 0.5) + c,
-        lambda x, c: F.linear(np.ones((2, 3)), x.reshape(1, 3), c[:1]),
         lambda x, c: np.roll(x, 1) - c,
         lambda x, c: np.where(np.array([True, False, True]), x, c),
         lambda x, c: np.sign(x) + c,
-        lambda x, c: F.softmax(x - c),
         lambda x, c: np.exp(x) + c,
         lambda x, c: np.cumsum(x).reshape(3, 1) - c,
     ],
@@ -472,15 +469,6 @@ def test_a_change_of_what_the_rule_looks_at_the_shape_of_is_no_error(f):
     y.backward()
     if expected[0] is not None:
         np.testing.assert_array_equal(c.grad.numpy(), expected[0].numpy())
-
-
-def test_a_twin_reads_what_the_rule_does_not():
-    x = rand(2, 3)
-    y = F.softmax(x)
-    changes(x, 1.0)
-    grad(y[0, 0], x, retain_graph=True)
-    with pytest.raises(ValueError, match="softmax needs its input 0"):
-        grad(y[0, 0], x, create_graph=True)
 
 
 def test_a_tensor_that_is_thawed_between_forward_and_backward_stays_a_constant_as_pytorchs():

@@ -24,7 +24,10 @@ ADVICE = "put an entry with the key {name!r} into TABLE in tests/helpers/optable
 OTHERS = sorted(
     name
     for name, one in ops_in().items()
-    if one not in ops_in(ops).values() and ".fast." not in name and ".parallel." not in name
+    if one not in ops_in(ops).values()
+    and ".fast." not in name
+    and ".parallel." not in name
+    and "<" not in name
 )
 
 
@@ -35,13 +38,6 @@ def named():
 
 def test_no_op_is_missing_from_the_table():
     asserted(unmet(ops_in(ops), named(), ADVICE))
-
-
-def test_a_new_op_is_missed(monkeypatch):
-    before = named()
-    monkeypatch.setattr(ops, "surprise", op(lambda x: x), raising=False)
-    (complaint,) = unmet(ops_in(ops), before, ADVICE)
-    assert "nothing tests 'surprise': put an entry" in complaint
 
 
 def sample(draw, key, seen):

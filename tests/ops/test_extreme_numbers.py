@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 from enumeration import ops_in
-from optable import by_permutations
 from support import require
 
 import tinygrad_attn as ta
@@ -590,7 +589,7 @@ def test_half_precision_divides_by_more_than_its_largest_number(f):
     np.testing.assert_allclose(*slopes, rtol=5e-3)
 
 
-ELEMENTWISE = ops_in(ops.elementwise, ops.trigonometric, ops.rounding)
+ELEMENTWISE = ops_in(ops.elementwise)
 EDGES = [-np.inf, -2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, 3, np.inf, np.nan]
 
 
@@ -674,26 +673,10 @@ def test_an_operand_that_is_a_number_is_an_array_of_it(name):
                 np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=f"{n}, {place}")
 
 
-@pytest.mark.parametrize("n", [3, 5])
-def test_the_slope_of_a_determinants_slope_keeps_its_digits_however_near_a_matrix_is_to_no_inverse(
-    n,
-):
-    rng = np.random.default_rng(0)
-    u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in "uv")
-    weights = rng.standard_normal((n, n))
-    for least in 10.0 ** -np.arange(1, 17, 1.5):
-        found = []
-        for det in ops.det, by_permutations:
-            a = Tensor((u * [*np.linspace(1, 0.5, n - 1), least]) @ v, requires_grad=True)
-            (slope,) = ta.grad(det(a), a, create_graph=True)
-            found.append(ta.grad((slope * weights).sum(), a)[0].numpy())
-        np.testing.assert_allclose(*found, rtol=0, atol=1e-10 * np.abs(found[1]).max())
-
-
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3, 3), (0, 2, 2, 2)])
-@pytest.mark.parametrize("name", ops_in(ops.decompositions))
+@pytest.mark.parametrize("name", ops_in(ops.linalg))
 def test_the_slopes_of_what_is_made_of_empty_matrices_are_empty(name, shape):
-    one = ops_in(ops.decompositions)[name]
+    one = ops_in(ops.linalg)[name]
     arrays = [np.zeros(shape)] * len(one.vjps)
     try:
         one.forward(*arrays)

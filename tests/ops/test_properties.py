@@ -6,7 +6,6 @@ pass a test with ones.
 """
 
 import math
-import sys
 from contextlib import nullcontext
 
 import numpy as np
@@ -909,49 +908,6 @@ def test_the_gradient_of_a_table_adds_up_whatever_its_length(rows):
     )
 
 
-@pytest.mark.parametrize(
-    "text, shapes",
-    [
-        ("ij,jk->ik", [(2, 3), (3, 4)]),
-        ("ij,kj->ki", [(2, 3), (4, 3)]),
-        ("abc,cdb->da", [(2, 3, 4), (4, 2, 3)]),
-        ("ij,j->i", [(2, 3), (3,)]),
-        ("ij,ji->", [(2, 3), (3, 2)]),
-        ("bij,bjk->bik", [(2, 2, 3), (2, 3, 2)]),
-        ("ij,jk->k", [(2, 3), (3, 2)]),
-        ("iij,jk->ik", [(2, 2, 3), (3, 2)]),
-        ("iij,ijk->k", [(2, 2, 3), (2, 3, 2)]),
-        ("ij,jk->ik", [(2, 3), (1, 2)]),
-        ("i,j->ji", [(2,), (3,)]),
-        ("ij,jk->ik", [(0, 3), (3, 2)]),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("layout", range(4))
-def test_an_einsum_is_the_same_as_one_product_of_matrices(monkeypatch, text, shapes, layout):
-    """Which the large ones are, if their labels allow it."""
-    operands = [layouts(random_like(shape, seed))[layout] for seed, shape in enumerate(shapes)]
-    labels, result = tuple(text.split("->")[0].split(",")), text.split("->")[1]
-
-    def slopes():
-        xs = [leaf(x) for x in operands]
-        y = ops.einsum(*xs, labels=labels, result=result)
-        assert not any(np.shares_memory(y.numpy(), x) for x in operands)
-        first = grad(y, xs, random_like(y.shape, 2), create_graph=True)
-        return [
-            y.numpy(),
-            *(g.numpy() for g in first),
-            *gradients(sum((g * g).sum() for g in first), xs, None),
-        ]
-
-    expected = slopes()
-    monkeypatch.setattr(sys.modules[ops.einsum.__module__], "_BIG", 0)
-    for one, other in zip(slopes(), expected, strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, atol=1e-12)
-    np.testing.assert_allclose(expected[0], np.einsum(text, *operands), atol=1e-12)
-
-
 def test_an_einsum_by_numbers_knows_every_number_that_numpy_knows_and_their_order():
     """0 to 51; the axes of a result that is left out come in their order."""
     x = np.arange(6.0).reshape(2, 3)
@@ -959,40 +915,6 @@ def test_an_einsum_by_numbers_knows_every_number_that_numpy_knows_and_their_orde
         for labels in ([i, j], [j, i]):
             expected = np.einsum(x, labels)
             np.testing.assert_array_equal(np.einsum(Tensor(x), labels).numpy(), expected)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("windows_first", [True, False])
-def test_a_convolution_by_windows_copies_them_along_the_width_of_the_picture(
-    monkeypatch, windows_first, channels
-):
-    """Along that of a window, 3 numbers, it would take three times as long, both ways."""
-    pictures, weight = (
-        leaf(random_like(shape, 0, np.float32))
-        for shape in ((4, channels, 20, 24), (5, channels, 3, 3))
-    )
-    factors, tensordot = [], np.tensordot
-    windows = np.lib.stride_tricks.sliding_window_view(pictures, (3, 3), (-2, -1))
-    monkeypatch.setattr(
-        np,
-        "tensordot",
-        lambda a, b, axes: factors.append((a.ndim, b.ndim, *axes)) or tensordot(a, b, axes),
-    )
-    y = (
-        np.einsum("nchwij,ocij->nohw", windows, weight)
-        if windows_first
-        else np.einsum("ocij,nchwij->nohw", weight, windows)
-    )
-    assert factors == [(4, 6, [1, 2, 3], [1, 4, 5])]  # weight @ windows: of theirs, n h w come last
-    y.backward(random_like(y.shape, 1, np.float32))
-    assert sorted(factors[1:]) == [
-        (4, 4, [0], [1]),  # weight @ gradient of the result: n h w come last again
-        (6, 4, [0, 2, 3], [0, 2, 3]),
-    ]  # windows @ gradient: summed over n h w, which come last
-    inputs = [torch.tensor(x.numpy(), requires_grad=True) for x in (pictures, weight)]
-    torch.nn.functional.conv2d(*inputs).backward(torch.tensor(random_like(y.shape, 1, np.float32)))
-    for mine, theirs in zip((pictures, weight), inputs, strict=True):
-        np.testing.assert_allclose(mine.grad.numpy(), theirs.grad.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u4", "u8", "i1", "i2", "i4", "i8"])

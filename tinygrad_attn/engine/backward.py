@@ -112,8 +112,8 @@ def _pull_back(
         elif x in own and not watchers:
             total += contribution
         else:
-            gradients[x] = total + contribution
-            if contribution.__class__ is ndarray:
+            gradients[x] = total = total + contribution
+            if total.__class__ is ndarray:  # NumPy scalars cannot be added to in place
                 own.add(x)
         for watcher in watchers:
             watcher.pulled(y, node, g, i, x, contribution, gradients[x])
@@ -232,11 +232,7 @@ class _Released(Op):
         raise _graph_released()
 
 
-def released() -> None:
-    """The computation is not known any more."""
-
-
-_RELEASED = _Released(released)
+_RELEASED = _Released(lambda: None)
 
 
 # ---- what users call

@@ -49,12 +49,12 @@ class Op:
     ) -> None:
         if not callable(forward):
             raise TypeError(f"@op decorates a function on arrays, got {describe(forward)}.")
-        parameters: Any = ()
-        if not isinstance(forward, np.ufunc):
-            parameters = inspect.signature(forward).parameters.values()
+        is_ufunc = isinstance(forward, np.ufunc)
+        parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = getattr(forward, "nin", len(self.input_names))
+        self.count = forward.nin if is_ufunc else len(self.input_names)
+        self.broadcasts = broadcasts or is_ufunc and self.count > 1
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
         self.has_settings = bool(keywords)
@@ -62,7 +62,7 @@ class Op:
         self.__name__ = getattr(named, "__name__", type(named).__name__)
         self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
         self.__wrapped__ = forward  # help() shows its signature
-        self.forward, self.broadcasts, self.saves = forward, broadcasts, saves
+        self.forward, self.saves = forward, saves
         self.reference = reference  # a composite of ops that is differentiated for higher orders
         self.stands_for: Op = self if stands_for is None else stands_for  # of a kernel
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
@@ -84,9 +84,9 @@ class Op:
         """
         if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
             raise ValueError(
-                f"op {self.__name__!r} has {self.count} inputs {self.input_names or ''} but .vjp() "
-                f"got {len(vjps)} VJPs. Give one for each, None where an input has no derivative, "
-                "and make settings keyword-only (after a *)."
+                f"op {self.__name__!r} has {self.count} positional inputs {self.input_names or ''} "
+                f"but .vjp() got {len(vjps)} VJPs. Give one for each, None where an input has no "
+                "derivative, and make settings keyword-only (after a *)."
             )
         for vjp in vjps:
             if vjp is not None:
@@ -154,13 +154,13 @@ class Op:
         node = None
         # Only floating-point numbers have derivatives.
         if any_tracked and context.recording and y.dtype.kind == "f":
-            node = self._node(inputs, arrays, settings, saved, any_array)
+            node = self._make_node(inputs, arrays, settings, saved, any_array)
         output = tensor_of(y, node)
         for watcher in context.watchers:
             watcher.computed(self, inputs, settings, output)
         return output
 
-    def _node(
+    def _make_node(
         self, inputs: tuple, arrays: list, settings: dict, saved: Any, any_array: bool
     ) -> Node:
         """Return the node of a call: it keeps tensors for the tracked inputs, else plain values."""
@@ -334,4 +334,7 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
     if forward is None:
         return lambda f: Op(f, **flags)
     made = Op(forward, **flags)
-    return made.vjp(*vjps) if vjps else made
+    if vjps:
+        made.vjp(*vjps)
+        made.__module__ = vjps[0].__module__  # a function of NumPy's is not defined there
+    return made

@@ -35,7 +35,7 @@ def quicker(
     """
     op = QuickOp(plain, plain.forward if forward is None else forward, fits)
     op.broadcasts, op.vjps = plain.broadcasts, rules
-    op.adds_in_place = adds
+    op.adds_in_place = adds or plain.adds_in_place
     kernel(plain)(kernel_of(plain, op))
     return op
 

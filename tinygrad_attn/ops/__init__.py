@@ -1,7 +1,10 @@
-"""The table of derivatives: every primitive, and under it its rules."""
+"""The table of derivatives: every primitive op, and under it its VJPs."""
 
-from .arranging import arranged, pad, partition, sort
-from .decompositions import (
+import numpy as np
+
+from ..engine import Op
+from .elementwise import *  # noqa: F403
+from .linalg import (
     cholesky,
     det,
     eigh,
@@ -14,25 +17,37 @@ from .decompositions import (
     solve,
     svd,
 )
-from .einsum import einsum
-from .elementwise import *  # noqa: F403
-from .indexing import embedding, embedding_backward, getitem, scatter, take_along_axis
-from .products import matmul
+from .products import convolve, einsum, matmul
 from .reductions import cumprod, cumsum, l2_norm, max, mean, min, prod, std, sum, var
-from .rounding import ceil, copysign, floor, round, sign, trunc
 from .shapes import (
+    arranged,
     astype,
     broadcast_to,
     clone,
     concatenate,
+    embedding,
+    embedding_backward,
     flip,
+    getitem,
+    overlapped,
+    pad,
+    partition,
     reshape,
     roll,
+    scatter,
+    sort,
     stack,
     swapaxes,
+    take_along_axis,
     transpose,
     tril,
     triu,
+    windows,
 )
-from .trigonometric import *  # noqa: F403
-from .windows import convolve, overlapped, windows
+
+UFUNCS: dict[np.ufunc, Op] = {
+    getattr(np, name): op
+    for name, op in list(globals().items())
+    if isinstance(op, Op) and isinstance(getattr(np, name, None), np.ufunc)
+}
+"""NumPy's ufuncs, each with the op that computes and differentiates it."""

@@ -1,10 +1,27 @@
-"""Products that sum over shared axes."""
+"""Products that sum over shared axes: matrix product and Einstein's summation.
+
+The derivative of an einsum is an einsum again. To find the gradient of one operand, put the
+gradient of the output in its place and exchange their labels.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import index
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
 
-from ..engine import op
+import numpy as np
+
+from ..engine import op, sum_to
+from .shapes import broadcast_to, scatter
+
+_LETTERS = ascii_uppercase + ascii_lowercase
+"""In the order in which NumPy numbers them, 0 to 51."""
+
+_OPTIMIZED = 1 << 12
+"""From this many elements on, NumPy's search for a good order of contraction is worth its time."""
 
 
 @op(broadcasts=True)
@@ -18,7 +35,7 @@ def _rows(x):
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _matmul_by_left(g, y, a, b):
+def _matmul_by_left(g, _y, a, b):
     if b.ndim == 1:
         return g.reshape(*g.shape, 1) * b
     if a.ndim == 1:
@@ -27,7 +44,7 @@ def _matmul_by_left(g, y, a, b):
     return g @ b.mT
 
 
-def _matmul_by_right(g, y, a, b):
+def _matmul_by_right(g, _y, a, b):
     if a.ndim == 1:
         if b.ndim == 1:
             return g * a
@@ -40,3 +57,135 @@ def _matmul_by_right(g, y, a, b):
 
 
 matmul.vjp(_matmul_by_left, _matmul_by_right)
+
+
+@op(broadcasts=True)
+def einsum(*operands, labels, result):
+    """y[result] = sum of the product of the operands: `labels` has one string of letters for each
+    operand, such as ("ij", "jk"), "ik".
+    """
+    optimize = len(operands) > 1 and any(np.size(x) >= _OPTIMIZED for x in operands)
+    # NumPy would add float16 up in float16, in which 2,048 + 1 is 2,048.
+    dtype = np.result_type(*operands)
+    wide = np.float32 if dtype == np.float16 else dtype
+    text = f"{','.join(labels)}->{result}"
+    return np.einsum(text, *operands, optimize=optimize, dtype=wide).astype(dtype, copy=False)
+
+
+@einsum.vjp_all
+def _swap_labels(g, _y, *operands, labels, result, needs):
+    return [
+        _partial(g, i, operands, labels, result) if needed else None
+        for i, needed in enumerate(needs)
+    ]
+
+
+def _partial(g, i, operands, labels, result):
+    others = [*operands[:i], *operands[i + 1 :]]
+    known = [*labels[:i], *labels[i + 1 :], result]
+    mine, shape = labels[i], operands[i].shape
+    distinct = "".join(dict.fromkeys(mine))
+    reached = "".join(a for a in distinct if any(a in names for names in known))
+    part = einsum(*others, g, labels=tuple(known), result=reached)
+    sizes = dict(zip(reached, part.shape, strict=True))
+    own = {a: shape[mine.index(a)] for a in distinct}
+    if reached != distinct:  # a label that only this operand has was summed
+        part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
+    full = tuple(own[a] if sizes.get(a, 1) == 1 else sizes[a] for a in distinct)
+    # Along a label that was summed, or along which another operand was repeated, g is the same.
+    if part.shape != full:
+        part = broadcast_to(part, shape=full)
+    if distinct != mine:  # a label twice in one operand reads its diagonal
+        part = sum_to(part, tuple(own.values()))  # a diagonal of one element may have been repeated
+        grid = dict(zip(distinct, np.ogrid[tuple(map(slice, own.values()))], strict=True))
+        part = scatter(part, index=tuple(grid[a] for a in mine), shape=shape)
+    return part
+
+
+def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
+    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as
+    operands, their labels, and the result's.
+
+    `...` and a result that is left out are spelled out. Raises ValueError for labels that do not
+    fit the operands.
+    """
+    if isinstance(arguments[0], str):
+        operands = list(arguments[1:])
+        left, arrow, right = arguments[0].replace(" ", "").partition("->")
+        names = left.split(",")
+    else:
+        operands = list(arguments[0 : len(arguments) // 2 * 2 : 2])
+        names = [_letters(sublist) for sublist in arguments[1::2]]
+        left, arrow, right = "".join(names), "", ""
+        if len(arguments) % 2:
+            arrow, right = "->", _letters(arguments[-1])
+    if len(names) != len(operands):
+        raise ValueError(
+            f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} "
+            "operands; separate the groups with commas, one for each operand."
+        )
+    spare = [a for a in _LETTERS if a not in left + right]
+    hidden = []  # of each operand: how many axes its '...' stands for
+    for x, group in zip(operands, names, strict=True):
+        named = len(group.replace("...", ""))
+        if named > ndim(x) or named < ndim(x) and "..." not in group:
+            raise ValueError(
+                f"einsum labels {group!r} name {named} axes of an operand that has {ndim(x)}."
+            )
+        hidden.append(ndim(x) - named)
+    dots = "".join(spare[: max(hidden, default=0)])
+    labels = tuple(
+        group.replace("...", dots[len(dots) - n :]) for group, n in zip(names, hidden, strict=True)
+    )
+    if arrow:
+        if dots and "..." not in right:
+            raise ValueError(
+                f"einsum: '...' stands for axes of the Tensors that the result {right!r} leaves "
+                "out. Write '...' there too, or a letter for each axis that is to be summed over."
+            )
+        return operands, labels, right.replace("...", dots)
+    letters = "".join(names).replace("...", "")
+    return (
+        operands,
+        labels,
+        dots + "".join(sorted(a for a in set(letters) if letters.count(a) == 1)),
+    )
+
+
+def _letters(sublist: Sequence[Any]) -> str:
+    return "".join("..." if item is Ellipsis else _letter(item) for item in sublist)
+
+
+def _letter(number: Any) -> str:
+    try:
+        # NumPy takes np.array(3) for 3, and True for no label.
+        place = -1 if isinstance(number, bool) else index(number)
+    except TypeError:
+        place = -1
+    if not 0 <= place < len(_LETTERS):
+        raise ValueError(
+            f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got "
+            f"{number!r}."
+        )
+    return _LETTERS[place]
+
+
+@op
+def convolve(a, v, *, mode):
+    """y_n = sum over m of a_m v_(n - m); `mode` says how much of it: "full", "same" (the middle) or
+    "valid" (where they overlap wholly).
+    """
+    return np.convolve(a, v, mode)
+
+
+def _full(g, a, v, mode):
+    """A cotangent of the whole convolution, with zeros where `mode` left something out."""
+    shorter, length = min(a.size, v.size), a.size + v.size - 1
+    start = {"full": 0, "same": (shorter - 1) // 2, "valid": shorter - 1}[mode]
+    return np.pad(g, (start, length - start - g.size))
+
+
+convolve.vjp(
+    lambda g, _y, a, v, *, mode: np.convolve(_full(g, a, v, mode), v[::-1], "valid"),
+    lambda g, _y, a, v, *, mode: np.convolve(_full(g, a, v, mode), a[::-1], "valid"),
+)

@@ -67,7 +67,7 @@ def sum(x, *, axis=None, keepdims=False):
     return _reduced_in_float32(x, "sum", axis=axis, keepdims=keepdims)
 
 
-sum.vjp(lambda g, y, x, *, axis, keepdims: repeated(kept(g, x, axis), x))
+sum.vjp(lambda g, _y, _x, *, axis, keepdims: repeated(kept(g, _x, axis), _x))
 
 
 @op
@@ -77,8 +77,8 @@ def mean(x, *, axis=None, keepdims=False):
 
 
 mean.vjp(
-    lambda g, y, x, *, axis, keepdims: repeated(
-        kept(g, x, axis) / _divisor_of(g, count(x, axis) or 1), x
+    lambda g, _y, _x, *, axis, keepdims: repeated(
+        kept(g, _x, axis) / _divisor_of(g, count(_x, axis) or 1), _x
     )
 )
 
@@ -96,7 +96,7 @@ def _centred(x, axis):
 
 
 var.vjp(
-    lambda g, y, x, *, axis, ddof, keepdims: (
+    lambda g, _y, x, *, axis, ddof, keepdims: (
         kept(g, x, axis)
         * (_centred(x, axis) * (2 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan))
     )
@@ -166,7 +166,7 @@ def prod(x, *, axis=None, keepdims=False):
     return x.prod(axis=axis, keepdims=keepdims)
 
 
-def _prod_rule(g, y, x, *, axis, keepdims):
+def _prod_vjp(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = array_of(x) == 0
     # y / x_i cancels badly where it is differentiated again; with at most 16 factors the product of
@@ -190,7 +190,7 @@ def _prod_rule(g, y, x, *, axis, keepdims):
     return g * transpose(others.reshape(moved.shape), axes=inverse((*rest, *axes)))
 
 
-prod.vjp(_prod_rule)
+prod.vjp(_prod_vjp)
 
 
 @op
@@ -199,14 +199,14 @@ def cumsum(x, *, axis=None):
     return _reduced_in_float32(x, "cumsum", axis=axis)
 
 
-def _cumsum_rule(g, y, x, *, axis):
-    if x.ndim == 0:
+def _cumsum_vjp(g, _y, _x, *, axis):
+    if _x.ndim == 0:
         return g.reshape(())
     along = 0 if axis is None else axis
-    return flip(cumsum(flip(g, axis=along), axis=along), axis=along).reshape(x.shape)
+    return flip(cumsum(flip(g, axis=along), axis=along), axis=along).reshape(_x.shape)
 
 
-cumsum.vjp(_cumsum_rule)
+cumsum.vjp(_cumsum_vjp)
 
 
 @op
@@ -217,10 +217,10 @@ def cumprod(x, *, axis=None):
     return _reduced_in_float32(x, "cumprod", axis=axis)
 
 
-def _cumprod_rule(g, y, x, *, axis):
+def _cumprod_vjp(g, y, x, *, axis):
     """dx_i = y_(i-1) s_i, where s_i = g_i + x_(i+1) s_(i+1): nothing is divided by."""
     if axis is None or x.ndim == 0:
-        return _cumprod_rule(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
+        return _cumprod_vjp(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
     before = np.concatenate([np.ones_like(array_of(y)[..., :1]), y[..., :-1]], axis=-1)
     # In each round s_i has `terms` terms of its sum over g, and the next round doubles them.
@@ -231,4 +231,4 @@ def _cumprod_rule(g, y, x, *, axis):
     return (before * s).swapaxes(axis, -1)
 
 
-cumprod.vjp(_cumprod_rule)
+cumprod.vjp(_cumprod_vjp)

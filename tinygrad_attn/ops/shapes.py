@@ -1,16 +1,19 @@
-"""Ops that move elements and change none: reshape, transpose, broadcast, join. Where NumPy returns
-a view, so do these.
+"""Ops that move elements and change none: reshape, transpose, broadcast, join, pick.
+
+Where NumPy returns a view, so do these.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from ..engine import op, sum_to
+from ..engine import array_of, op, sum_to
 
 
 @op
@@ -19,7 +22,7 @@ def clone(x):
     return x.copy()
 
 
-clone.vjp(lambda g, y, x: g)
+clone.vjp(lambda g, _y, _x: g)
 
 
 @op
@@ -28,7 +31,7 @@ def reshape(x, *, shape):
     return x.reshape(shape)
 
 
-reshape.vjp(lambda g, y, x, *, shape: g.reshape(x.shape))
+reshape.vjp(lambda g, _y, _x, *, shape: g.reshape(_x.shape))
 
 
 @op
@@ -44,7 +47,7 @@ def inverse(axes):
     )
 
 
-transpose.vjp(lambda g, y, x, *, axes: transpose(g, axes=inverse(axes)))
+transpose.vjp(lambda g, _y, _x, *, axes: transpose(g, axes=inverse(axes)))
 
 
 @op
@@ -53,7 +56,7 @@ def swapaxes(x, *, a, b):
     return x.swapaxes(a, b)
 
 
-swapaxes.vjp(lambda g, y, x, *, a, b: g.swapaxes(a, b))
+swapaxes.vjp(lambda g, _y, _x, *, a, b: g.swapaxes(a, b))
 
 
 @op
@@ -62,7 +65,7 @@ def broadcast_to(x, *, shape):
     return np.broadcast_to(x, shape)
 
 
-broadcast_to.vjp(lambda g, y, x, *, shape: sum_to(g, x.shape))
+broadcast_to.vjp(lambda g, _y, _x, *, shape: sum_to(g, _x.shape))
 
 
 @op
@@ -71,7 +74,7 @@ def astype(x, *, dtype):
     return x.astype(dtype)
 
 
-astype.vjp(lambda g, y, x, *, dtype: g)  # the engine casts it back
+astype.vjp(lambda g, _y, _x, *, dtype: g)  # the engine casts it back
 
 
 @op
@@ -80,7 +83,7 @@ def flip(x, *, axis=None):
     return np.flip(x, axis)
 
 
-flip.vjp(lambda g, y, x, *, axis: flip(g, axis=axis))
+flip.vjp(lambda g, _y, _x, *, axis: flip(g, axis=axis))
 
 
 @op
@@ -90,7 +93,7 @@ def roll(x, *, shift, axis=None):
 
 
 roll.vjp(
-    lambda g, y, x, *, shift, axis: roll(
+    lambda g, _y, _x, *, shift, axis: roll(
         g, shift=tuple(-s for s in shift) if isinstance(shift, tuple) else -shift, axis=axis
     )
 )
@@ -103,10 +106,10 @@ def concatenate(*parts, axis=0):
 
 
 @concatenate.vjp_all
-def _split_back(g, y, *parts, axis, needs):
+def _split_back(g, _y, *_parts, axis, needs):
     along = 0 if axis is None else axis % g.ndim
     gradients, start = [], 0
-    for part, needed in zip(parts, needs, strict=True):
+    for part, needed in zip(_parts, needs, strict=True):
         size = part.size if axis is None else part.shape[along]
         here = (slice(None),) * along + (slice(start, start + size),)
         gradients.append(g[here].reshape(part.shape) if needed else None)
@@ -121,7 +124,7 @@ def stack(*parts, axis=0):
 
 
 @stack.vjp_all
-def _unstack(g, y, *parts, axis, needs):
+def _unstack(g, _y, *_parts, axis, needs):
     along = axis % g.ndim
     return [g[(slice(None),) * along + (i,)] if needed else None for i, needed in enumerate(needs)]
 
@@ -142,8 +145,162 @@ def triu(x, *, k=0):
     return np.triu(x, k)
 
 
-tril.vjp(lambda g, y, x, *, k: tril(g, k=k))
-triu.vjp(lambda g, y, x, *, k: triu(g, k=k))
+tril.vjp(lambda g, _y, _x, *, k: tril(g, k=k))
+triu.vjp(lambda g, _y, _x, *, k: triu(g, k=k))
+
+
+# ---- picking elements, and the adjoint: adding them up where they came from
+
+
+@op
+def getitem(x, *, index):
+    """y = x[index], basic or advanced."""
+    return x[index]
+
+
+def add_at(total, g, *, index):
+    """Add g to total[index] in place; repeated indices add up."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(part is None or isinstance(part, (int, slice, type(...))) for part in parts):
+        total[index] += g  # no index repeats, and np.add.at is slow
+    else:
+        np.add.at(total, index, g)
+    return True
+
+
+@op
+def scatter(g, *, index, shape):
+    """Zeros of `shape` with g added at index: repeated indices add up. The adjoint of getitem.
+
+    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's
+    index_add do. Raises IndexError for an index that `shape` does not have, and ValueError for a g
+    of another shape than these places.
+    """
+    out = np.zeros_like(g, order="C", subok=False, shape=shape)
+    places = out[index].shape
+    if np.shape(g) != places:
+        raise ValueError(
+            f"what is added must have the shape of its places, {places} in {shape}, but has "
+            f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
+        )
+    add_at(out, g, index=index)
+    return out
+
+
+getitem.vjp(lambda g, _y, _x, *, index: scatter(g, index=index, shape=_x.shape))
+getitem.adds_in_place = add_at  # a loop over x[0], x[1], ... allocates one gradient of x, not T
+scatter.vjp(lambda gg, _y, _g, *, index, shape: gg[index])
+
+
+@op
+def embedding(weight, *, indices):
+    """y = weight[indices]: a row of the table for each index. (V, E), (...) -> (..., E)"""
+    return weight[indices]
+
+
+@op
+def embedding_backward(g, *, indices, rows):
+    """Sum the gradients of the places that looked up each row. (..., E) -> (V, E)"""
+    out = np.zeros_like(g, order="C", shape=(rows, g.shape[-1]))
+    np.add.at(out, indices, g)
+    return out
+
+
+embedding.vjp(
+    lambda g, _y, _weight, *, indices: embedding_backward(g, indices=indices, rows=_weight.shape[0])
+)
+embedding.adds_in_place = lambda total, g, *, indices: add_at(total, g, index=indices)
+embedding_backward.vjp(lambda gg, _y, _g, *, indices, rows: embedding(gg, indices=indices))
+
+
+@op
+def take_along_axis(x, *, indices, axis=-1):
+    """y = np.take_along_axis(x, indices, axis)"""
+    return np.take_along_axis(x, indices, axis)
+
+
+def places_along(indices, axis, shape):
+    """The index with which take_along_axis picks: `indices` at the axis, all places elsewhere."""
+    if axis is None:
+        return (indices,)
+    axis %= len(shape)
+    places = [np.arange(n).reshape(-1, *(1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
+    places[axis] = indices
+    return tuple(places)
+
+
+def _put_back_along_axis(g, _y, _x, *, indices, axis):
+    shape = (_x.size,) if axis is None else _x.shape
+    put = scatter(g, index=places_along(indices, axis, _x.shape), shape=shape)
+    return put.reshape(_x.shape)
+
+
+take_along_axis.vjp(_put_back_along_axis)
+
+
+# ---- windows that slide over an array
+
+
+@op
+def windows(x, *, sizes, axes):
+    """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each
+    axis, then the places within it.
+    """
+    return sliding_window_view(x, sizes, axes)
+
+
+@op
+def overlapped(g, *, sizes, axes, shape):
+    """Zeros of `shape` with each number added at the place that its window took it from. The
+    adjoint of windows.
+    """
+    out = np.zeros_like(g, order="C", shape=shape)
+    # No two windows have the same place of theirs in common, so all can be added at once there.
+    for within in np.ndindex(sizes):
+        start = [0] * out.ndim
+        for axis, k in zip(axes, within, strict=True):
+            start[axis] += k  # an axis may be listed twice
+        out[tuple(slice(k, k + n) for k, n in zip(start, g.shape))] += g[(..., *within)]
+    return out
+
+
+windows.vjp(lambda g, _y, _x, *, sizes, axes: overlapped(g, sizes=sizes, axes=axes, shape=_x.shape))
+overlapped.vjp(lambda gg, _y, _g, *, sizes, axes, shape: windows(gg, sizes=sizes, axes=axes))
+
+
+# ---- functions that only move elements
+
+
+def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete,
+    ...), differentiable.
+    """
+    shape = np.shape(array_of(x))
+    places = function(np.arange(math.prod(shape)).reshape(shape), *args, **kwargs)
+    return getitem(reshape(x, shape=(-1,)), index=places)
+
+
+@op
+def pad(x, *, width, value=0):
+    """x with `value` around it: `width` is a pair (before, after) for each axis."""
+    return np.pad(x, width, constant_values=value) if x.ndim else x.copy()
+
+
+pad.vjp(
+    lambda g, _y, _x, *, width, value: g[
+        tuple(slice(before, before + n) for (before, _), n in zip(width, _x.shape, strict=True))
+    ]
+)
+
+
+def sort(x: Any, axis: int | None = -1) -> Any:
+    """The elements in rising order; each gradient goes back to where its element came from."""
+    return take_along_axis(x, indices=np.argsort(array_of(x), axis, kind="stable"), axis=axis)
+
+
+def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
+    """The kth element in its sorted place, smaller ones before it and larger ones after it."""
+    return take_along_axis(x, indices=np.argpartition(array_of(x), kth, axis), axis=axis)
 
 
 def float16_in_float32(function: Callable) -> Callable:

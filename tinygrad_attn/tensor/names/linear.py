@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import ops
 from ...messages.errors import describe
-from ...ops.einsum import parse
+from ...ops.products import parse
 from ...ops.shapes import float16_in_float32
 from .common import FUNCTIONS, axes_of, cast, plain, refuse, rule, tensor
 from .shapes import _concatenate, _moveaxis, _ravel, _stack

@@ -11,7 +11,7 @@ import numpy as np
 from ... import ops
 from ...engine import Op, Variable, op
 from ...messages.errors import describe
-from ...ops.elementwise import share_of_sum
+from ...ops.elementwise import _part_of_sum as share_of_sum
 from .common import FUNCTIONS, as_array, cast, converted, plain, tensor
 from .shapes import _moveaxis
 
