@@ -183,7 +183,7 @@ def scatter(g, *, index, shape):
             f"what is added must have the shape of its places, {places} in {shape}, but has "
             f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
-    add_at(out, g, index=index)
+    np.add.at(out, index, g)
     return out
 
 
