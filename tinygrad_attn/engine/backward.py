@@ -55,14 +55,9 @@ def sweep(
         if y not in gradients or through is not None and y not in through:
             continue
         node, g = y._node, gradients.pop(y)
-        own.discard(y)
-        if node.retained or y in goal:
+        if node.retained or goal and y in goal:
             complete[y] = g
-        needs = [
-            isinstance(x, Variable) and (through is None or x in through or x in goal)
-            for x in node.inputs
-        ]
-        _pull_back(y, g, needs, gradients, own, create_graph)
+        _pull_back(y, g, gradients, own, through, goal, create_graph)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = _RELEASED, (), {}, None
     gradients |= complete
@@ -75,12 +70,14 @@ def sweep(
 def _pull_back(
     y: Variable,
     g: Any,
-    needs: list[bool],
     gradients: dict[Variable, Any],
     own: set[Variable],
+    through: set[Variable] | None,
+    goal: frozenset[Variable],
     create_graph: bool,
 ) -> None:
     """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
+    own.discard(y)
     node, watchers = y._node, context.watchers
     op, inputs = node.op, node.inputs
     if inplace.latest > node.number or node.checksums:
@@ -92,16 +89,28 @@ def _pull_back(
     if add_in_place and inputs[0] in own:
         if add_in_place(gradients[inputs[0]], g, **node.settings):
             return
+    needs, values = [], []
+    for x in inputs:
+        is_tensor = isinstance(x, Variable)
+        needs.append(is_tensor and (through is None or x in through or x in goal))
+        values.append(x._data if is_tensor else x)
     # The chain rule: each contribution is g times a partial derivative.
-    for i, contribution in enumerate(_contributions(g, y, needs, create_graph)):
+    if create_graph:
+        contributions = _contributions_as_tensors(g, y, needs)
+    else:
+        contributions = op.pull(g, y._data, node, values, needs)
+    for i, contribution in enumerate(contributions):
         if contribution is None:
             if needs[i]:
                 check_none(op, i)
             continue
         x = inputs[i]
         data = x._data
-        if contribution.__class__ is not data.__class__ or (
-            contribution.shape != data.shape or contribution.dtype != data.dtype
+        kind = contribution.__class__  # a NumPy scalar's says its shape and dtype too
+        if (
+            kind is not data.__class__
+            or kind is ndarray
+            and (contribution.shape != data.shape or contribution.dtype != data.dtype)
         ):
             contribution = _fit(contribution, x, op, i, create_graph)
         total = gradients.get(x)
@@ -131,11 +140,9 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
     return through
 
 
-def _contributions(g: Any, y: Variable, needs: list[bool], create_graph: bool) -> Sequence[Any]:
-    """Return the contribution of y to each input of its op: by VJPs on arrays, or on tensors."""
+def _contributions_as_tensors(g: Any, y: Variable, needs: list[bool]) -> Sequence[Any]:
+    """Return the contribution of y to each input of its op, as tensors with graphs."""
     node = y._node
-    if not create_graph:
-        return node.op.pull(g, y._data, node, [array_of(x) for x in node.inputs], needs)
     op = node.op.stands_for
     if op.reference is None:
         if op.saves:

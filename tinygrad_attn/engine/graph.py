@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 next_number = count(1).__next__
@@ -88,6 +89,9 @@ def array_of(x: Any) -> Any:
     return x._data if isinstance(x, Variable) else x
 
 
+_number = attrgetter("_node.number")
+
+
 def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Variable]:
     """Return every computed tensor that the roots depend on, roots included, oldest first.
 
@@ -106,5 +110,5 @@ def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Va
             if isinstance(x, Variable) and x not in seen:
                 seen.add(x)
                 pending.append(x)
-    found.sort(key=lambda t: t._node.number)
+    found.sort(key=_number)
     return found

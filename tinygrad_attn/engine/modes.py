@@ -16,10 +16,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 class Context(threading.local):
     """The settings of the current thread."""
 
-    recording = True  # False inside no_grad()
-    plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
-    scope: Any = None  # the module call that is running
-    watchers: tuple[Any, ...] = ()
+    def __init__(self) -> None:
+        self.recording = True  # False inside no_grad()
+        self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
+        self.scope: Any = None  # the module call that is running
+        self.watchers: tuple[Any, ...] = ()
 
 
 context = Context()

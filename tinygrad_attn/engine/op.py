@@ -124,7 +124,8 @@ class Op:
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
         """Compute forward(*inputs, **settings): a tensor if one of the inputs is a tensor."""
-        if self.kernel is not None and not context.plain:
+        here = context.__dict__  # one access to the thread's settings in place of four
+        if self.kernel is not None and not here["plain"]:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
                 return y
@@ -132,14 +133,22 @@ class Op:
             inputs, settings = self._bind(inputs, settings)
         elif self.has_settings:
             settings = self.defaults
-        arrays, any_tensor, any_tracked, any_array = [], False, False, False
+        arrays, kept = [], []  # kept: tensors where a gradient is wanted, plain values elsewhere
+        any_tensor = any_tracked = any_array = False
         for x in inputs:
             if isinstance(x, Variable):
-                any_tensor, any_tracked = True, any_tracked or x._tracked
+                any_tensor = True
+                arrays.append(x._data)
+                if x._tracked:
+                    any_tracked = True
+                    kept.append(x)
+                    continue
                 x = x._data
-            elif x.__class__ not in NUMBERS:
-                x, any_array = as_operand(self, x, inputs), True
-            arrays.append(x)
+            else:
+                if x.__class__ not in NUMBERS:
+                    x, any_array = as_operand(self, x, inputs), True
+                arrays.append(x)
+            kept.append(x)
         try:
             y = self.forward(*arrays, **settings)
         except Exception as error:
@@ -153,24 +162,14 @@ class Op:
             y = as_output(self, y)
         node = None
         # Only floating-point numbers have derivatives.
-        if any_tracked and context.recording and y.dtype.kind == "f":
-            node = self._make_node(inputs, arrays, settings, saved, any_array)
+        if any_tracked and here["recording"] and y.dtype.kind == "f":
+            node = Node(self, tuple(kept), settings, saved, here["scope"])
+            if any_array or inplace.known:
+                inplace.protect(node, self.stands_for.reads)
         output = tensor_of(y, node)
-        for watcher in context.watchers:
+        for watcher in here["watchers"]:
             watcher.computed(self, inputs, settings, output)
         return output
-
-    def _make_node(
-        self, inputs: tuple, arrays: list, settings: dict, saved: Any, any_array: bool
-    ) -> Node:
-        """Return the node of a call: it keeps tensors for the tracked inputs, else plain values."""
-        kept = tuple(
-            [x if isinstance(x, Variable) and x._tracked else a for x, a in zip(inputs, arrays)]
-        )
-        node = Node(self, kept, settings, saved, context.scope)
-        if any_array or inplace.known:
-            inplace.protect(node, self.stands_for.reads)
-        return node
 
     def _pair(self, y: Any) -> tuple[Any, Any]:
         """Return (y, saved) as it is, or raise TypeError if it is anything else."""
@@ -204,10 +203,12 @@ class Op:
                     f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
                     f"{self.__name__}.vjp(...) with one for each, or detach() its output."
                 )
-            return [
-                vjp(g, y, *inputs, **node.settings) if need and vjp is not None else None
-                for vjp, need in zip(self.vjps, needs)
-            ]
+            settings = node.settings
+            contributions = []
+            for vjp, need in zip(self.vjps, needs):
+                needed = need and vjp is not None
+                contributions.append(vjp(g, y, *inputs, **settings) if needed else None)
+            return contributions
         extra: dict[str, Any] = {"saved": node.saved} if self.saves else {}
         if self.asks_needs:
             extra["needs"] = tuple(needs)
