@@ -661,7 +661,7 @@ def test_writes_in_place_follow_numpy():
         row += 1.0
         return a * 2
 
-    with pytest.raises(TypeError, match="changed in place"):
+    with pytest.raises(TypeError, match="or change an array through a view of it"):
         ta.source(through_a_view, array, backward=False)
 
 
@@ -719,7 +719,7 @@ def test_a_tensors_array_is_not_changed_in_place():
         array += 1
         return np.sum(y * y)
 
-    with pytest.raises(TypeError, match="a Tensor's array, .* in place"):
+    with pytest.raises(TypeError, match="a Tensor's array, in place"):
         ta.source(f, SRC[0])
 
     def later(x):

@@ -1,158 +1,168 @@
 """Rewrite rules, written in the language that a program is printed in: `x + -y -> x - y`.
 
-A rule is `pattern -> replacement`, or `pattern -> replacement  if conditions`. In a pattern
+A rule is `pattern -> replacement`, or `pattern -> replacement  if condition`. In a pattern
     a lower-case letter matches any operand, and `m` and `n` single numbers only;
     a letter that stands twice matches the same expression, or the same number;
     `**s` matches the keyword arguments of a method or of `np.f(...)`;
     `x.T` is the transpose of matrices, whatever the number of axes.
-Conditions are functions of letters and of parts of the pattern, such as `u / r`; `here` is the
-expression that matches the whole pattern. A part that is not in the pattern is looked up in the
-listing: None where it was not computed.
+In a condition `here` is the expression that matches the pattern. What is made of letters, such as
+`u / r`, is the expression of that form in the listing, or None.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from typing import Any
+from string import ascii_lowercase
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .ir import Expression, Listing, fraction, is_, key_of, number_in
 
-SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.USub: "-"}
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "matmul": "@", "eq": "=="}
 UFUNCS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul}
 
 
-class Pattern:
-    """A pattern, or a part of one: a letter, a number, or a kind and name with operands."""
+class Term:
+    """An operand in a rule: what Python computes with terms is made by `make`."""
 
-    def __init__(self, tree: Any) -> None:
-        self.text = ast.unparse(tree)
-        self.letter = tree.id if isinstance(tree, ast.Name) else ""
-        self.number: Any = None
-        self.head = ("", "")
-        self.keywords = isinstance(tree, ast.Call) and bool(tree.keywords)
-        operands: list[Any] = []
-        f: Any = getattr(tree, "func", None)
-        if isinstance(tree, ast.Constant):
-            self.number = tree.value
-        elif isinstance(tree, ast.UnaryOp) and isinstance(tree.operand, ast.Constant):
-            self.number = ast.literal_eval(tree)
-        elif isinstance(tree, ast.UnaryOp):
-            self.head, operands = ("operator", SIGNS[type(tree.op)]), [tree.operand]
-        elif isinstance(tree, ast.BinOp):
-            self.head, operands = ("operator", SIGNS[type(tree.op)]), [tree.left, tree.right]
-        elif isinstance(tree, ast.Compare):
-            self.head, operands = ("operator", "=="), [tree.left, *tree.comparators]
-        elif isinstance(tree, ast.Attribute):
-            self.head, operands = ("attribute", tree.attr), [tree.value]
-        elif isinstance(tree, ast.Call) and ast.unparse(f).startswith("np."):
-            self.head, operands = ("call", f.attr), tree.args
-        elif isinstance(tree, ast.Call) and isinstance(f, ast.Attribute):
-            self.head, operands = ("method", f.attr), [f.value, *tree.args]
-        elif isinstance(tree, ast.Call):  # a condition
-            self.head, operands = ("condition", f.id), tree.args
-        self.operands = [Pattern(part) for part in operands]
+    def __init__(self, operand: Any, make: Callable[..., Any]) -> None:
+        self.operand, self.make = operand, make
 
-    def matches(self, e: Any, found: dict[str, Any]) -> bool:
-        """Whether e has this form; what the parts match is added to `found`."""
-        if self.number is not None:
-            return number_in(e) is not None and bool(number_in(e) == self.number)
-        if self.letter:
-            if self.letter in "mn" and number_in(e) is None:
-                return False
-            before = found.setdefault(self.letter, e)
-            return before is e or number_in(e) is not None and number_in(e) == number_in(before)
-        if not is_(e, *self.head) or len(e.args) != len(self.operands):
-            return False
-        settings = found.setdefault("s", e.settings) if self.keywords else {}
-        found[self.text] = e
-        pairs = zip(self.operands, e.args, strict=True)
-        return settings == e.settings and all(p.matches(a, found) for p, a in pairs)
+    def made(self, kind: str, name: str, *args: Any, **settings: Any) -> Term:
+        """The term for an expression of terms and numbers."""
+        return Term(self.make(kind, name, args, settings), self.make)
 
-    def known(self, listing: Listing, found: dict[str, Any]) -> Any:
-        """What this has matched, else what is known in the listing, else None."""
-        if self.text in found:
-            return found[self.text]
-        args = key_of(tuple(p.known(listing, found) for p in self.operands))
-        return listing.known.get((*self.head, args, key_of(())))
+    def __neg__(self) -> Term:
+        return self.made("operator", "-", self)
 
-    def built(self, listing: Rewriting, found: dict[str, Any]) -> Any:
-        """The expression of this form, made of what was matched."""
-        dtype = found["here"].dtype
-        if self.letter:
-            return found[self.letter]
-        if self.number is not None:
-            return listing.number_of(self.number, dtype)
-        (kind, name), args = self.head, [p.built(listing, found) for p in self.operands]
-        if kind == "operator" and len(args) == 1:
-            return listing.minus(*args)
-        if kind == "operator" and all(number_in(a) is not None for a in args):
-            return listing.number_of(arithmetic(name, *args), dtype)
-        if kind == "operator":
-            return listing.op(name, *args)
-        if kind == "attribute":
-            return listing.make(kind, name, args, {}, args[0].value.mT)
-        make = listing.call if kind == "call" else listing.method
-        return make(name, *args, **(found["s"] if self.keywords else {}))
+    def __rmul__(self, number: Any) -> Term:
+        return self.made("operator", "*", number, self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "T":
+            return self.made("attribute", "T", self)
+        kind, first = ("call", ()) if self.operand is np else ("method", (self,))
+        return lambda *args, **settings: self.made(kind, name, *first, *args, **settings)
 
 
-class Rule:
+for _name, _sign in SIGNS.items():
+    setattr(Term, f"__{_name}__", lambda a, b, sign=_sign: a.made("operator", sign, a, b))
+
+
+def terms(operands: dict[str, Any], make: Callable[..., Any]) -> dict[str, Any]:
+    """The names in a rule."""
+    names = {k: v if k == "s" else Term(v, make) for k, v in operands.items()}
+    return {**names, "np": Term(np, make)}
+
+
+def operand_of(a: Any) -> Any:
+    """The operand in a term; anything else unchanged."""
+    return a.operand if isinstance(a, Term) else a
+
+
+class Rule(NamedTuple):
     """One line of a table."""
 
-    def __init__(self, line: str, conditions: dict[str, Callable[..., Any]]) -> None:
-        rule, _, condition = line.partition(" if ")
-        self.pattern, self.replacement = (
-            Pattern(ast.parse(side.strip(), mode="eval").body) for side in rule.split("->")
-        )
-        self.conditions = []
-        for text in condition.split(" and ") if condition else []:
-            tree: Any = ast.parse(text.strip().removeprefix("not "), mode="eval").body
-            wanted = not text.strip().startswith("not ")
-            self.conditions.append((conditions[tree.func.id], Pattern(tree).operands, wanted))
-
-    def apply(self, listing: Rewriting, e: Expression) -> Expression | None:
-        """The replacement of e; None where the rule does not fit."""
-        found: dict[str, Any] = {"here": e}
-        if not self.pattern.matches(e, found):
-            return None
-        for condition, parts, wanted in self.conditions:
-            if bool(condition(*(p.known(listing, found) for p in parts))) != wanted:
-                return None
-        result: Expression = self.replacement.built(listing, found)
-        return result
+    pattern: Expression  # of letters, as texts, and numbers
+    replacement: Any  # code, and so is the condition
+    condition: Any
+    functions: dict[str, Callable[..., bool]]  # that the condition calls
 
 
-Rules = dict[tuple[str, str], list[Rule]]
-
-
-def table(text: str, *conditions: Callable[..., Any]) -> Rules:
+def table(text: str, **functions: Callable[..., Any]) -> dict[tuple[str, str], list[Rule]]:
     """The rules in these lines, by the kind and name of what they match."""
-    found: Rules = {}
+    unwrapped = {
+        name: lambda *args, f=f: f(*map(operand_of, args)) for name, f in functions.items()
+    }
+    letters = terms({k: k for k in ascii_lowercase} | {"s": {"**": None}}, part_of_pattern)
+    found: dict[tuple[str, str], list[Rule]] = {}
     for line in text.strip().splitlines():
-        rule = Rule(line, {f.__name__: f for f in conditions})
-        found.setdefault(rule.pattern.head, []).append(rule)
+        rule, _, condition = line.partition(" if ")
+        pattern, replacement = (compile(side.strip(), line, "eval") for side in rule.split("->"))
+        code = compile(condition.strip() or "True", line, "eval")
+        e = eval(pattern, letters).operand
+        found.setdefault((e.kind, e.name), []).append(Rule(e, replacement, code, unwrapped))
     return found
 
 
-class Rewriting(Listing):
-    """A listing whose `make` applies the rules of a table to what it is given."""
+def part_of_pattern(kind: str, name: str, args: Any, settings: Any) -> Expression:
+    """An expression of letters and numbers."""
+    return Expression(-1, kind, name, tuple(map(operand_of, args)), settings, None)
 
-    rules: Rules = {}
+
+def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
+    """Whether e has the form p; what the letters match is added to `found`."""
+    if isinstance(p, Expression):
+        if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
+            return False
+        settings = found.setdefault("s", e.settings) if p.settings else {}
+        pairs = zip(p.args, e.args, strict=True)
+        return settings == e.settings and all(matches(q, a, found) for q, a in pairs)
+    n = number_in(e)
+    if isinstance(p, str):
+        if p in "mn" and n is None:
+            return False
+        before = found.setdefault(p, e)
+        return before is e or n is not None and n == number_in(before)
+    return n is not None and bool(n == p)
+
+
+class Rewriting(Listing):
+    """A listing whose `make` applies the rules of a table."""
+
+    rules: dict[tuple[str, str], list[Rule]] = {}
 
     def make(
         self, kind: str, name: Any, args: Any, settings: dict[str, Any], value: Any
     ) -> Expression:
         """The expression, or what the first rule that fits puts in its place."""
-        if (kind, name) in self.rules:
-            e = Expression(-1, kind, name, tuple(args), settings, value)
-            e.phase = self.phase
-            for rule in self.rules[kind, name]:
-                found = rule.apply(self, e)
-                if found is not None:
-                    return found
-        return super().make(kind, name, args, settings, value)
+        e = Expression(-1, kind, name, tuple(args), settings, value)
+        e.phase = self.phase
+        found = self.shorter(e) or self.ruled(e)
+        return super().make(kind, name, args, settings, value) if found is None else found
+
+    def shorter(self, e: Expression) -> Expression | None:
+        """What a subclass puts in the place of e where a rule cannot say it."""
+        return None
+
+    def ruled(self, e: Expression) -> Expression | None:
+        """What the first rule that fits puts in the place of e."""
+        for rule in self.rules.get((e.kind, e.name), ()):
+            found: dict[str, Any] = {}
+            if matches(rule.pattern, e, found):
+                names = terms(found | {"here": e}, self.known_form)
+                if eval(rule.condition, rule.functions | names):
+                    build = lambda *form: self.built(e.dtype, *form)
+                    made: Expression = operand_of(eval(rule.replacement, terms(found, build)))
+                    return made
+        return None
+
+    def known_form(self, kind: str, name: str, args: Any, settings: Any) -> Any:
+        """The expression of this form that was made already, or None."""
+        args = key_of(tuple(map(operand_of, args)))
+        return self.known.get((kind, name, args, key_of(tuple(sorted(settings.items())))))
+
+    def built(self, dtype: np.dtype, kind: str, name: str, args: Any, settings: Any) -> Any:
+        """The expression of terms and of numbers, which get this dtype."""
+        args = [a.operand if isinstance(a, Term) else self.number_of(a, dtype) for a in args]
+        if kind == "operator" and len(args) == 2 and None not in map(number_in, args):
+            return self.number_of(arithmetic(name, *args), dtype)
+        return self.of(kind, name, *args, **settings)
+
+    def of(self, kind: str, name: str, *args: Any, **settings: Any) -> Expression:
+        """The expression of these operands, with its value."""
+        x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
+        with np.errstate(all="ignore"):
+            if kind == "operator":
+                value = UFUNCS[name](x, *rest) if rest else -x
+            elif kind == "attribute":
+                value = x.mT
+            elif kind == "call":
+                value = getattr(np, name)(x, *rest, **settings)
+            else:
+                value = getattr(x, name)(*rest, **settings)
+        return self.make(kind, name, args, settings, value)
 
     def number_of(self, n: Any, dtype: np.dtype) -> Expression:
         """A number of this dtype, written as a reader would: whole, a quotient, or as it is."""
@@ -166,26 +176,6 @@ class Rewriting(Listing):
             text = repr(float(f)) if short else f"{f.numerator} / {f.denominator}"
         return self.number(text, dtype.type(float(n)))
 
-    def op(self, sign: str, a: Any, b: Any) -> Expression:
-        """a sign b"""
-        with np.errstate(all="ignore"):
-            value = UFUNCS[sign](value_of(a), value_of(b))
-        return self.make("operator", sign, (a, b), {}, value)
-
-    def minus(self, a: Any) -> Expression:
-        """-a"""
-        return self.make("operator", "-", (a,), {}, -a.value)
-
-    def method(self, name: str, x: Expression, *args: Any, **settings: Any) -> Expression:
-        """x.name(*args)"""
-        value = getattr(x.value, name)(*args, **settings)
-        return self.make("method", name, (x, *args), settings, value)
-
-    def call(self, name: str, *args: Any, **settings: Any) -> Expression:
-        """np.name(*args)"""
-        value = getattr(np, name)(*map(value_of, args), **settings)
-        return self.make("call", name, args, settings, value)
-
 
 def arithmetic(sign: str, a: Any, b: Any) -> Any:
     """a sign b for two numbers, exact where both are fractions."""
@@ -194,8 +184,3 @@ def arithmetic(sign: str, a: Any, b: Any) -> Any:
     if x is None or y is None:
         x, y = float(number_in(a)), float(number_in(b))
     return x * y if sign == "*" else x / y
-
-
-def value_of(a: Any) -> Any:
-    """The value of an operand."""
-    return a.value if isinstance(a, Expression) else a

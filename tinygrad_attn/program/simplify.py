@@ -6,12 +6,12 @@ numbers multiplied one after the other.
 
 from __future__ import annotations
 
-from functools import partialmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .ir import BACKWARD, Expression, fraction, inside, is_, number_in, reached, rewrite
+from .ir import BACKWARD, Expression, fraction, is_, number_in, reached, rewrite
 from .rules import Rewriting, table
 
 PASSES = 3
@@ -60,6 +60,8 @@ x @ -y -> -(x @ y)
 x.T.T -> x
 (-x).T -> -x.T
 (x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
+x.copy() -> x
+(-x).astype(z) -> -x.astype(z)                    if narrows(x, z)
 (-x).sum(**s) -> -x.sum(**s)
 (-x).mean(**s) -> -x.mean(**s)
 (u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y) and fits(r, here, s)
@@ -67,8 +69,15 @@ x.T.T -> x
 (u / r * y).mean(**s) -> (u * y).mean(**s) / r    if rows(u / r, u / r * y) and fits(r, here, s)
 (y * (u / r)).mean(**s) -> (u * y).mean(**s) / r  if rows(u / r, y * (u / r)) and fits(r, here, s)
 np.count_nonzero(b) == n -> b.all()               if boolean(b) and size(b, n)
+np.broadcast_to(x, z) -> x                        if like(x, here)
+np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
+np.broadcast_to(np.broadcast_to(x, y), z) -> np.broadcast_to(x, z)
+np.where(c, x, y) -> x                            if all(c) and like(x, here)
+np.where(c, x, y) -> y                            if nothing(c) and like(y, here)
 np.where(c, n, -x) -> -np.where(c, n, x)          if zero(n)
 np.where(c, -x, n) -> -np.where(c, x, n)          if zero(n)
+np.where(c, np.broadcast_to(x, z), y) -> np.where(c, x, y)           if span(here, c, x, y)
+np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(here, c, x, y)
 """
 
 
@@ -86,65 +95,14 @@ def simplified(outputs: Any) -> Any:
 # ---- conditions of rules
 
 
-def number(a: Any) -> bool:
-    """A single number."""
-    return number_in(a) is not None
-
-
-def zero(n: Any) -> bool:
-    """The number 0."""
-    return bool(number_in(n) == 0)
-
-
 def exact(m: Any, n: Any) -> bool:
     """Numbers that a reader would write as quotients of whole numbers."""
     return fraction(m) is not None and fraction(n) is not None
 
 
-def foldable(m: Any, n: Any, e: Any) -> bool:
-    """Numbers whose product is as exact as e."""
-    return e.dtype == np.float64 or exact(m, n)
-
-
-def boolean(x: Any) -> bool:
-    """An array of booleans, whose sums are no numbers."""
-    return isinstance(x, Expression) and x.dtype == bool
-
-
-def size(x: Any, n: Any) -> bool:
-    """The number of elements of x."""
-    return bool(number_in(n) == x.value.size)
-
-
-def nothing(a: Any) -> bool:
-    """Booleans of which none is true."""
-    return is_(a, "constant") and a.dtype == bool and not a.value.any()
-
-
 def like(x: Any, e: Any) -> bool:
     """An expression of the shape and dtype of e."""
     return isinstance(x, Expression) and x.shape == e.shape and x.dtype == e.dtype
-
-
-def backward(e: Any) -> bool:
-    """A value of the backward pass."""
-    return bool(e.phase == BACKWARD)
-
-
-def forward(e: Any, like: Any) -> bool:
-    """A value that the forward pass has computed, of the dtype of another."""
-    return e is not None and e.phase != BACKWARD and e.dtype == like.dtype
-
-
-def turns(product: Any, e: Any) -> bool:
-    """A product of matrices, not broadcast, which the pass of e has to compute anyway."""
-    x, y = product.args
-    return bool(product.phase == e.phase and x.ndim == y.ndim == e.ndim)
-
-
-def keeps(settings: dict[str, Any]) -> bool:
-    """A reduction that keeps its axes."""
-    return bool(settings.get("keepdims"))
 
 
 def counts(total: Any, n: Any) -> bool:
@@ -158,219 +116,184 @@ def rows(quotient: Any, e: Any) -> bool:
     u, r = quotient.args
     whole = isinstance(u, Expression) and u.dtype == e.dtype and u.value.size == e.value.size
     by_row = isinstance(r, Expression) and r.ndim == e.ndim and r.value.size < e.value.size
-    return backward(quotient) and whole and by_row
+    return quotient.phase == BACKWARD and whole and by_row
 
 
-def fits(r: Any, total: Any, settings: dict[str, Any]) -> bool:
-    """One number r for each of these sums, which have no settings but their axes."""
-    return r.shape == total.shape and settings.keys() <= {"axis", "keepdims"}
+def turns(product: Any, e: Any) -> bool:
+    """A product of matrices, not broadcast, which the pass of e has to compute anyway."""
+    x, y = product.args
+    return bool(product.phase == e.phase and x.ndim == y.ndim == e.ndim)
 
 
-CONDITIONS = (
-    *(number, zero, exact, foldable, boolean, size, nothing, like, backward, forward),
-    *(turns, keeps, counts, rows, fits),
-)
+def span(e: Any, *args: Any) -> bool:
+    """Operands that are broadcast to the shape of e."""
+    return np.broadcast_shapes(*map(np.shape, args)) == e.shape
+
+
+CONDITIONS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (exact, like, counts, rows, turns, span)
+} | {
+    "number": lambda x: number_in(x) is not None,
+    "zero": lambda n: number_in(n) == 0,
+    "foldable": lambda m, n, e: e.dtype == np.float64 or exact(m, n),
+    "boolean": lambda x: isinstance(x, Expression) and x.dtype == bool,
+    "size": lambda x, n: number_in(n) == x.value.size,
+    "nothing": lambda c: is_(c, "constant") and c.dtype == bool and not c.value.any(),
+    "all": lambda c: is_(c, "constant") and c.value.all(),
+    "backward": lambda e: e.phase == BACKWARD,
+    "forward": lambda e, here: e is not None and e.phase != BACKWARD and e.dtype == here.dtype,
+    "keeps": lambda settings: settings.get("keepdims"),
+    "fits": lambda r, e, settings: r.shape == e.shape and settings.keys() <= {"axis", "keepdims"},
+    "narrows": lambda x, dtype: x.dtype == np.float64 and dtype == np.float32,
+}
 
 
 # ---- what rules cannot say
 
 
 class Simplifier(Rewriting):
-    """A listing that makes the simplest expression for each value.
+    """A listing that makes the simplest expression for each value."""
 
-    The methods `kind_name` handle what a rule cannot say: constants, axes and shapes.
-    """
+    rules = table(RULES, **CONDITIONS)
 
-    rules = table(RULES, *CONDITIONS)
+    def shorter(self, e: Expression) -> Expression | None:
+        """The result of constants, and what depends on axes and shapes."""
+        if all(x.kind in ("constant", "number") for x in e.operands):
+            found = self.folded(e)
+            if found is not None:
+                return found
+        if e.kind == "operator" and len(e.args) == 2 and e.name in "+-*/":
+            found = self.unrepeated(e)
+            return self.collected(e) if found is None and e.name == "+" else found
+        if e.kind == "method":
+            rule = self.reduced if e.name in REDUCTIONS else getattr(self, e.name, None)
+            return rule(e) if e.name in METHODS and rule is not None else None
+        return None
 
-    def make(
-        self, kind: str, name: Any, args: Any, settings: dict[str, Any], value: Any
-    ) -> Expression:
-        """The simplest expression for this."""
-        args = tuple(args)
-        found = self.folded(kind, args, settings, value)
-        if found is None and kind == "operator" and len(args) == 2 and name in "+-*/":
-            found = self.unrepeated(name, args, value)
-        if found is None:
-            rule = getattr(self, "operator_plus" if name == "+" else f"{kind}_{name}", None)
-            found = rule(args, settings, value) if rule is not None else None
-        return super().make(kind, name, args, settings, value) if found is None else found
+    def again(self, e: Expression, *args: Any, **settings: Any) -> Expression:
+        """The method e of other arguments, which has the same value."""
+        return self.make(e.kind, e.name, args, settings, e.value)
 
-    # ---- constants
-
-    def folded(self, kind: str, args: Any, settings: Any, value: Any) -> Any:
-        """The result of constants alone, where it is one number again and again."""
-        operands = list(inside((args, settings)))
-        known = all(x.kind in ("constant", "number") for x in operands)
-        if not known or isinstance(value, (tuple, list)) or kind in ("update", "check"):
+    def folded(self, e: Expression) -> Expression | None:
+        """A constant, where it is one number again and again."""
+        if isinstance(e.value, (tuple, list)) or e.kind in ("update", "check"):
             return None
-        if np.ndim(value) == 0 and value.dtype.kind in "fiu":
-            return None if fraction(value) is None else self.number_of(value, value.dtype)
-        return self.constant(np.asarray(value)) if repeats(value) else None
+        if e.ndim == 0 and e.dtype.kind in "fiu":
+            return None if fraction(e.value) is None else self.number_of(e.value, e.dtype)
+        return self.constant(np.asarray(e.value)) if repeats(e.value) else None
 
-    def unrepeated(self, sign: str, args: Any, value: Any) -> Any:
+    def unrepeated(self, e: Expression) -> Expression | None:
         """The operator without the repetition that broadcasting does by itself."""
-        a, b = args
-        for i, (x, other) in enumerate(((a, b), (b, a))):
+        for i in (0, 1):
+            x, other = e.args[i], e.args[1 - i]
             small: Any = None
-            if is_(x, "call", "broadcast_to"):
-                if np.broadcast_shapes(x.args[0].shape, np.shape(other)) == value.shape:
-                    small = x.args[0]
-            elif uniform(x) and np.shape(other) == value.shape and x.dtype == value.dtype:
+            if is_(x, "call", "broadcast_to") and span(e, x.args[0], other):
+                small = x.args[0]
+            elif uniform(x) and np.shape(other) == e.shape and x.dtype == e.dtype:
                 n = x.value.flat[0]
                 small = None if fraction(n) is None else self.number_of(n, x.dtype)
             if small is not None:
-                pair = (small, b) if i == 0 else (a, small)
-                return self.make("operator", sign, pair, {}, value)
+                return self.again(e, *((small, other) if i == 0 else (other, small)))
         return None
 
-    def call_where(self, args: Any, settings: Any, value: Any) -> Any:
-        """np.where(condition, a, b)"""
-        if len(args) != 3:
-            return None
-        condition, *pair = args
-        if uniform(condition):
-            chosen = pair[0] if condition.value.flat[0] else pair[1]
-            if like(chosen, value):
-                return chosen
-        for i, (x, other) in enumerate((pair, pair[::-1])):
-            if is_(x, "call", "broadcast_to"):
-                shapes = [np.shape(v) for v in (condition, x.args[0], other)]
-                if np.broadcast_shapes(*shapes) == value.shape:
-                    pair[i] = x.args[0]
-                    return self.make("call", "where", (condition, *pair), {}, value)
-        return None
-
-    def operator_plus(self, args: Any, settings: Any, value: Any) -> Any:
+    def collected(self, e: Expression) -> Expression | None:
         """Gradients of x[0], x[1], ... or of x[:8], x[8:], ..., put into zeros and added up: one
         np.stack or np.concatenate.
         """
-        places = [put_in_zeros(t) for t in terms_of(args)]
-        if None in places or not value.ndim:
+        places = [put_in_zeros(t) for t in terms_of(e)]
+        if None in places or not e.ndim:
             return None
-        rows = [(range(len(value))[i], x) for i, x in places]  # type: ignore[misc]
-        whole = all(isinstance(i, int) for i, _ in rows)
-        rows.sort(key=lambda row: row[0] if whole else row[0].start)
-        parts = [x for _, x in rows]
-        if not all(isinstance(x, Expression) and x.dtype == value.dtype for x in parts):
+        found = [(range(len(e.value))[i], x) for i, x in places]  # type: ignore[misc]
+        single = all(isinstance(i, int) for i, _ in found)
+        if not single and any(isinstance(i, int) for i, _ in found):
             return None
-        if whole and [i for i, _ in rows] == list(range(len(value))):
-            if all(x.shape == value.shape[1:] for x in parts):
-                return self.make("call", "stack", (parts,), {"axis": 0}, value)
-        elif not any(isinstance(i, int) for i, _ in rows):
-            covered = [k for i, _ in rows for k in i]
-            fits = all(x.shape == (len(i), *value.shape[1:]) for i, x in rows)
-            if fits and covered == list(range(len(value))):
-                return self.make("call", "concatenate", (parts,), {}, value)
-        return None
+        found.sort(key=lambda place: place[0] if single else place[0].start)
+        covered = [k for i, _ in found for k in ([i] if single else i)]
+        parts = [x for _, x in found]
+        for i, x in found:
+            shape = e.shape[1:] if single else (len(i), *e.shape[1:])
+            if not isinstance(x, Expression) or (x.shape, x.dtype) != (shape, e.dtype):
+                return None
+        if covered != list(range(len(e.value))):
+            return None
+        if single:
+            return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
+        return self.make("call", "concatenate", (parts,), {}, e.value)
 
-    # ---- shapes
-
-    def method_swapaxes(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.swapaxes(a, b)"""
-        x, *axes = args
-        n = value.ndim
+    def swapaxes(self, e: Expression) -> Expression | None:
+        """x.swapaxes(a, b), positive and in order; x.T for the last two."""
+        x, *axes = e.args
+        n = e.ndim
         pair = sorted(a % n for a in axes)
         if pair[0] == pair[1]:
             return x
         if pair == [n - 2, n - 1]:
-            return self.make("attribute", "T", (x,), {}, value)
+            return self.make("attribute", "T", (x,), {}, e.value)
         if is_(x, "method", "swapaxes") and sorted(a % n for a in x.args[1:]) == pair:
             return x.args[0]
-        return self.make("method", "swapaxes", (x, *pair), {}, value) if pair != axes else None
+        return self.again(e, x, *pair) if pair != axes else None
 
-    def method_transpose(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.transpose(axes)"""
-        x, *axes = args
+    def transpose(self, e: Expression) -> Expression | None:
+        """x.transpose(axes), also of a stack or of another transpose."""
+        x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
         if not moved:
             return x
         if is_(x, "call", "stack") and x.settings.get("axis", 0) == 0 and axes[0] != 0:
             rest = [a - 1 for a in axes if a != 0]
-            parts = [self.method("transpose", part, *rest) for part in x.args[0]]
-            return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, value)
+            parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
+            return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, e.value)
         if len(moved) == 2:
-            return self.make("method", "swapaxes", (x, *moved), {}, value)
+            return self.make("method", "swapaxes", (x, *moved), {}, e.value)
         if is_(x, "method", "transpose"):
-            both = [x.args[1:][a] for a in axes]
-            return self.make("method", "transpose", (x.args[0], *both), {}, value)
+            return self.again(e, x.args[0], *(x.args[1:][a] for a in axes))
         return None
 
-    def method_reshape(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.reshape(shape)"""
-        x = args[0]
-        if np.shape(x) == value.shape:
+    def reshape(self, e: Expression) -> Expression | None:
+        """x.reshape(shape), also of another one, or of a sum that keeps its axes."""
+        x, *shape = e.args
+        if x.shape == e.shape:
             return x
         if is_(x, "method", "reshape") and x.hint is None:
-            return self.make("method", "reshape", (x.args[0], *args[1:]), {}, value)
+            return self.again(e, x.args[0], *shape)
         if is_(x, "method", "sum"):
             rest = {k: v for k, v in x.settings.items() if k != "keepdims"}
-            if x.args[0].value.sum(axis=rest.get("axis")).shape == value.shape:
-                return self.make("method", "sum", x.args, rest, value)
+            if x.args[0].value.sum(axis=rest.get("axis")).shape == e.shape:
+                return self.make("method", "sum", x.args, rest, e.value)
         return None
 
-    def method_copy(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.copy(): nothing is changed in place but what is made for it."""
-        return args[0]
+    def reduced(self, e: Expression) -> Expression | None:
+        """A reduction with its axes as a reader writes them: -1 for the last, nothing for all, and
+        without a dtype that changes nothing.
+        """
+        x, settings = e.args[0], dict(e.settings)
+        axis = settings.pop("axis", None)
+        if isinstance(axis, tuple) and len(axis) == 1:
+            axis = axis[0]
+        if isinstance(axis, tuple) and len(set(axis)) == x.ndim and not settings.get("keepdims"):
+            axis = None
+        if x.ndim > 1 and axis == x.ndim - 1:
+            axis = -1
+        if "dtype" in settings and np.dtype(settings["dtype"]) == x.dtype:
+            settings.pop("dtype")
+        settings = settings if axis is None else {"axis": axis, **settings}
+        if settings != e.settings:
+            return self.again(e, *e.args, **settings)
+        whole = not settings and is_(x, "method", "reshape") and x.hint is None
+        return self.again(e, x.args[0]) if whole else None
 
-    def call_broadcast_to(self, args: Any, settings: Any, value: Any) -> Any:
-        """np.broadcast_to(x, shape)"""
-        x, *rest = args
-        if np.shape(x) == value.shape:
-            return x
-        if negated(x):
-            return self.minus(self.make("call", "broadcast_to", (x.args[0], *rest), {}, -value))
-        if is_(x, "call", "broadcast_to"):
-            return self.make("call", "broadcast_to", (x.args[0], *rest), {}, value)
-        return None
-
-    # ---- reductions
-
-    def reduced(self, name: str, args: Any, settings: Any, value: Any) -> Any:
-        """A reduction, with its axes as a reader would write them."""
-        x = args[0]
-        plain = plain_settings(x, settings)
-        if plain != settings:
-            return self.make("method", name, args, plain, value)
-        if not settings and is_(x, "method", "reshape") and x.hint is None:
-            return self.make("method", name, x.args[:1], {}, value)
-        return None
-
-    method_sum, method_mean = partialmethod(reduced, "sum"), partialmethod(reduced, "mean")
-    method_max, method_min = partialmethod(reduced, "max"), partialmethod(reduced, "min")
-
-    def method_astype(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.astype(dtype)"""
-        x, dtype = args
-        if x.dtype != np.float64 or dtype != np.float32:
-            return None
-        if negated(x):
-            return self.minus(self.make("method", "astype", (x.args[0], dtype), {}, -value))
-        if is_(x, "method", "sum") and x.args[0].dtype == np.float32:
-            if x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
+    def astype(self, e: Expression) -> Expression | None:
+        """A sum of few float32 numbers in float64, rounded: a sum in float32."""
+        x, dtype = e.args
+        if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
+            if dtype == np.float32 and x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
                 rest = {k: v for k, v in x.settings.items() if k != "dtype"}
-                return self.make("method", "sum", x.args, rest, value)
+                return self.make("method", "sum", x.args, rest, e.value)
         return None
 
 
-def plain_settings(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a reduction: -1 for the last axis, nothing for all, no dtype of x's own."""
-    found = dict(settings)
-    axis = found.pop("axis", None)
-    if isinstance(axis, tuple) and len(axis) == 1:
-        axis = axis[0]
-    if isinstance(axis, tuple) and len(set(axis)) == x.ndim and not settings.get("keepdims"):
-        axis = None
-    if x.ndim > 1 and axis == x.ndim - 1:
-        axis = -1
-    if "dtype" in found and np.dtype(found["dtype"]) == x.dtype:
-        found.pop("dtype")
-    return found if axis is None else {"axis": axis, **found}
-
-
-def negated(a: Any) -> bool:
-    """Whether this is -x."""
-    return is_(a, "operator", "-") and len(a.args) == 1
+REDUCTIONS = ("sum", "mean", "max", "min")
+METHODS = (*REDUCTIONS, "swapaxes", "transpose", "reshape", "astype")
 
 
 def uniform(a: Any) -> bool:
@@ -384,10 +307,8 @@ def repeats(array: Any) -> bool:
 
 
 def terms_of(e: Any) -> list[Any]:
-    """The terms of a sum, also given as its operands."""
-    if isinstance(e, tuple):
-        return [term for x in e for term in terms_of(x)]
-    return terms_of(e.args) if is_(e, "operator", "+") else [e]
+    """The terms of a sum."""
+    return [t for x in e.args for t in terms_of(x)] if is_(e, "operator", "+") else [e]
 
 
 def put_in_zeros(e: Any) -> tuple[Any, Any] | None:

@@ -176,10 +176,10 @@ def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
     alike = all(same(slopes[found.originals[n]], g, size) for n, g in expected.items())
     if not (alike and same(value, plain_value, near)):
         raise TypeError(
-            "ta.source: the function returns another value when it is called again, so a program "
-            "would be right only once. Does it draw random numbers, or keep something between "
-            "calls (a cache, a counter)? Pass what changes as an argument, and return what it "
-            "becomes."
+            "ta.source: the function returns another value when it is called again than it gave "
+            "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
+            "or change an array through a view of it? Pass what changes as an argument, and return "
+            "what it becomes."
         )
 
 

@@ -11,8 +11,8 @@ itself reads one, the program checks each time that the answer is the same. Else
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from .ir import Expression, Listing, replaced
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
-FUNCTIONAL = f"{__package__.rpartition('.')[0]}.functional"
 FUNCTIONS = str(Path(PACKAGE, "functional"))
 
 OPERATORS: dict[Any, str] = {
@@ -35,17 +34,16 @@ OPERATORS: dict[Any, str] = {
     **{np.equal: "==", np.not_equal: "!=", np.invert: "~"},
     **{np.bitwise_and: "&", np.bitwise_or: "|", np.bitwise_xor: "^"},
 }
-REDUCTIONS = {np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min"}
-REDUCING = frozenset(("sum", "mean", "max", "min", "prod", "any", "all"))
-METHODS = REDUCING | {"reshape", "transpose", "swapaxes", "copy"}
+REDUCING = {np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min"}
+REDUCTIONS = (*REDUCING.values(), "mean", "any", "all")
+METHODS = (*REDUCTIONS, "reshape", "transpose", "swapaxes", "copy")
 """Functions that are written as methods of arrays."""
+FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = {np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj}
 SHAPED_BY_NUMBERS = (
     "nonzero flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values "
     "extract compress delete trim_zeros union1d intersect1d setdiff1d setxor1d bincount"
 )
-TAKES_SIZES = "broadcast_to repeat tile resize reshape split array_split pad linspace"
-FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 ACCESSORS = "__float__ __int__ __bool__ __index__ __contains__ item tolist"
 """Methods of a Tensor that read numbers for their caller."""
 ONLY_WARN = ("warn_if_counted", "warn_if_upside_down")
@@ -67,13 +65,11 @@ class Writing(Listing):
 
     def refusal(self, what: str, instead: str) -> Exception:
         """A TypeError that quotes the user's line; raised at the end if the function catches it."""
-        frame = reader()[0]
-        while frame.f_code.co_filename.startswith((PACKAGE, NUMPY)) and frame.f_back:
-            frame = frame.f_back
+        theirs = (f for f in frames() if not is_in(f, PACKAGE, NUMPY))
+        frame = next(theirs, sys._getframe())
         line = quoted(frame.f_code.co_filename, frame.f_lineno)
-        error = TypeError(f"ta.source cannot write down {line}, which {what}. {instead}")
-        self.refused.append(error)
-        return error
+        self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
+        return self.refused[-1]
 
     def constant(self, array: Any) -> Expression:
         """A constant array, as it is now."""
@@ -103,58 +99,46 @@ def concrete(a: Any) -> Any:
     return replaced(a, lambda x: x.value if is_symbol(x) else x)
 
 
-def symbols_in(a: Any) -> Iterator[Symbol]:
+def symbols_in(*args: Any) -> Iterator[Symbol]:
     """The symbols in nested tuples, lists and slices."""
-    if is_symbol(a):
-        yield a
-    elif isinstance(a, (tuple, list)):
-        for x in a:
-            yield from symbols_in(x)
-    elif isinstance(a, slice):
-        yield from symbols_in((a.start, a.stop, a.step))
+    for a in args:
+        if is_symbol(a):
+            yield a
+        elif isinstance(a, (tuple, list)):
+            yield from symbols_in(*a)
+        elif isinstance(a, slice):
+            yield from symbols_in(a.start, a.stop, a.step)
 
 
-def reader() -> tuple[Any, bool]:
-    """The frame that reads a number, and whether it is one of the package's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        accessor = file.startswith(PACKAGE) and frame.f_code.co_name in ACCESSORS.split()
-        if not accessor and not file.startswith((HERE, NUMPY)):
-            break
+def frames() -> Iterator[Any]:
+    """The running frames, the innermost first, without those of NumPy and of this subpackage."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not is_in(frame, HERE, NUMPY):
+            yield frame
         frame = frame.f_back
-    return frame, frame.f_code.co_filename.startswith(PACKAGE)
 
 
-def reading_function(frame: Any) -> str:
-    """The name of the function of F that reads a number, else of the function itself."""
-    here, name = frame, frame.f_code.co_name.strip("_")
-    while here is not None and here.f_code.co_filename.startswith(PACKAGE):
-        if is_public(here):
-            return str(here.f_code.co_name)
-        here = here.f_back
-    return "a rule" if name.startswith("<") else str(name)
+def is_in(frame: Any, *folders: str) -> bool:
+    """Whether a frame is of a file in these folders."""
+    return bool(frame.f_code.co_filename.startswith(folders))
 
 
 def is_public(frame: Any) -> bool:
     """Whether a frame is of a function that users find in F."""
-    functional: Any = sys.modules.get(FUNCTIONAL)
-    inside = frame.f_code.co_filename.startswith(FUNCTIONS)
-    return inside and frame.f_code.co_name in getattr(functional, "__all__", ())
+    functional: Any = sys.modules.get(f"{__package__.rpartition('.')[0]}.functional")
+    return is_in(frame, FUNCTIONS) and frame.f_code.co_name in getattr(functional, "__all__", ())
 
 
 class Symbol(NDArrayOperatorsMixin, Symbolic):
     """An array that records how it was computed."""
 
-    __slots__ = (*("expression", "value", "listing", "pending", "views", "part_of", "__weakref__"),)
+    __slots__ = ("expression", "value", "listing", "__weakref__")
     __array_priority__ = 900  # below a Tensor's
 
     def __init__(self, expression: Expression, value: Any, listing: Writing) -> None:
         self.expression, self.value, self.listing = expression, value, listing
         self.lent = False  # set by the engine: the user may have it as a Tensor's array
-        self.pending = False  # a part was changed in place and is to be put back: x[i] += y
-        self.views: list[Any] = []  # weak references to symbols that show this memory
-        self.part_of: Symbol | None = None  # the one whose memory this one shows
         if isinstance(value, np.ndarray):
             value.flags.writeable = False  # of functions that change what they are given
 
@@ -164,14 +148,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # For `isinstance(x, np.ndarray)` in functions that also take numbers and lists.
     __class__ = property(lambda self: np.ndarray)
-    shape = property(lambda self: self.value.shape)
-    dtype = property(lambda self: self.value.dtype)
-    ndim = property(lambda self: self.value.ndim)
-    size = property(lambda self: self.value.size)
-    itemsize = property(lambda self: self.value.itemsize)
-    nbytes = property(lambda self: self.value.nbytes)
-    strides = property(lambda self: self.value.strides)
-    flags = property(lambda self: self.value.flags)
+    shape, dtype, ndim, size, itemsize, nbytes, strides, flags = (
+        property(attrgetter(f"value.{name}"))
+        for name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "flags")
+    )
     base = None
     __hash__ = object.__hash__
 
@@ -187,16 +167,20 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- reading numbers
 
     def _read(self, answer: Any, what: str) -> Any:
-        frame, by_package = reader()
-        if by_package and frame.f_code.co_name in ONLY_WARN:
-            return answer
-        if not by_package or isinstance(answer, float):
+        names = ACCESSORS.split()
+        calls = [f for f in frames() if not (is_in(f, PACKAGE) and f.f_code.co_name in names)]
+        function = str(calls[0].f_code.co_name)
+        if not is_in(calls[0], PACKAGE) or isinstance(answer, float):
             raise self.listing.refusal(
                 f"reads a number ({what}): the program would be right for this number only",
                 "Choose with np.where(condition, a, b), or choose before the call and pass the "
                 "choice as an argument that is no array.",
             )
-        self.listing.check(self.expression, answer, reading_function(frame))
+        if function not in ONLY_WARN:
+            theirs = next((i for i, f in enumerate(calls) if not is_in(f, PACKAGE)), len(calls))
+            public = [f.f_code.co_name for f in calls[:theirs] if is_public(f)]
+            name = public[0] if public else function.strip("_")
+            self.listing.check(self.expression, answer, "a rule" if name[0] == "<" else name)
         return answer
 
     def __bool__(self) -> bool:
@@ -233,13 +217,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
         """The symbol of a new value, or one for each of several."""
         listing = self.listing
-        for x in symbols_in((args, list(settings.values()))):
-            if x.pending:
-                raise listing.refusal(
-                    "uses an array after a part of it was changed in place",
-                    "Write x[index] += y, or compute a new array.",
-                )
         listing.scope = listing.where() if listing.phase == "forward" else listing.scope
+        if value is None or isinstance(value, str):
+            raise listing.refusal(f"calls {name}", "A program only has calls that return arrays.")
         if isinstance(value, (tuple, list)):
             whole = self._written(kind, name, args, settings, value)
             parts = [
@@ -247,14 +227,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 for i, v in enumerate(value)
             ]
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        if value is None or isinstance(value, str):
-            raise listing.refusal(f"calls {name}", "A program only has calls that return arrays.")
         value = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
         made = Symbol(self._written(kind, name, args, settings, value), value, listing)
-        for x in symbols_in(args):
-            if isinstance(value, np.ndarray) and np.may_share_memory(value, x.value):
-                x.views.append(weakref.ref(made))
-                made.part_of = x
         listing.names()
         return made
 
@@ -275,39 +249,43 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if ufunc.__name__.startswith("erf "):  # math.erf of each element, as Python's numbers
             value = np.asarray(value, np.float64)[()]
             made = self._made("call", "erf", inputs, {}, value)
-        elif method == "reduce" and ufunc in REDUCTIONS:
-            made = self._method(REDUCTIONS[ufunc], inputs[0], (), settings, value)
+        elif method == "reduce" and ufunc in REDUCING:
+            made = self._method(REDUCING[ufunc], inputs[0], (), settings, value)
         elif method != "__call__":
             made = self._made("call", f"{ufunc.__name__}.{method}", inputs, settings, value)
         elif sign:
             made = self._made("operator", sign, inputs, {}, value)
         else:
             made = self._made("call", self._name(ufunc), inputs, settings, value)
-        return made if out is None else self._in_place(out, inputs, made)
+        if out is None or not made.ndim:
+            return made
+        if out[0] is not self or inputs[0] is not self:
+            raise self.listing.refusal("writes into another array (out=)", "Leave out= away.")
+        made = made.astype(self.dtype)  # x += y; of a part of x, Python calls x[i] = ... next
+        return self._change(made.expression, made.value)
 
     def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
         if any(issubclass(t, Variable) for t in types):
             return NotImplemented
-        if function in OF_SHAPES:
-            return function(*concrete(args), **concrete(settings))
         if function is np.array2string:
             return repr(self)
-        name = self._name(function)
-        given = [*args[1:], *settings.values()]
-        if function in FRESH or function is np.full_like and not [*symbols_in(given)]:
-            value = function(*concrete(args), **concrete(settings))
-            value = np.full_like(value, FRESH[function]) if function in FRESH else value
-            return Symbol(self.listing.constant(value), value, self.listing)
-        if name in SHAPED_BY_NUMBERS.split() or function is np.where and len(args) == 1:
-            raise self.listing.refusal(
-                f"calls np.{name}, whose result has another shape for other numbers",
-                "Use np.where(condition, a, b), or pass the indices as an argument.",
-            )
-        if name in TAKES_SIZES.split():
-            for x in symbols_in(given):
-                if x.dtype.kind in "iu":
+        given = [*symbols_in(*args[1:], *settings.values())]
+        if not (function in OF_SHAPES or function in FRESH):
+            name = self._name(function)
+            if name in SHAPED_BY_NUMBERS.split() or function is np.where and len(args) == 1:
+                raise self.listing.refusal(
+                    f"calls np.{name}, whose result has another shape for other numbers",
+                    "Use np.where(condition, a, b), or pass the indices as an argument.",
+                )
+            for x in given:
+                if x.ndim == 0 and x.dtype.kind in "iu":  # a size, an axis
                     x.__index__()
         value = function(*concrete(args), **concrete(settings))
+        if function in OF_SHAPES:
+            return value
+        if function in FRESH or function is np.full_like and not given:
+            value = np.full_like(value, FRESH[function]) if function in FRESH else value
+            return Symbol(self.listing.constant(value), value, self.listing)
         if name in METHODS and is_symbol(args[0]):
             return self._method(name, args[0], args[1:], settings, value)
         return self._made("call", name, args, settings, value)
@@ -316,12 +294,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         """What stands after `np.`"""
         module = (getattr(function, "__module__", None) or "numpy").split(".")
         path = [*(p for p in module[1:] if not p.startswith("_")), function.__name__]
-        for names in ([function.__name__], path):
+        for name in (function.__name__, ".".join(path)):
             found: Any = np
-            for name in names:
-                found = getattr(found, name, None)
+            for part in name.split("."):
+                found = getattr(found, part, None)
             if found is function:
-                return ".".join(names)
+                return name
         raise self.listing.refusal(
             f"calls {function.__name__}, which is no function of NumPy's",
             "The program has nothing but NumPy: write the function with NumPy's.",
@@ -339,7 +317,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             args, settings = tuple(a % value.ndim for a in axes), {}
         elif name == "swapaxes":
             args, settings = (*args, *settings.values()), {}
-        elif name in REDUCING:
+        elif name in REDUCTIONS:
             args, settings = (), {**dict(zip(("axis",), args)), **settings}
         usual = {"axis": None, "keepdims": False, "dtype": None, "where": True}
         left = {
@@ -349,48 +327,31 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         }
         return self._made("method", name, (x, *args), left, value)
 
-    # ---- writing in place
+    # ---- writing in place: a wrong alias is found when the program is compared with the function
 
-    def _change(self, expression: Expression, value: Any) -> None:
+    def _change(self, expression: Expression, value: Any) -> Symbol:
         """From here on the symbol is the changed array."""
-        theirs = self.lent or self.part_of is not None or self.expression.kind == "input"
-        if theirs or any(view() is not None for view in self.views):
+        if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
-                "changes an argument, a Tensor's array, or one that shares its memory, in place",
-                "Change a copy, x.copy(), or compute a new array.",
+                "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
             )
-        self.expression, self.value, self.views = expression, value, []
+        self.expression, self.value = expression, value
+        return self
 
-    def _at(self, ufunc: Any, target: Any, index: Any, *values: Any) -> None:
+    def _at(self, ufunc: Any, target: Any, *args: Any) -> None:
         if not is_symbol(target):
             raise self.listing.refusal(
                 "adds to a plain array in place", "Make it with np.zeros_like(x, shape=...)."
             )
         value = target.value.copy()
-        ufunc.at(value, concrete(index), *map(concrete, values))
-        args = target, index, *values
-        target._change(self._written("update", f"{ufunc.__name__}.at", args, {}, value), value)
+        ufunc.at(value, *map(concrete, args))
+        name = f"{ufunc.__name__}.at"
+        target._change(self._written("update", name, (target, *args), {}, value), value)
 
     def __setitem__(self, index: Any, x: Any) -> None:
         value = self.value.copy()
         value[concrete(index)] = concrete(x)
-        if self.pending:  # x is the part that was changed
-            self.pending, self.views = False, []
         self._change(self._written("update", "setitem", (self, index, x), {}, value), value)
-
-    def _in_place(self, out: tuple, inputs: tuple, made: Any) -> Any:
-        """x += y, or another change by an operator; of a part, Python calls x[i] = ... next."""
-        target = out[0]
-        if target is not self or inputs[0] is not self:
-            raise self.listing.refusal("writes into another array (out=)", "Leave out= away.")
-        if not self.ndim:
-            return made
-        made = made.astype(self.dtype)
-        if self.part_of is not None:
-            self.part_of.pending = True
-            return made
-        self._change(made.expression, made.value)
-        return self
 
     def __pos__(self) -> Symbol:
         return self
@@ -405,8 +366,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def reshape(self, *shape: Any, **settings: Any) -> Any:
         """The same elements in another shape."""
         one = len(shape) == 1 and isinstance(shape[0], (tuple, list))
-        shape = tuple(map(int, shape[0] if one else shape))
-        return self._method("reshape", self, (), {}, self.value.reshape(shape, **settings))
+        sizes = tuple(map(int, shape[0] if one else shape))
+        return self._method("reshape", self, (), {}, self.value.reshape(sizes, **settings))
 
     @property
     def mT(self) -> Any:
@@ -420,7 +381,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
-        for x in symbols_in([p for p in parts if isinstance(p, slice)]):
+        for x in symbols_in(*(p for p in parts if isinstance(p, slice))):
             x.__index__()
         made = self._made("item", None, (self, index), {}, self.value[concrete(index)])
         for mask in parts:
@@ -431,9 +392,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
         """The same numbers in another dtype."""
-        value = self.value.astype(dtype, casting=casting)
         if np.dtype(dtype) == self.dtype:
             return self
+        value = self.value.astype(dtype, casting=casting)
         return self._made("method", "astype", (self, np.dtype(dtype)), {}, value)
 
     def squeeze(self, axis: Any = None) -> Any:

@@ -8,6 +8,7 @@ the functions of F call their values something, and a module's output is called 
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -187,6 +188,7 @@ def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[d
 @contextmanager
 def nothing_random() -> Iterator[None]:
     """Raise TypeError at the end of the block if random numbers were drawn inside."""
+    states = lambda: pickle.dumps((np.random.get_state(), random.get_rng_state()))
     before = states()
     yield
     if states() != before:
@@ -195,13 +197,6 @@ def nothing_random() -> Iterator[None]:
             "program would drop the same elements each time. Call model.eval() before, or draw "
             "outside and pass what was drawn as an argument."
         )
-
-
-def states() -> list[bytes]:
-    """The states of the two global streams of random numbers."""
-    numpy_state: Any = np.random.get_state()
-    parts = [*random.get_rng_state().values(), *numpy_state[1:]]
-    return [np.asarray(part).tobytes() for part in parts]
 
 
 # ---- outputs
@@ -228,8 +223,6 @@ def expressed(found: Trace, y: Any) -> Any:
     def one(x: Any) -> Any:
         array = x._data if isinstance(x, Variable) else x
         if is_symbol(array):
-            if array.pending:
-                raise TypeError("ta.source: the result is an array of which a part was changed.")
             return array.expression
         return found.listing.constant(array) if isinstance(array, np.ndarray) else array
 
