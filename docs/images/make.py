@@ -2,7 +2,6 @@
 docs/images/make.py`, about ten seconds.
 """
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,41 @@ from tinygrad_attn.cli.demo import digits, report, training
 HERE = Path(__file__).resolve().parent
 
 
+def attention_figure(run, chosen=(3, 5, 8)):
+    """Where the darkest patch (blue) of each of these digits looks (orange), for every head."""
+    from matplotlib.patches import Rectangle
+
+    images, n = report.one_of_each(run, chosen), digits.SIDE // digits.PATCH
+    layers = report.attention_weights(run.model, images)
+    heads = [(layer, head) for layer in range(len(layers)) for head in range(layers.shape[2])]
+    figure = report.new_figure(1.05 * (1 + len(heads)), 1.12 * len(images) + 0.35)
+    grid = figure.subplots(len(images), 1 + len(heads), squeeze=False)
+    for row, image in enumerate(images):
+        patch = report.darkest_patch(image)
+        for axes, place in zip(grid[row], [None, *heads], strict=True):
+            axes.imshow(image, cmap="Greys", vmax=2.2 if place else 1.0, extent=(0, 8, 0, 8))
+            axes.set(xticks=[], yticks=[])
+            if place:
+                weights = layers[place[0], row, place[1], patch].reshape(n, n)
+                axes.imshow(
+                    np.ones((n, n)),
+                    cmap="Oranges",
+                    vmin=0,
+                    vmax=1.6,
+                    extent=(0, 8, 0, 8),
+                    alpha=0.85 * weights / weights.max(),
+                )
+                if row == 0:
+                    axes.set_title(f"layer {place[0] + 1}\nhead {place[1] + 1}", fontsize=8)
+            corner = patch % n * 2, 6 - patch // n * 2
+            axes.add_patch(Rectangle(corner, 2, 2, fill=False, color=report.BLUE, linewidth=1.8))
+    return figure
+
+
 def digits_attention() -> None:
     """Where the trained digit classifier looks: seed 0 of `make demo`."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = training.train(
-            training.Settings(), digits.load_split(0), Path(folder) / "c.safetensors"
-        )
-    report.attention_figure(run, (3, 5, 8)).savefig(HERE / "digits-attention.png", dpi=110)
+    run = training.train(digits.load_split(0))
+    attention_figure(run).savefig(HERE / "digits-attention.png", dpi=110)
 
 
 def reversing() -> None:

@@ -1,0 +1,106 @@
+"""Parsing of the command line, and what happens around a command.
+
+Exit codes: 0 success, 1 a check failed, 2 the command could not be carried out, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from .. import __version__
+from . import commands
+from .targets import UsageError
+
+TARGET = "FILE.py[:FUNCTION] or MODULE:FUNCTION"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command line and return its exit code."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.run is None:
+        parser.print_help()
+        return 0
+    if hasattr(sys.stdout, "reconfigure"):  # a pipe on Windows cannot encode every character
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if arguments.traceback:
+            raise
+        name = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+        print(f"tinygrad-attn {arguments.command}: {name}{error}", file=sys.stderr)
+        if name:
+            print("(`tinygrad-attn --traceback ...` shows where)", file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    parser = argparse.ArgumentParser(
+        prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy."
+    )
+    parser.add_argument("--version", action="version", version=f"tinygrad_attn {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    parser.set_defaults(run=None)
+    group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+
+    def command(run: Any, help: str) -> Any:
+        one = group.add_parser(run.__name__, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        one.set_defaults(run=run)
+        return one.add_argument
+
+    add = command(commands.demo, "train a small Transformer on real images and write a report")
+    add("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
+    add("--epochs", type=int, default=20, metavar="N", help="passes over the data (default 20)")
+    add("--runs", type=int, default=3, metavar="N", help="how many seeds (default 3)")
+    add("--out", default="demo-report", metavar="DIR", help="folder of the report (demo-report)")
+
+    command(commands.doctor, "list what is installed and check that it works")
+
+    add = command(commands.seeds, "rebuild the documents this project grew from, number for number")
+    add("name", nargs="?", default="", help="one of them, such as 003 (default: all)")
+
+    add = command(commands.graph, "draw the graph of the tensor that a function computes")
+    add("target", metavar=TARGET, help="a function without arguments that returns a Tensor")
+    add("-o", "--output", metavar="PATH", help="a .svg .png .pdf .dot or .txt file (default: text)")
+    add("--depth", type=int, help="how many levels of modules are opened (default 1)")
+    add(
+        "--expand", action="append", default=[], metavar="NAME", help="a module to open; repeatable"
+    )
+
+    add = command(commands.gradcheck, "check a function's gradient against finite differences")
+    add("target", metavar=TARGET, help="a function of arrays or Tensors, or an op")
+    _add_shape(add)
+    add("--order", type=int, choices=(1, 2), default=1, help="2 checks second derivatives as well")
+    add("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
+
+    add = command(commands.source, "write both passes of a function as one NumPy file")
+    add("target", metavar=TARGET, help="a function of arrays, or one that returns ta.source(...)")
+    _add_shape(add)
+    add("-o", "--output", metavar="PATH", help="a .py file (default: text on the terminal)")
+    add("--forward", action="store_true", help="the forward pass only")
+
+    add = command(commands.exercise, "mark an exercise of the course")
+    add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list them)")
+    add("files", nargs="*", metavar="FILE", help="your solutions; for zoo a bug and your answer")
+    add("--time-limit", type=float, metavar="SECONDS", help="for each check (default 60; 0: none)")
+    add("--csv", metavar="FILE", help="a file for the table of several solutions")
+    add("--all", action="store_true", help="explain every check that fails, not the first alone")
+    return parser
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """`2,3` as a shape; an empty text is the shape of a number."""
+    return tuple(int(length) for length in text.split(",") if length)
+
+
+def _add_shape(add: Any) -> None:
+    text = "shape of an input, once for each or once for all (default 3,4)"
+    add("--shape", action="append", type=shape, default=[], metavar="2,3", help=text)
