@@ -240,6 +240,7 @@ class _Released(Op):
 
 
 _RELEASED = _Released(lambda: None)
+_RELEASED.__name__ = "released"  # shown in the repr of tensors and in pictures
 
 
 # ---- what users call
