@@ -17,7 +17,8 @@ from support import require
 
 import tinygrad_attn.functional as F
 from tinygrad_attn import manual_seed, ops
-from tinygrad_attn.functional import equations as reference
+from tinygrad_attn.functional import attention as attention_module
+from tinygrad_attn.functional import basic
 
 torch = require("torch")
 tF = torch.nn.functional
@@ -145,13 +146,6 @@ for name, ours, theirs in [
     ("F.tanh", F.tanh, torch.tanh),
     ("F.gelu", F.gelu, tF.gelu),
     ("F.gelu tanh", lambda x: F.gelu(x, "tanh"), lambda x: tF.gelu(x, approximate="tanh")),
-    ("equations.silu", reference.silu, tF.silu),
-    ("equations.gelu", reference.gelu, tF.gelu),
-    (
-        "equations.gelu tanh",
-        lambda x: reference.gelu(x, approximate="tanh"),
-        lambda x: tF.gelu(x, approximate="tanh"),
-    ),
 ]:
     elementwise(name, ours, theirs, "nonzero")
 
@@ -338,12 +332,6 @@ reduction(
 reduction(
     "F.logsumexp",
     lambda x, axis, keepdims: F.logsumexp(x, every(axis, x.ndim) or 0, keepdims),
-    lambda x, axes, keep: torch.logsumexp(x, axes or 0, keep),
-    min_side=1,
-)
-reduction(
-    "equations.logsumexp",
-    reference.logsumexp,
     lambda x, axes, keep: torch.logsumexp(x, axes or 0, keep),
     min_side=1,
 )
@@ -686,10 +674,6 @@ for ending, paddings in [("", ()), (" with padding", (0, -1))]:
     TABLE["F.embedding" + ending] = looked_up(
         lambda w, indices, padding: F.embedding(indices, w, padding), paddings
     )
-    TABLE["equations.embedding" + ending] = looked_up(
-        lambda w, indices, padding: reference.embedding(w, indices=indices, padding_idx=padding),
-        paddings,
-    )
 
 BY_CONVENTION = {name for name in TABLE if name.endswith("with padding")}
 """The padding row gets no gradient although the result depends on it."""
@@ -789,8 +773,6 @@ def _(draw):
 for name, ours, theirs in [
     ("F.softmax", F.softmax, torch.softmax),
     ("F.log_softmax", F.log_softmax, torch.log_softmax),
-    ("equations.softmax", reference.softmax, torch.softmax),
-    ("equations.log_softmax", reference.log_softmax, torch.log_softmax),
 ]:
 
     @entry(name)
@@ -818,24 +800,11 @@ def normalisation(ours, theirs, parameters, domain):
 TABLE["F.layer_norm"] = normalisation(
     lambda x, inner, ndim, p, eps: F.layer_norm(x, inner, *p, eps=eps), tF.layer_norm, 2, "apart"
 )
-TABLE["equations.layer_norm"] = normalisation(
-    lambda x, inner, ndim, p, eps: reference.layer_norm(x, *p, ndim=ndim, eps=eps),
-    tF.layer_norm,
-    2,
-    "apart",
-)
 TABLE["F.rms_norm"] = normalisation(
     lambda x, inner, ndim, p, eps: F.rms_norm(x, inner, *p, eps=eps), tF.rms_norm, 1, "nonzero"
 )
-TABLE["equations.rms_norm"] = normalisation(
-    lambda x, inner, ndim, p, eps: reference.rms_norm(x, *p, ndim=ndim, eps=eps),
-    tF.rms_norm,
-    1,
-    "nonzero",
-)
 
-
-for name, ours in [("F.linear", F.linear), ("equations.linear", reference.linear)]:
+for name, ours in [("F.linear", F.linear)]:
 
     @entry(name)
     def _(draw, ours=ours):
@@ -865,7 +834,6 @@ def _(draw):
 
 for name, ours in [
     ("F.mse_loss", F.mse_loss),
-    ("equations.mse_loss", reference.mse_loss),
 ]:
 
     @entry(name)
@@ -942,9 +910,8 @@ def of_probabilities(ours):
 TABLE["F.cross_entropy of labels"] = of_labels(
     lambda x, weight, target, **settings: F.cross_entropy(x, target, weight, **settings)
 )
-TABLE["equations.cross_entropy"] = of_labels(reference.cross_entropy)
+TABLE["label_cross_entropy"] = of_labels(basic.label_cross_entropy)
 TABLE["F.cross_entropy of probabilities"] = of_probabilities(F.cross_entropy)
-TABLE["equations.soft_cross_entropy"] = of_probabilities(reference.soft_cross_entropy)
 
 
 def attention(ours):
@@ -987,27 +954,27 @@ def attention(ours):
 def attention_in_steps(q, k, v, mask=None, *, scale, is_causal, enable_gqa, weights_too=True):
     """The reference, and its weights times the values."""
     if enable_gqa:
-        k, v = reference.repeat_heads(k, 2), reference.repeat_heads(v, 2)
+        k, v = (attention_module.repeat_heads(x, q, "k") for x in (k, v))
     settings = dict(
         scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, is_causal=is_causal
     )
     if weights_too:
-        return reference.attention_weights(q, k, mask, **settings) @ v
-    return reference.scaled_dot_product_attention(q, k, v, mask, **settings)
+        return attention_module.attention_weights(q, k, mask, **settings) @ v
+    return attention_module.attention(q, k, v, mask, **settings)
 
 
 def weights_times_values(q, k, v, mask=None, **settings):
     """The weights that scaled_dot_product_attention returns beside its result, times the values."""
     weights = F.scaled_dot_product_attention(q, k, v, mask, need_weights=True, **settings)[1]
-    return weights @ (reference.repeat_heads(v, 2) if settings["enable_gqa"] else v)
+    return weights @ (attention_module.repeat_heads(v, q, "v") if settings["enable_gqa"] else v)
 
 
 TABLE["F.scaled_dot_product_attention"] = attention(F.scaled_dot_product_attention)
-TABLE["equations.scaled_dot_product_attention"] = attention(
+TABLE["attention"] = attention(
     lambda *xs, **settings: attention_in_steps(*xs, **settings, weights_too=False)
 )
-TABLE["equations.attention_weights"] = attention(attention_in_steps)
-TABLE["F.weights_as_applied"] = attention(weights_times_values)
+TABLE["attention_weights"] = attention(attention_in_steps)
+TABLE["F.scaled_dot_product_attention and its weights"] = attention(weights_times_values)
 
 
 def packed_attention(ours, scales):
@@ -1032,25 +999,16 @@ def packed_attention(ours, scales):
     return sample
 
 
-def packed_in_steps(packed, **settings):
-    """The weights that packed_attention returns beside its result, times the values."""
-    out, weights = F.packed_attention(packed, need_weights=True, **settings)
-    values = reference.unpack_heads(packed, settings["num_heads"])[2]
-    return out / 2 + F.merge_heads(weights @ values) / 2
+TABLE["packed_attention"] = packed_attention(attention_module.packed_attention, [0.3, 2.0])
 
 
-TABLE["equations.packed_attention"] = packed_attention(reference.packed_attention, [0.3, 2.0])
-TABLE["F.packed_attention"] = packed_attention(F.packed_attention, [None])
-TABLE["F.packed_attention and its weights"] = packed_attention(packed_in_steps, [None])
-
-
-@entry("equations.dropout")
+@entry("apply_dropout")
 def _(draw):
     p, shape = draw(st.sampled_from([0.3, 0.5, 1.0])), draw(shapes())
     keep = np.asarray(generator(draw).random(shape) > p)
     return Sample(
         [numbers(draw, shape)],
-        lambda x: reference.dropout(x, keep=keep, p=p),
+        lambda x: basic.apply_dropout(x, keep=keep, p=p),
         lambda x: x * torch.from_numpy(keep).to(x.dtype) / (1 - p) if p < 1 else x * 0,
     )
 

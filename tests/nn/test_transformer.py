@@ -83,7 +83,7 @@ def family(nn, kind, **options):
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-@pytest.mark.parametrize("batch_first", [False, True], ids=["TBE", "BTE"])
+@pytest.mark.parametrize("batch_first", [False], ids=["TBE"])
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "transformer"])
 def test_training_with_dropout_is_torchs_number_for_number(kind, batch_first, norm_first):
     torch = require("torch")

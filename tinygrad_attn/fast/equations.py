@@ -19,7 +19,8 @@ from .. import functional as F
 from .. import ops
 from ..engine import Variable, context, tracked
 from ..engine.kernels import kernel
-from ..functional import equations
+from ..functional import attention as attention_text
+from ..functional import basic
 from ..messages.errors import is_number
 from . import tuning
 from .allocator import keep_freed
@@ -28,6 +29,21 @@ from .kernels import attention as attention_kernel
 from .kernels import elementwise, products, rows
 from .kernels import softmax as softmax_kernel
 from .kernels.rows import FAST, ones
+
+
+def over_last(function: Any) -> Any:
+    """The same function with the number of axes as a setting."""
+
+    def reference(x: Any, *parameters: Any, ndim: int, eps: float) -> Any:
+        return function.function(x, x.shape[-ndim:], *parameters, eps=eps)
+
+    reference.__name__ = function.__name__
+    return reference
+
+
+def finite_largest(x: Any, axis: Any) -> Any:
+    top = basic.largest(x, axis)
+    return np.where(np.isfinite(top), top, 0)
 
 
 def quick_op(equation: Any, **flags: bool) -> Callable[[Any], QuickOp]:
@@ -68,7 +84,7 @@ def _matrix(x: ndarray) -> ndarray:
 # ---- activations and softmax
 
 
-@quick_op(equations.gelu, saves=True)
+@quick_op(basic.gelu, saves=True)
 def gelu(x, *, approximate="none"):
     """gelu(x) = x P(n <= x), n standard normal"""
     return elementwise.gelu(x, tanh=approximate == "tanh")
@@ -86,7 +102,7 @@ def _along(kernel: Any, axis: int, g: ndarray, y: ndarray) -> ndarray:
     return dx.reshape(rows.shape).swapaxes(axis, -1)
 
 
-@quick_op(equations.softmax)
+@quick_op(basic.softmax)
 def softmax(x, *, axis=-1):
     """softmax(x)_i = e^x_i / sum_j e^x_j"""
     rows = x.swapaxes(axis, -1)
@@ -98,7 +114,7 @@ def _softmax(g, y, x, *, axis):
     return (_along(softmax_kernel.softmax_backward, axis, g, y),)
 
 
-@quick_op(equations.log_softmax)
+@quick_op(basic.log_softmax)
 def log_softmax(x, *, axis=-1):
     """log_softmax(x)_i = x_i - log sum_j e^x_j"""
     rows = x.swapaxes(axis, -1)
@@ -110,10 +126,10 @@ def _log_softmax(g, y, x, *, axis):
     return (_along(softmax_kernel.log_softmax_backward, axis, g, y),)
 
 
-@quick_op(equations.logsumexp, saves=True)
+@quick_op(basic.logsumexp, saves=True)
 def logsumexp(x, *, axis, keepdims=False):
     """logsumexp(x) = log sum_j e^x_j over the axis or axes"""
-    top = equations.finite_largest(x, axis)
+    top = finite_largest(x, axis)
     e = np.exp(x - top)
     total = ops.sum(e, axis=axis, keepdims=True)
     with np.errstate(divide="ignore"):
@@ -131,7 +147,7 @@ def _logsumexp(g, y, x, *, axis, keepdims, saved):
 # ---- cross-entropy
 
 
-@quick_op(equations.cross_entropy, saves=True)
+@quick_op(basic.label_cross_entropy, saves=True)
 def cross_entropy(
     x, weight=None, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0
 ):
@@ -183,7 +199,7 @@ def _rows_of(x: ndarray, ndim: int) -> ndarray:
     return np.ascontiguousarray(x).reshape(-1, n)
 
 
-@quick_op(equations.layer_norm, saves=True)
+@quick_op(over_last(basic.layer_norm), saves=True)
 def layer_norm(x, weight=None, bias=None, *, ndim=1, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last `ndim` axes"""
     weight = weight if weight is None else weight.reshape(-1)
@@ -204,7 +220,7 @@ def _layer_norm(g, y, x, weight=None, bias=None, *, ndim, eps, saved, needs):
     return dx.reshape(x.shape), dweight, dbias
 
 
-@quick_op(equations.rms_norm, saves=True)
+@quick_op(over_last(basic.rms_norm), saves=True)
 def rms_norm(x, weight=None, *, ndim=1, eps=1e-5):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last `ndim` axes"""
     weight = weight if weight is None else weight.reshape(-1)
@@ -224,7 +240,7 @@ def _rms_norm(g, y, x, weight=None, *, ndim, eps, saved, needs):
 # ---- dropout
 
 
-@quick_op(equations.dropout)
+@quick_op(basic.apply_dropout)
 def dropout(x, *, keep, p):
     """y = x keep / (1 - p), where `keep`, booleans of x's shape, was drawn before"""
     return elementwise.dropout(x, keep, p)
@@ -238,7 +254,7 @@ def _dropout(g, y, x, *, keep, p):
 # ---- linear
 
 
-@quick_op(equations.linear)
+@quick_op(basic.linear)
 def linear(x, weight, bias=None):
     """y = x weight^T + bias: (..., I), (O, I), (O,) -> (..., O)"""
     y = products.linear(np.ascontiguousarray(x).reshape(-1, x.shape[-1]), weight, bias)
@@ -276,7 +292,7 @@ def _broadcast_heads(q: ndarray, k: ndarray, v: ndarray, mask: ndarray | None) -
     ]
 
 
-@quick_op(equations.scaled_dot_product_attention, broadcasts=True, saves=True)
+@quick_op(attention_text.attention, broadcasts=True, saves=True)
 def attention(q, k, v, mask=None, *, scale, is_causal=False, keep=None, keep_scale=1.0):
     """(softmax(q k^T scale + mask) keep keep_scale) v: (..., T, D), (..., S, D), (..., S, V) ->
     (..., T, V)
@@ -318,7 +334,7 @@ def _attention(g, y, q, k, v, mask=None, *, scale, is_causal, keep, keep_scale, 
     )
 
 
-@quick_op(equations.attention_weights, broadcasts=True)
+@quick_op(attention_text.attention_weights, broadcasts=True)
 def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
     q, k, _ = _broadcast_heads(q, k, k, mask)
@@ -334,12 +350,12 @@ def _attention_weights(g, y, q, k, mask=None, *, scale, is_causal, needs):
 
 
 def _heads_of(packed: ndarray, num_heads: int) -> ndarray:
-    """(B, T, 3 H D) -> (3, B, H, T, D), a view, as `equations.unpack_heads`."""
+    """(B, T, 3 H D) -> (3, B, H, T, D), a view, as `basic.unpack_heads`."""
     b, t, width = packed.shape
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
 
-@quick_op(equations.packed_attention, saves=True)
+@quick_op(attention_text.packed_attention, saves=True)
 def packed_attention(
     packed, mask=None, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0
 ):
@@ -490,14 +506,14 @@ def quick_linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return run(linear, (x, weight, bias), (a, w, b), {})
 
 
-@kernel(equations.dropout)
+@kernel(basic.apply_dropout)
 def quick_dropout(x: Any, *, keep: Any, p: float) -> Any:
     """Of arrays that are not empty."""
     a = x._data if isinstance(x, Variable) else x
     return run(dropout, (x,), (a,), {"keep": keep, "p": p}) if fits(a) else NotImplemented
 
 
-@kernel(equations.cross_entropy)
+@kernel(basic.label_cross_entropy)
 def quick_cross_entropy(
     x: Any,
     weight: Any = None,
@@ -520,7 +536,7 @@ def quick_cross_entropy(
     return run(cross_entropy, (x, weight), arrays, settings)
 
 
-@kernel(equations.scaled_dot_product_attention)
+@kernel(attention_text.attention)
 def quick_attention(
     q: Any,
     k: Any,
@@ -540,7 +556,7 @@ def quick_attention(
     return run(attention, (q, k, v, mask), arrays, settings)
 
 
-@kernel(equations.attention_weights)
+@kernel(attention_text.attention_weights)
 def quick_attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Any:
@@ -551,7 +567,7 @@ def quick_attention_weights(
     return run(attention_weights, (q, k, mask), arrays, {"scale": scale, "is_causal": is_causal})
 
 
-@kernel(equations.packed_attention)
+@kernel(attention_text.packed_attention)
 def quick_packed_attention(
     packed: Any,
     mask: Any = None,

@@ -7,13 +7,15 @@ of values.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
 from ..engine import context
-from ..functional.arguments import check_probability
+from ..functional import attention
+from ..functional.checks import check_probability
 from ..messages.errors import describe, is_integer, unmade
 from ..messages.signatures import check_flags
 from ..tensor import Tensor
@@ -222,10 +224,17 @@ class MultiheadAttention(Module):
         if masked[0] is not None or masked[1] is not None:
             mask, is_causal = masks.merge(*masked, sizes, batched, dtype=packed.dtype)  # type: ignore
         dropout_p = self.dropout if self.training else 0.0
-        found = F.packed_attention(
-            packed, self.num_heads, mask, dropout_p, is_causal, need_weights=wanted
+        shape = (packed.shape[0], self.num_heads, packed.shape[1], packed.shape[1])
+        settings: Any = dict(
+            scale=1 / math.sqrt(self.head_dim),
+            is_causal=is_causal,
+            **attention.drawn(shape, dropout_p),
         )
-        return found if wanted else (found, None)
+        out = attention.packed_attention(packed, mask, num_heads=self.num_heads, **settings)
+        if not wanted:
+            return out, None
+        heads = attention.unpack_heads(packed, self.num_heads)  # (3, B, H, T, D)
+        return out, attention.weights_as_applied(heads[0], heads[1], mask, **settings)
 
     def _attend(
         self,
@@ -282,7 +291,7 @@ class MultiheadAttention(Module):
         """
         if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)  # (B, T, 3 H D)
-            heads = F.equations.unpack_heads(packed, self.num_heads)
+            heads = attention.unpack_heads(packed, self.num_heads)
             return heads[0], heads[1], heads[2]
         q = self._projected(0, query)
         if cache is not None and not own and self in cache:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import inplace
-from ..functional.arguments import single
+from ..functional.checks import single
 from ..messages.errors import describe, is_number, missing_names, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor

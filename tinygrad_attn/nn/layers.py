@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import functional as F
-from ..functional.arguments import (
+from ..functional.checks import (
     check_number,
     check_probability,
     padding_row,

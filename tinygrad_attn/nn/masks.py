@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import functional as F
 from ..engine import Symbolic, array_of, tracked
-from ..functional.arguments import warn_if_counted, warn_if_upside_down
-from ..functional.masks import BlockedMask
+from ..functional.attention import BlockedMask
+from ..functional.checks import warn_of_a_doubtful_mask
 from ..messages.errors import describe, refuse_mask, warn
 from ..tensor import Tensor
 from ..tensor.convert import ragged
@@ -45,7 +45,6 @@ def plain_mask(mask: Any, name: str) -> Any:
             f"{describe(mask)}. Where 1 means blocked write mask.astype(bool), where 1 means may "
             "look write mask == 0."
         )
-    warn_if_counted(mask, name)
     return mask._data if isinstance(mask, Tensor) and mask.dtype == bool else mask
 
 
@@ -67,8 +66,7 @@ def check_attn_mask(mask: Any, sizes: Sizes) -> Any:
     """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S), of a good dtype."""
     mask, (batch, heads, queries, keys) = plain_mask(mask, "attn_mask"), sizes
     if mask.shape == (queries, keys):
-        if mask.dtype == bool:
-            warn_if_upside_down(mask, blocked=True)
+        warn_of_a_doubtful_mask(mask, "attn_mask", blocked=True)
         return mask
     if mask.shape == (batch * heads, queries, keys):
         return mask.reshape(batch, heads, queries, keys)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import inplace
-from ..functional.arguments import single
+from ..functional.checks import single
 from ..messages.errors import describe, is_number, warn
 from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import context, enable_grad, inplace
-from ..functional.arguments import check_number
+from ..functional.checks import check_number
 from ..messages.errors import describe, warn
 from ..messages.signatures import check_flags
 from ..nn.parameter import zero_gradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...functional import equations
+from ...functional import basic as equations
 
 Patch = tuple[Any, str, Any]
 """(object, attribute, new value)"""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import functional, nn, ops
 from ...engine import op
-from ...functional import equations
+from ...functional import attention as equations
 from ..records import array_of
 from .bug import Patches, in_place_of, keep, rule
 
@@ -30,7 +30,7 @@ def _with_rule(function: Any, rule: Any, joint: bool = False) -> Patches:
 def _other_attention(attention: Any) -> Patches:
     """Attention as this function has it, also where queries, keys and values come packed."""
     return [
-        (equations, "scaled_dot_product_attention", attention),
+        (equations, "attention", attention),
         (equations.packed_attention, "kernel", None),
     ]
 
@@ -151,7 +151,7 @@ def _() -> Patches:
     "one sequence of padding alone turns the loss into NaN",
 )
 def _() -> Patches:
-    right = equations.scaled_dot_product_attention
+    right = equations.attention
 
     def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
         out = right(q, k, v, mask, **settings)
@@ -171,7 +171,7 @@ def _() -> Patches:
     "a padded query gives the mean of all values, blocked ones included",
 )
 def _() -> Patches:
-    right = equations.scaled_dot_product_attention
+    right = equations.attention
 
     def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
         if mask is not None:

@@ -1,0 +1,290 @@
+"""Attention and its masks.
+
+Shape letters: B batch, H heads, T queries, S keys, E embedding, D head, V value head.
+
+Masks: in `scaled_dot_product_attention` a boolean mask is True where a query *may* look.
+`causal_mask` and `padding_mask` make masks for `nn`, where True means *blocked*; `~mask` turns one
+into the other. A float mask is added to the scores.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..engine import array_of, reference
+from ..errors import describe, is_integer, warn
+from ..ops.shapes import float16_in_float32
+from ..tensor import Tensor
+from . import checks
+from .basic import draw_keep, largest, softmax
+from .checks import real
+
+# ---- masks
+
+
+class BlockedMask(np.ndarray):
+    """A boolean array, True where a key is blocked, as `causal_mask` and `padding_mask` make it.
+
+    What `|`, `&`, indexing and reshaping make of one is a blocked mask too; `~mask` is a plain
+    array. So attention can refuse a mask in the other convention.
+    """
+
+    __array_priority__ = 1.0
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        joins = (np.bitwise_or, np.bitwise_and, np.logical_or, np.logical_and)
+        if context is not None and context[0] in joins and array.dtype == bool:
+            return array.view(BlockedMask)
+        plain = array.view(np.ndarray)
+        return plain[()] if return_scalar else plain
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is np.broadcast_to:  # it would forget the class
+            kwargs = {"subok": True, **kwargs}
+        return super().__array_function__(function, types, args, kwargs)
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return a copy; one of numbers is a plain array."""
+        copy = super().astype(dtype, *args, **kwargs)
+        return copy if copy.dtype == bool else copy.view(np.ndarray)
+
+
+def causal_mask(length: int) -> BlockedMask:
+    """mask[t, s] = s > t, for `nn`: True where a query must not look, at later positions.
+
+    A boolean array (length, length). Raises ValueError for a length that is no whole number >= 0.
+    """
+    if not is_integer(length) or length < 0:
+        raise ValueError(
+            "causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got "
+            f"{describe(length)}."
+        )
+    return (~np.tri(length, dtype=bool)).view(BlockedMask)
+
+
+def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
+    """mask[b, s] = s >= lengths[b], for `nn`: True where there is only padding.
+
+    A boolean array (B, max_length) of lengths (B,), integers >= 0; max_length is the largest of
+    them unless given. Raises ValueError for a length beyond it.
+    """
+    lengths = checks.integers(lengths, "padding_mask", "lengths")
+    longest = int(lengths.max(initial=0))
+    max_length = longest if max_length is None else operator.index(max_length)
+    if longest > max_length or lengths.min(initial=0) < 0:
+        raise ValueError(
+            f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got "
+            f"{lengths.tolist()}."
+        )
+    return (np.arange(max_length) >= lengths[..., None]).view(BlockedMask)
+
+
+# ---- heads
+
+
+def split_heads(x: Any, num_heads: int) -> Tensor:
+    """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis. Any leading axes.
+
+    Raises ValueError where E does not divide by the number of heads.
+    """
+    checks.check_array(x, "split_heads", "x")
+    if x.ndim < 2 or not is_integer(num_heads) or num_heads < 1 or x.shape[-1] % num_heads:
+        raise ValueError(
+            f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} "
+            "equal heads."
+        )
+    *lead, t, e = x.shape
+    return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
+
+
+def merge_heads(x: Any) -> Tensor:
+    """(B, H, T, D) -> (B, T, H D): the heads side by side again. Any leading axes."""
+    checks.check_array(x, "merge_heads", "x")
+    if x.ndim < 3:
+        raise ValueError(f"merge_heads needs (..., H, T, D), got {describe(x)}.")
+    *lead, h, t, d = x.shape
+    return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
+
+
+def repeat_heads(x: Any, q: Any, name: str) -> Any:
+    """Repeat each key or value head until there are as many as query heads."""
+    if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
+        raise ValueError(
+            f"enable_gqa needs heads at axis -3, those of q a multiple of those of {name}; got q "
+            f"{describe(q)}, {name} {describe(x)}."
+        )
+    *lead, h, s, d = x.shape
+    times = q.shape[-3] // h
+    if times == 1:
+        return x
+    x = ops.broadcast_to(ops.reshape(x, shape=(*lead, h, 1, s, d)), shape=(*lead, h, times, s, d))
+    return ops.reshape(x, shape=(*lead, h * times, s, d))
+
+
+def unpack_heads(packed: Any, num_heads: int) -> Any:
+    """Queries, keys and values side by side, (B, T, 3 H D), as heads: (3, B, H, T, D), a view."""
+    b, t, width = packed.shape
+    return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
+
+
+# ---- attention
+
+
+@reference
+@float16_in_float32
+def attention_weights(
+    q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
+) -> Tensor:
+    """softmax(q k^T scale + mask) over the keys; a row with no key to look at is all zeros.
+
+    q (..., T, D), k (..., S, D), mask broadcastable to (..., T, S): boolean, True where a query may
+    look, or float, added. `is_causal` lets query t look at keys 0 .. t. Returns (..., T, S).
+    """
+    scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
+    may_look = array_of(mask)  # None: at everything
+    if mask is not None and may_look.dtype != bool:
+        scores, may_look = scores + mask, may_look != -math.inf
+    if is_causal:
+        causal = np.tri(*scores.shape[-2:]).astype(bool)
+        may_look = causal if mask is None else causal & may_look
+    if may_look is not None:
+        scores = ops.where(may_look, scores, -math.inf)
+    if mask is None:  # then every query sees a key, the first one at least
+        return softmax(scores, axis=-1)
+    top = largest(scores, -1)
+    blind = top == -math.inf  # rows with nothing to look at: every exponential below is 0
+    e = ops.exp(scores - np.where(blind, 0, top))
+    totals = e.sum(axis=-1, keepdims=True) + blind  # 0 / 1 = 0
+    return e / totals
+
+
+@reference
+@float16_in_float32
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    keep: np.ndarray | None = None,
+    keep_scale: float = 1.0,
+) -> Tensor:
+    """(softmax(q k^T scale + mask) keep keep_scale) v, of arguments that have been checked.
+
+    (..., T, D), (..., S, D), (..., S, V) -> (..., T, V). `keep` (..., T, S) says which weights
+    dropout keeps, and `keep_scale` is 1 / (1 - p).
+    """
+    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
+    if keep is not None:
+        weights = weights * (keep * array_of(weights).dtype.type(keep_scale))
+    return ops.matmul(weights, v)
+
+
+@reference
+def packed_attention(
+    packed: Any,
+    mask: Any = None,
+    *,
+    num_heads: int,
+    scale: float,
+    is_causal: bool = False,
+    keep: np.ndarray | None = None,
+    keep_scale: float = 1.0,
+) -> Tensor:
+    """Attention of queries, keys and values side by side: (B, T, 3 H D) -> (B, T, H D)."""
+    b, t, width = packed.shape
+    heads = unpack_heads(packed, num_heads)
+    out = attention(
+        heads[0],
+        heads[1],
+        heads[2],
+        mask,
+        scale=scale,
+        is_causal=is_causal,
+        keep=keep,
+        keep_scale=keep_scale,
+    )
+    return out.swapaxes(1, 2).reshape(b, t, width // 3)
+
+
+def weights_as_applied(
+    q: Any, k: Any, mask: Any, *, scale: float, is_causal: bool, keep: Any, keep_scale: float
+) -> Tensor:
+    """Return the weights (..., T, S) that `attention` applies, after dropout."""
+    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
+    return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
+
+
+def drawn(shape: tuple[int, ...], p: float) -> dict[str, Any]:
+    """Return `keep` and `keep_scale` for weights of this shape that dropout drops with chance p."""
+    if p == 0:
+        return {"keep": None, "keep_scale": 1.0}
+    return {"keep": draw_keep(shape, p), "keep_scale": 1 / (1 - p) if p < 1 else 0.0}
+
+
+def scaled_dot_product_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    need_weights: bool = False,
+) -> Any:
+    """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
+
+    scale is 1 / sqrt(D) unless given. attn_mask, broadcastable to (..., T, S): boolean, True where
+    a query *may* look, or float, added to the scores. `is_causal` lets query t look at keys 0 .. t
+    only, on top of a mask. A blocked key has weight 0 exactly, so no output and no gradient depends
+    on it, as long as its numbers are finite. A query with no key to look at gets a zero output and
+    no gradient. dropout_p drops weights, always (pass 0.0 when not training). enable_gqa shares
+    each of fewer key and value heads (axis -3) among H / H_k query heads. With need_weights the
+    result is (output, weights (..., T, S)), the weights as applied, after dropout. Raises
+    ValueError and TypeError for shapes and masks that do not fit. (Vaswani et al. 2017,
+    arXiv:1706.03762)
+    """
+    name = "scaled_dot_product_attention"
+    q, k, v = (real(x, name) for x in (q, k, v))
+    checks.check_probability(dropout_p, name, "dropout_p")
+    if enable_gqa:
+        k, v = repeat_heads(k, q, "k"), repeat_heads(v, q, "v")
+    if isinstance(attn_mask, BlockedMask):
+        raise ValueError(
+            f"{name}: attn_mask is True where a query may look, but this mask, "
+            f"{describe(attn_mask)}, was made by F.causal_mask or F.padding_mask, which make masks "
+            "for nn: True where a key is blocked. Write ~mask."
+        )
+    mask = None if attn_mask is None else checks.values(attn_mask, name)
+    shape = checks.check_attention(q, k, v, mask)
+    if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
+        mask = mask.astype(q.dtype)
+    settings = {
+        "scale": _scale(scale, q.shape[-1]),
+        "is_causal": is_causal,
+        **drawn(shape, dropout_p),
+    }
+    out = attention(q, k, v, mask, **settings)
+    return (out, weights_as_applied(q, k, mask, **settings)) if need_weights else out
+
+
+def _scale(scale: Any, width: int) -> float:
+    """Return the factor of the scores; warn of sqrt(D), by which they are divided."""
+    if scale is None:
+        return 1 / math.sqrt(width or 1)
+    scale = checks.check_number(scale, "scaled_dot_product_attention", "scale")
+    if width > 1 and abs(scale * scale - width) < 1e-6 * width:
+        warn(
+            f"scaled_dot_product_attention: the scores are multiplied by scale, and {scale:g} is "
+            f"the square root of D = {width}. Write 1 / scale, which is the default."
+        )
+    return float(scale)

@@ -1,0 +1,380 @@
+"""Activations, softmax, normalisation, tables, dropout and losses: the equations of a textbook.
+
+Each function is a composite of ops, so it needs no derivative of its own, and has one of every
+order. `fast/` may register a kernel for those marked `@reference`, with a derivative in one step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops, random
+from ..engine import array_of, reference
+from ..errors import describe, is_integer
+from ..ops.shapes import float16_in_float32
+from ..tensor import Tensor, get_default_dtype
+from ..tensor.convert import floating_dtype
+from . import checks
+from .checks import operand, real
+
+Axis = int | tuple[int, ...]
+
+# ---- activations
+
+
+def relu(x: Any, inplace: bool = False) -> Tensor:
+    """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted and ignored."""
+    return ops.relu(operand(x, "relu"))
+
+
+def sigmoid(x: Any) -> Tensor:
+    """sigmoid(x) = 1 / (1 + e^-x). Any shape."""
+    return ops.sigmoid(real(x, "sigmoid"))
+
+
+def tanh(x: Any) -> Tensor:
+    """tanh(x) = (e^x - e^-x) / (e^x + e^-x). Any shape."""
+    return ops.tanh(real(x, "tanh"))
+
+
+@float16_in_float32
+def silu(x: Any, inplace: bool = False) -> Tensor:
+    """silu(x) = x sigmoid(x). Any shape. (Elfwing et al. 2017, arXiv:1702.03118)"""
+    x = real(x, "silu")
+    return x * ops.sigmoid(x)
+
+
+@reference
+@float16_in_float32
+def gelu(x: Any, approximate: str = "none") -> Tensor:
+    """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2. Any shape.
+
+    With approximate="tanh" it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. Raises ValueError
+    for another `approximate`. (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+    """
+    checks.check_choice(approximate, ("none", "tanh"), "approximate", "gelu")
+    x = real(x, "gelu")
+    if approximate == "tanh":
+        return 0.5 * x * (1 + ops.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + ops.erf(x * math.sqrt(0.5)))
+
+
+# ---- softmax and its logarithms
+
+
+def largest(x: Any, axis: Axis | None) -> Any:
+    """Return the maximum along the axis as a constant: it keeps exp in range and cancels."""
+    array = array_of(x)
+    if array.size:
+        return ops.max(array, axis=axis, keepdims=True)
+    return array.max(axis=axis, keepdims=True, initial=-math.inf)
+
+
+def _as_row(function: Any, x: Any) -> Tensor:
+    """Treat a single number as a row of one, as PyTorch does."""
+    return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0), shape=())
+
+
+@reference
+@float16_in_float32
+def softmax(x: Any, axis: int = -1) -> Tensor:
+    """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.
+
+    Its derivative is y * (g - (g * y).sum(axis)): see `softmax` in fast/layers.py. A row that is
+    all -inf gives NaN, as in PyTorch. Raises ValueError for an axis that does not exist.
+    """
+    x = real(x, "softmax")
+    checks.check_axis(x, axis, "softmax")
+    if x.ndim == 0:
+        return _as_row(softmax, x)
+    e = ops.exp(x - largest(x, axis))
+    totals = e.sum(axis=axis, keepdims=True)
+    return e / totals
+
+
+@reference
+@float16_in_float32
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
+    """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0."""
+    x = real(x, "log_softmax")
+    checks.check_axis(x, axis, "log_softmax")
+    if x.ndim == 0:
+        return _as_row(log_softmax, x)
+    shifted = x - largest(x, axis)
+    return shifted - ops.log(ops.exp(shifted).sum(axis=axis, keepdims=True))
+
+
+@reference
+@float16_in_float32
+def logsumexp(x: Any, axis: Axis, keepdims: bool = False) -> Tensor:
+    """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow."""
+    x = real(x, "logsumexp")
+    checks.check_axis(x, axis, "logsumexp")
+    if x.ndim == 0:
+        return _as_row(logsumexp, x)
+    top = largest(x, axis)
+    top = np.where(np.isfinite(top), top, 0)  # inf - inf would be NaN
+    with np.errstate(divide="ignore"):
+        y = ops.log(ops.exp(x - top).sum(axis=axis, keepdims=True)) + top
+    return y if keepdims else ops.reshape(y, shape=array_of(x).sum(axis=axis).shape)
+
+
+# ---- normalisation
+
+
+def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+    """sqrt(mean(x^2) + eps)"""
+    return ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
+
+
+@reference
+@float16_in_float32
+def layer_norm(
+    x: Any,
+    normalized_shape: int | Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
+
+    The variance divides by n. x (..., *normalized_shape), weight and bias normalized_shape; output
+    as x. Raises ValueError where they do not fit. (Ba et al. 2016, arXiv:1607.06450)
+    """
+    eps, x = checks.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
+    axes = checks.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
+    centred = x - x.mean(axis=axes, keepdims=True)
+    centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
+    deviation = _root_mean_square(centred, axes, eps)
+    normalised = centred / deviation
+    y = normalised if weight is None else normalised * weight
+    return y if bias is None else y + bias
+
+
+@reference
+@float16_in_float32
+def rms_norm(
+    x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
+) -> Tensor:
+    """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
+
+    x (..., *normalized_shape), weight normalized_shape; output as x. Without eps it is the machine
+    epsilon of the dtype of the computation. (Zhang and Sennrich 2019, arXiv:1910.07467)
+    """
+    x = real(x, "rms_norm")
+    axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
+    if eps is None:
+        eps = float(np.finfo(x.dtype).eps)
+    size = _root_mean_square(x, axes, checks.check_number(eps, "rms_norm", "eps"))
+    normalised = x / size
+    return normalised if weight is None else normalised * weight
+
+
+# ---- products, tables, dropout
+
+
+@reference
+def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
+    """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O).
+
+    A weight (I,) with a bias () gives (...). Raises ValueError where shapes do not fit. As
+    torch.nn.functional.linear.
+    """
+    checks.check_array(weight, "linear", "weight")
+    if bias is not None:
+        checks.check_array(bias, "linear", "bias")
+    x = real(x, "linear", weight.dtype)
+    checks.check_linear(x, weight, bias)
+    y = ops.matmul(x, weight.T)
+    return y if bias is None else y + bias
+
+
+def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
+    """y = weight[indices]: a row of the table for each index; indices (...), weight (V, E).
+
+    Returns (..., E). The row `padding_idx` (negative counts from the end) gets no gradient. Raises
+    TypeError for indices that are no integers, ValueError for an index outside the table.
+    """
+    indices = checks.integers(indices, "embedding", "indices")
+    checks.check_rows(indices, weight)
+    padding_idx = checks.padding_row(padding_idx, weight.shape[0], "embedding")
+    y = ops.embedding(weight, indices=indices)
+    if padding_idx is None:
+        return y
+    return ops.where((indices == padding_idx)[..., None], array_of(weight)[padding_idx], y)
+
+
+def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
+
+    Any shape. Returns x itself where not training or p = 0. Raises ValueError for p outside [0, 1].
+    After `ta.manual_seed` the masks of contiguous arrays are PyTorch's. (Srivastava et al. 2014)
+    """
+    checks.check_probability(p, "dropout")
+    x = operand(x, "dropout")
+    if not training or p == 0:
+        return x
+    x = real(x, "dropout")
+    keep = draw_keep(x.shape, float(p))
+    return apply_dropout(x, keep=keep, p=float(p))
+
+
+def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
+    """Draw which elements dropout keeps, each with probability 1 - p."""
+    return random.default_generator().bernoulli(shape, 1 - p) if p < 1 else np.zeros(shape, bool)
+
+
+@reference
+def apply_dropout(x: Any, *, keep: np.ndarray, p: float) -> Tensor:
+    """y = x keep / (1 - p)"""
+    return x * (keep / array_of(x).dtype.type(1 - p)) if p < 1 else x * 0.0
+
+
+# ---- losses
+
+
+def reduce(losses: Any, reduction: str) -> Tensor:
+    """Return the mean or the sum of the losses, or with "none" the losses themselves."""
+    return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
+
+
+def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
+    """(x - y)^2, reduced by "mean", "sum" or "none"; x and y of one shape.
+
+    Raises ValueError where the shapes differ: (N, 1) against (N,) would compare each with each.
+    """
+    checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "mse_loss")
+    x, y = real(x, "mse_loss"), real(y, "mse_loss")
+    if x.shape != y.shape:
+        raise ValueError(
+            f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would "
+            "compare each element with several. Write y.reshape(x.shape) or x[:, 0], whichever is "
+            "meant."
+        )
+    return reduce(ops.square(x - y), reduction)
+
+
+def cross_entropy(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-log softmax(x)_target, weighed by class and reduced; classes on axis 1.
+
+    x (N, C), (C,) or (N, C, d1, ...), weight (C,). target: class indices, integers (N,), () or
+    (N, d1, ...); or probabilities, floats of the shape of x. The "mean" over indices divides by the
+    weights of the targets other than `ignore_index` (NaN if there are none), over probabilities by
+    the number of samples. Label smoothing e replaces a target by (1 - e) target + e / C. Raises
+    TypeError for float class labels, ValueError for labels out of range and shapes that do not fit.
+    As torch.nn.functional.cross_entropy.
+    """
+    checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
+    x = real(x, "cross_entropy")
+    if x.ndim == 0:
+        raise ValueError("cross_entropy needs a score for each class, (C,) or (N, C, ...).")
+    checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")
+    axis = min(1, x.ndim - 1)
+    if weight is not None:
+        weight = real(weight, "cross_entropy")
+        if weight.shape != (x.shape[axis],):
+            raise ValueError(
+                f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
+                f"got {describe(weight)}."
+            )
+    target = checks.values(target, "cross_entropy")
+    if target.dtype.kind == "f" and target.size:
+        checks.check_probabilities(x, target, axis)
+        return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
+    labels = checks.integers(target, "cross_entropy", "target") if target.size else target
+    labels = array_of(labels).astype(np.int64)
+    checks.check_labels(x, labels, axis, ignore_index)
+    return label_cross_entropy(
+        x,
+        weight,
+        target=labels,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+
+
+@reference
+@float16_in_float32
+def label_cross_entropy(
+    x: Any,
+    weight: Any = None,
+    *,
+    target: np.ndarray,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-weight_t log_softmax(x)_t for class indices t, which have been checked."""
+    axis = min(1, x.ndim - 1)
+    classes = x.shape[axis]
+    ignored = target == ignore_index
+    # The scores of ignored samples do not matter; of infinite ones, 0 times the slope would be NaN.
+    if np.any(ignored):
+        x = ops.where(np.expand_dims(ignored, axis), 0.0, x)
+    log_p = log_softmax(x, axis=axis)
+    index = np.where(ignored, 0, target)
+    column = np.expand_dims(index, axis)  # one class a sample: (N, 1, ...)
+    loss = -ops.take_along_axis(log_p, indices=column, axis=axis).reshape(target.shape)
+    spread = -log_p
+    if weight is not None:
+        loss = loss * weight[index]
+        spread = spread * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
+    if label_smoothing:
+        loss = loss * (1 - label_smoothing) + spread.sum(axis=axis) * (
+            label_smoothing / max(classes, 1)
+        )
+    loss = ops.where(ignored, 0.0, loss)
+    if reduction != "mean":
+        return reduce(loss, reduction)
+    counted = (~ignored).astype(array_of(x).dtype)
+    with np.errstate(invalid="ignore"):  # all ignored: 0 / 0 = NaN, as in PyTorch
+        return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
+
+
+@float16_in_float32
+def _soft_cross_entropy(
+    x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
+) -> Tensor:
+    """-sum_c target_c weight_c log_softmax(x)_c; the mean is over samples."""
+    axis = min(1, x.ndim - 1)
+    classes = x.shape[axis]
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
+    terms = log_softmax(x, axis=axis) * target
+    if weight is not None:
+        terms = terms * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
+    return reduce(-terms.sum(axis=axis), reduction)
+
+
+# ---- positions
+
+
+def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
+    """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)), a constant Tensor.
+
+    Shape (length, d_model); an odd d_model leaves the last cosine out. Raises ValueError for sizes
+    that are none. (Vaswani et al. 2017, section 3.5)
+    """
+    if not (is_integer(length) and is_integer(d_model)) or length < 0 or d_model < 1:
+        raise ValueError(
+            "sinusoidal_positions needs whole numbers length >= 0 and d_model >= 1, got "
+            f"{describe(length)} and {describe(d_model)}."
+        )
+    angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
+    table = np.empty((length, d_model))
+    table[:, 0::2] = np.sin(angles)
+    table[:, 1::2] = np.cos(angles[:, : d_model // 2])
+    named = get_default_dtype() if dtype is None else floating_dtype(dtype, "a table of positions")
+    return Tensor(table, dtype=named)
