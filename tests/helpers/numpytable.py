@@ -50,16 +50,6 @@ def lower(function):
     return of_lower
 
 
-def named(method, ufunc):
-    """A ufunc's method under a name of its own, for the tests' ids."""
-
-    def call(*args, **kwargs):
-        return method(*args, **kwargs)
-
-    call.__name__ = f"{ufunc.__name__}.{method.__name__}"
-    return call
-
-
 CASES = []
 
 
@@ -70,61 +60,30 @@ def case(function, *args, of=None, **kwargs):
 
 # ---- ufuncs
 
-for f in (
-    np.negative,
-    np.positive,
-    np.conjugate,
-    np.absolute,
-    np.fabs,
-    np.reciprocal,
-    np.square,
-    np.exp,
-    np.exp2,
-    np.expm1,
-    np.sin,
-    np.cos,
-    np.tanh,
-    np.sinh,
-    np.cosh,
-    np.arctan,
-    np.arcsinh,
-    np.cbrt,
-    np.degrees,
-    np.rad2deg,
-    np.radians,
-    np.deg2rad,
-):
+
+def functions(names):
+    return [getattr(np, name) for name in names.split()]
+
+
+UNARY = """
+    negative positive conjugate absolute fabs reciprocal square exp exp2 expm1 sin cos tanh sinh cosh arctan arcsinh cbrt degrees rad2deg
+    radians deg2rad
+"""
+BINARY = """
+    add subtract multiply divide arctan2 hypot logaddexp logaddexp2 maximum minimum fmax fmin copysign remainder fmod divmod
+"""
+for f in functions(UNARY):
     case(f, R(2, 3))
-for f in (np.sqrt, np.log, np.log2, np.log10, np.log1p):
+for f in functions("sqrt log log2 log10 log1p"):
     case(f, P(2, 3))
-for f in (np.tan, np.arcsin, np.arccos, np.arctanh):
+for f in functions("tan arcsin arccos arctanh"):
     case(f, U(2, 3))
 case(np.arccosh, 1.3 + P(2, 3))
-for f in (
-    np.add,
-    np.subtract,
-    np.multiply,
-    np.divide,
-    np.arctan2,
-    np.hypot,
-    np.logaddexp,
-    np.logaddexp2,
-    np.maximum,
-    np.minimum,
-    np.fmax,
-    np.fmin,
-    np.copysign,
-    np.remainder,
-    np.fmod,
-    np.divmod,
-):
+for f in functions(BINARY):
     case(f, R(2, 3), R(3))
     case(f, R(1, 3), R(2, 1))
 case(np.power, P(2, 3), R(3))
 case(np.power, R(3), 3)
-case(np.float_power, P(2), R(2))
-case(np.modf, R(2, 3))
-case(np.heaviside, np.array([0, 1, -1]), R(3))
 for f in (np.floor, np.ceil, np.trunc, np.rint, np.sign):
     case(f, R(2, 3))
 case(np.floor_divide, R(2, 3), P(3))
@@ -134,76 +93,27 @@ case(np.matmul, R(2, 2, 3), R(3))
 case(np.vecdot, R(2, 3), R(3))
 case(np.vecdot, R(2, 2, 3), R(3))
 case(np.vecdot, R(3, 2), R(3, 2), axis=0)
-if hasattr(np, "matvec"):
-    case(np.matvec, R(2, 2, 3), R(3))
-    case(np.vecmat, R(2), R(3, 2, 3))
 
 # ---- reductions
 
-for f in (
-    np.sum,
-    np.mean,
-    np.max,
-    np.min,
-    np.prod,
-    np.var,
-    np.std,
-    np.amax,
-    np.amin,
-    np.ptp,
-    np.median,
-    np.average,
-    np.nansum,
-    np.nanmean,
-    np.nanmax,
-    np.nanmin,
-    np.nanprod,
-):
+for f in functions("sum mean max min prod var std amax amin"):
     case(f, R(2, 3))
     case(f, R(2, 3), axis=0)
     case(f, R(2, 1, 3), axis=(0, -1), keepdims=True)
+MASK = np.array([True, False, True])
 case(np.sum, R(2, 3), 1, None, None, True)
-case(np.max, R(2, 3), -1)
+case(np.sum, R(2, 3), axis=1, where=MASK)
+case(np.prod, R(2, 3), where=MASK)
+case(np.mean, R(2, 3), axis=1, where=MASK, keepdims=True)
+case(np.max, R(2, 3), axis=0, where=MASK, initial=-0.4)
+case(np.min, R(3), where=MASK, initial=0.4)
+case(np.sum, R(2, 3), initial=0.5)
 case(np.var, R(4), ddof=1)
 case(np.std, R(2, 4), axis=1, ddof=1)
 case(np.cumsum, R(2, 3))
 case(np.cumsum, R(2, 3), axis=1)
-for f in (np.cumprod, np.nancumsum, np.nancumprod):
-    case(f, R(2, 3))
-    case(f, R(2, 5), axis=1)
-    case(f, R(3, 2), axis=0)
+case(np.cumprod, R(2, 5), axis=1)
 case(np.cumprod, np.array([0.5, 0.0, 2.0, 0.0, 3.0]))
-case(np.nancumprod, np.array([0.5, np.nan, 2.0]))
-if hasattr(np, "cumulative_sum"):
-    for f in (np.cumulative_sum, np.cumulative_prod):
-        case(f, R(4))
-        case(f, R(2, 3), axis=-1, include_initial=True)
-for ufunc in (np.add, np.multiply, np.logaddexp, np.logaddexp2, np.maximum, np.minimum):
-    case(named(ufunc.accumulate, ufunc), R(7), of=ufunc)
-    case(named(ufunc.accumulate, ufunc), R(2, 3), 1, of=ufunc)
-    case(named(ufunc.accumulate, ufunc), R(3, 2), of=ufunc)
-for f in (np.nanvar, np.nanstd):
-    case(f, R(2, 3))
-    case(f, R(2, 3), axis=0, ddof=1)
-    case(f, np.array([[1.0, np.nan, 2.0, 4.5], [np.nan, 0.5, 3.0, np.nan]]), axis=1, keepdims=True)
-for f in (np.cov, np.corrcoef):
-    case(f, R(2, 4))
-    case(f, R(4), R(4))
-    case(f, R(4, 2), R(4), rowvar=False)
-case(np.cov, R(4), bias=True)
-case(np.cov, R(3, 4), ddof=0)
-case(np.cov, R(2, 4), fweights=[1, 3, 0, 2])
-case(np.cov, R(2, 4), fweights=[1, 3, 0, 2], aweights=P(4), ddof=2)
-case(np.average, R(2, 3), axis=1, weights=P(3))
-case(np.nansum, np.array([1.0, np.nan, 2.0]), of=np.nansum)
-case(np.quantile, R(2, 5), [0.1, 0.5], axis=1)
-case(np.quantile, R(2, 5), 0.3, keepdims=True)
-for method in ("lower", "higher", "nearest", "midpoint"):
-    case(np.quantile, R(2, 4), [0.3, 0.5], axis=1, method=method)
-case(np.percentile, R(5), 30)
-case(np.quantile, np.array([3, 1, 2]), np.array(0.3))
-case(np.trapezoid, R(2, 4), dx=0.5)
-case(np.trapezoid, R(4), np.array([0, 1, 3, 4]))
 
 # ---- elementwise, differences
 
@@ -228,45 +138,11 @@ case(np.gradient, R(3, 4))
 case(np.gradient, R(2, 3), axis=0)
 case(np.gradient, R(5), 0.5)
 case(np.gradient, R(3, 4), axis=1)
-case(np.gradient, R(3, 4), edge_order=2)
 case(np.gradient, R(2, 5), np.array([0.0, 0.5, 2.0, 2.5, 4.0]), axis=1)
-case(np.gradient, R(3, 4), 2.0, [0, 1, 3, 4], edge_order=2)
 case(np.linspace, np.array(0.3), np.array(1.9), 4)
 case(np.linspace, R(2), R(2), 3, axis=1, endpoint=False)
 case(np.full_like, R(2, 3), np.array(0.4))
-case(np.logspace, np.array(0.3), np.array(1.1), 4)
-case(np.logspace, R(2), R(2), 3, base=2.0, axis=1)
-case(np.geomspace, np.array(0.3), np.array(1.9), 4)
-case(np.geomspace, np.array([0.3, -2.0]), np.array([1.9, -0.1]), 3, axis=1, endpoint=False)
-case(np.unwrap, np.array([0.0, 3.0, -3.0, 2.5, 9.0]))
-case(np.unwrap, R(2, 4) * 5, axis=0, period=4.0)
-case(np.ediff1d, R(2, 3))
-case(np.ediff1d, R(4), R(2), 0.5)
-case(
-    np.piecewise,
-    np.array([-1.2, 0.7, 2.3]),
-    [np.array([True, False, False]), np.array([False, True, False])],
-    [np.sin, 4.0, lambda x: x * x],
-)
-case(
-    np.piecewise,
-    np.array([[0.5, 2.0]]),
-    [np.array([[True, False]])],
-    [lambda x, k: k * np.log(x)],
-    3,
-)
-case(np.polyval, R(4), R(2, 3))
-case(np.polyval, [2, 0, 1], R(3))
-case(np.polyval, R(3), np.array(2))
-case(np.vander, R(3))
-case(np.vander, np.array([0.0, 0.5, -2.0]), 4, increasing=True)
-case(np.vander, R(3), 1)
 case(np.interp, np.array([[-1.0, 0.3], [1.7, 5.0]]), np.array([0.0, 1.1, 2.0]), R(3))
-case(np.interp, np.array([-1.0, 0.3, 5.0]), np.array([0.0, 1.1, 2.0]), R(3), left=-4.0, right=7.5)
-case(np.interp, np.array([-0.9, 0.3, 5.1]), np.array([1.1, 0.2, 2.0]), R(3), period=3.0)
-case(np.interp, np.array(0.4), np.array([0.1]), R(1))
-case(np.apply_along_axis, lambda row: np.outer(row, row[:2]), 1, R(2, 3, 2))
-case(np.apply_along_axis, np.sum, 0, R(2, 3))
 
 # ---- shapes, joins, splits
 
@@ -288,7 +164,6 @@ case(np.broadcast_to, R(2, 1), (3, 2, 3))
 case(np.broadcast_arrays, R(2, 1), R(3))
 case(np.meshgrid, R(2), R(3))
 case(np.meshgrid, R(2), np.array(0.4), R(3), indexing="ij")
-case(np.meshgrid, R(2, 2), R(3), sparse=True)
 case(np.swapaxes, R(2, 3, 1), 0, 2)
 case(np.matrix_transpose, R(2, 3))
 case(np.matrix_transpose, R(2, 3, 2))
@@ -367,8 +242,6 @@ case(np.repeat, R(2, 3), [1, 2], axis=0)
 case(np.rot90, R(2, 3))
 case(np.resize, R(2, 3), (2, 4))
 case(np.delete, R(2, 3), 1, axis=1)
-case(np.extract, np.array([True, False, True]), R(3))
-case(np.compress, np.array([True, False, True]), R(2, 3), axis=1)
 
 # ---- products and np.linalg
 
@@ -403,11 +276,6 @@ case(np.einsum, R(2, 3), [Ellipsis, 0], R(3), [0])
 case(np.kron, R(2, 1), R(3))
 case(np.cross, R(2, 3), R(3))
 case(np.cross, R(3, 2), R(3, 2), axis=0)
-for mode in ("full", "same", "valid"):
-    case(np.convolve, R(5), R(3), mode)
-    case(np.convolve, R(2), R(4), mode)
-    for n, m in ((5, 3), (5, 2), (2, 5), (4, 4), (3, 4), (2, 4)):
-        case(np.correlate, R(n), R(m), mode)
 for options in ({}, {"ord": 1}, {"ord": 3}, {"ord": np.inf}, {"ord": -np.inf}, {"ord": 0}):
     case(np.linalg.norm, R(4), **options)
 for options in (
@@ -424,7 +292,6 @@ for options in (
     case(np.linalg.norm, R(3, 2), **options)
 case(np.linalg.norm, R(2, 3, 2), "fro", (0, 2))
 case(np.linalg.vector_norm, R(2, 3), axis=1)
-case(np.linalg.matrix_norm, R(2, 3, 2), keepdims=True)
 case(np.linalg.inv, M(2, 3, 3))
 case(np.linalg.pinv, R(3, 2))
 case(np.linalg.pinv, R(2, 2, 3))
@@ -446,42 +313,14 @@ case(np.linalg.svd, R(3, 2), compute_uv=False)
 case(np.linalg.svdvals, R(2, 3))
 case(np.linalg.qr, R(4, 2))
 case(np.linalg.qr, M(2, 3, 3))
-case(np.linalg.qr, M(2, 2), "complete")
-case(np.linalg.qr, R(2, 3), "complete")
 case(np.linalg.qr, R(2, 2, 4))
 case(np.linalg.qr, R(2, 3, 2), "r")
-case(np.linalg.lstsq, R(4, 2), R(4))
-case(np.linalg.lstsq, R(4, 2), R(4, 3))
-case(np.linalg.lstsq, M(3, 3), R(3))
-case(np.linalg.lstsq, R(2, 3), R(2))
-case(np.linalg.cond, M(2, 3, 3))
-for p in (2, -2, 1, np.inf, "fro"):
-    case(np.linalg.cond, M(3, 3), p)
 case(np.linalg.matrix_power, M(2, 2), 3)
 case(np.linalg.matrix_power, M(2, 2), 0)
 case(np.linalg.matrix_power, M(2, 2), -2)
 case(np.linalg.multi_dot, [R(2, 3), R(3, 2), R(2)])
 case(np.linalg.multi_dot, [R(3), R(3, 2), R(2, 4), R(4, 1), R(1, 3)])
-case(np.linalg.matmul, R(2, 3), R(3, 2))
-case(np.linalg.tensordot, R(2, 3), R(3), axes=1)
-case(np.linalg.outer, R(2), R(3))
-case(np.linalg.vecdot, R(2, 3), R(2, 3))
-case(np.linalg.cross, R(2, 3), R(2, 3))
-case(np.linalg.matrix_transpose, R(2, 3, 2))
 case(np.linalg.diagonal, R(2, 3, 3))
-case(np.linalg.trace, R(2, 3, 3), offset=1)
 
-FLAT = {
-    np.floor,
-    np.ceil,
-    np.trunc,
-    np.rint,
-    np.sign,
-    np.round,
-    np.around,
-    np.fix,
-    np.floor_divide,
-    np.imag,
-    np.angle,
-}
+FLAT = set(functions("floor ceil trunc rint sign round around fix floor_divide imag angle"))
 """Their slope is zero wherever there is one."""

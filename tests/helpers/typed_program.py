@@ -75,9 +75,12 @@ def right() -> None:
     assert_type(x.diagonal(), Tensor)
     assert_type(x.trace(), Tensor)
     w = Tensor(np.ones(3), requires_grad=True)
-    np.mean(
-        (x @ w - 1) ** 2
-    ).backward()  # NumPy's hints promise a number for the mean of a Tensor, hence operators give Any
+    assert_type(w * x, Tensor)
+    assert_type(2 * w - w / 3, Tensor)
+    assert_type((w * w).sum(), Tensor)
+    assert_type(w[0], Tensor)
+    assert_type(-(w.T**2), Tensor)
+    ((x @ w - 1) ** 2).mean().backward()
     np.tanh(F.relu(w)).backward(np.ones(3))
     assert_type(ta.ops.matmul, Op)
 

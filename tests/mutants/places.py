@@ -21,7 +21,7 @@ PACKAGE = "tinygrad_attn"
 ROOMS = {
     "engine": ["engine/*.py"],
     "ops": ["ops/*.py"],
-    "tensor": ["tensor/*.py", "tensor/names/*.py"],
+    "tensor": ["tensor/*.py"],
     "random": ["random.py"],
     "functional": ["functional/equations.py", "functional/masks.py", "functional/__init__.py"],
     "fast": [

@@ -66,10 +66,6 @@ def check(op, function, sample, tolerance):
         assert_close(g, h, 10 * tolerance, f"gradient {i}")
 
 
-ROUGH = {"logcumsumexp": 100}
-"""How many times the tolerance PyTorch's own rounding needs: its float32 slopes are off by 0.002 in a sample, by float64."""
-
-
 def assert_close(a, b, tolerance, what):
     assert a.dtype == b.dtype, f"{what}: dtype {a.dtype}, not {b.dtype}"
     assert a.shape == b.shape, f"{what}: shape {a.shape}, not {b.shape}"
@@ -99,10 +95,6 @@ LEFT_OUT = {
     "gather": 3,
     "index_select": 1,
     "cumprod": 1,
-    "cov": 18,
-    "quantile": 12,
-    "nansum": 3,
-    "nanmean": 3,
     "aminmax": 2,
     "tensordot": 1,
     "einsum": 1,
@@ -112,10 +104,8 @@ LEFT_OUT = {
     "nn.functional.pad/circular": 1,
     "linalg.pinv": 16,
     "linalg.solve": 6,
-    "linalg.vander": 5,
     "linalg.vector_norm": 27,
-    "linalg.matrix_norm": 32,
-    "linalg.lstsq/grad_oriented": 24,
+    "gradient": 3,
 }
 """Samples out of scope, for each dtype."""
 
@@ -138,7 +128,7 @@ def test_pytorchs_samples(name, dtype, tally):
     failures, left, passed = [], Counter(), 0
     for i, sample in enumerate(op.sample_inputs("cpu", kind, requires_grad=True)):
         try:
-            check(op, TABLE[name], sample, tolerance * ROUGH.get(name, 1))
+            check(op, TABLE[name], sample, tolerance)
             passed += 1
         except OutOfScope as reason:
             left[f"{name}: {reason}"] += 1

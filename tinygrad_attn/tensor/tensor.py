@@ -1,10 +1,11 @@
-"""class Tensor: an array that remembers how it was made.
+"""class Tensor: an array that remembers how it was computed.
 
-Operators and methods are NumPy's, each one line onto an op.
+Operators and methods are NumPy's, each one line that calls an op.
 """
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,32 +14,18 @@ import numpy as np
 
 from .. import ops
 from ..engine import Op, Variable, backward, context, inplace, tracked
-from ..messages.errors import MissingName, describe, only_renamed
-from ..messages.missing_names import not_for_torch
-from ..messages.signatures import own_names
-from . import names as interop
-from .comparisons import compared, comparison, no_operator
+from ..errors import MissingName, describe, explain, warn, written_here, wrong_keyword
 from .convert import (
     as_array,
     as_data,
-    as_dtype,
-    as_flag,
     as_gradient,
     as_index,
     as_sizes,
     get_default_dtype,
-    put,
     set_default_dtype,
 )
-from .names import CALLS, FUNCTIONS, PLAIN_FUNCTIONS, PLAIN_UFUNCS, UFUNCS, in_terms_of
-from .pytorch_habits import (
-    ElementCount,
-    check_unpacking,
-    times_and_axis,
-    values_alone,
-    warn_of_no_transpose,
-)
-from .row_swaps import check_swap, took
+from .numpy_dispatch import FUNCTIONS, PLAIN, UFUNCS, array_function, array_ufunc, floating, plain
+from .numpy_functions import transpose
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -46,34 +33,39 @@ Axis = int | tuple[int, ...] | None
 _np: Any = np  # NumPy's type hints promise an array where it returns a Tensor.
 
 
-def operators(op: Op) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """The methods for `a + b` and for its reflection, where a stands on the right."""
+_Operator = Callable[[Any, Any], "Tensor"]
+
+
+def _operators(op: Op) -> tuple[_Operator, _Operator]:
+    """Return the methods for `a + b` and for its reflection, where a stands on the right."""
     return lambda a, b: op(a, b), lambda b, a: op(a, b)
+
+
+def _comparison(function: Callable[[Any, Any], Any]) -> Any:
+    """Return an operator without a derivative, which gives a plain array."""
+    return lambda a, b: function(a._data, plain(b))
 
 
 class Tensor(Variable):
     """A NumPy array with reverse-mode differentiation.
 
-    `Tensor(data, requires_grad=False, dtype=None)` copies its data, outside every graph. Python
-    numbers and lists of them take the default dtype (float32), an ndarray keeps its own. With
-    `requires_grad=True` ops on it are recorded, and `backward()` on a result fills `.grad`; integer
-    and boolean tensors cannot require one. Raises TypeError for data that is not numeric, or a flag
-    that is not boolean. Methods without a text are NumPy's of that name (`relu`, `sigmoid` and
-    `view` PyTorch's), with the same shapes, and IndexError for an axis out of range.
+    `Tensor(data, requires_grad=False, dtype=None)` copies its data. Python numbers and lists of
+    them take the default dtype (float32); an ndarray keeps its own. With `requires_grad=True`, ops
+    on it are recorded, and `backward()` on an output fills `.grad`. Integer and boolean tensors
+    cannot require a gradient. Methods are NumPy's of that name (`relu`, `sigmoid`, `view` and
+    `clone` are PyTorch's), with the same shapes and errors. Raises TypeError for data that is not
+    numeric.
     """
 
     __slots__ = ()
     __array_priority__ = 1000
 
-    @own_names
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
-        if requires_grad.__class__ is not bool:
-            as_flag(requires_grad)
         array = as_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._node = self.name = None
         self._tracked = False
-        if requires_grad:
+        if requires_grad is not False:
             self.requires_grad = requires_grad
 
     @classmethod
@@ -86,30 +78,27 @@ class Tensor(Variable):
         return t
 
     def _array(self) -> np.ndarray:
-        """The values as an ndarray that can be changed in place, also those of a single number."""
+        """Return the values as an ndarray that can be changed in place."""
         if not isinstance(self._data, np.ndarray):
             self._data = np.asarray(self._data)
         return self._data
 
-    # ---- what it is
+    # ---- attributes
 
     @property
     def data(self) -> np.ndarray:
         """The array itself, not a copy.
 
-        To change it while a graph still needs its old values is an error at backward().
+        Changing it while a graph still needs its old values is an error at backward().
         """
         inplace.hand_out(self._array())
         return self._data
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = value._array() if isinstance(value, Tensor) else as_data(value, self._data.dtype)
-        if array.dtype.kind not in ("f" if self._tracked else "fiub"):
-            raise TypeError(
-                f"{describe(self)} {'requires a gradient and ' * self._tracked}cannot hold "
-                f"{describe(array)}."
-            )
+        array = as_data(value, self._data.dtype)
+        if self._tracked and array.dtype.kind != "f":
+            raise TypeError(f"{describe(self)} requires a gradient; it cannot hold {array.dtype}.")
         self._data = array
         inplace.hand_out(array)
         inplace.changed(array)
@@ -138,22 +127,23 @@ class Tensor(Variable):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ops on this tensor are recorded; for ops from before that it is a constant."""
+        """Whether ops on this tensor are recorded."""
         return self._tracked
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if as_flag(value) and self._data.dtype.kind != "f":
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(
+                f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, "
+                "dtype=...) for a dtype, and Tensor(np.zeros((2, 3))) for a tensor of a shape."
+            )
+        if value and self._data.dtype.kind != "f":
             raise TypeError(
                 "only floating-point tensors can require a gradient, but this is "
-                f"{describe(self)}. Write Tensor(data, requires_grad=True, dtype=np.float64), or "
-                ".astype(np.float32) first."
+                f"{describe(self)}. Write .astype(np.float32) first."
             )
         if not value and self._node is not None:
-            raise ValueError(
-                "requires_grad can only be switched off on a leaf; use detach() to cut a result "
-                "from its graph."
-            )
+            raise ValueError("requires_grad can only be switched off on a leaf; use detach().")
         self._tracked = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -166,60 +156,45 @@ class Tensor(Variable):
         """The sizes of the axes."""
         return self._data.shape
 
-    @shape.setter
-    def shape(self, value: Any) -> None:
-        raise AttributeError("a Tensor keeps its shape. Write t = t.reshape(shape).")
-
     @property
     def dtype(self) -> np.dtype:
         """NumPy's dtype of the numbers."""
         return self._data.dtype
 
-    @dtype.setter
-    def dtype(self, value: Any) -> None:
-        raise AttributeError("a Tensor keeps its dtype. Write t = t.astype(dtype).")
-
     @property
     def ndim(self) -> int:
-        """How many axes there are."""
+        """The number of axes."""
         return self._data.ndim
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
-        return ElementCount(self._data.size)
+        """The number of elements."""
+        return self._data.size
 
     @property
     def is_leaf(self) -> bool:
-        """True for a tensor that no recorded op has made."""
+        """Whether no recorded op has made this tensor."""
         return self._node is None
 
     def __len__(self) -> int:
         if not self._data.ndim:
-            raise TypeError(
-                "a 0-d tensor has no length; .item() is its number. For torch.tensor(t) write "
-                "torch.tensor(t.numpy())."
-            )
+            raise TypeError("a 0-d tensor has no length; .item() is its number.")
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self._data.ndim:
             raise TypeError("a 0-d tensor cannot be iterated over; use .item() for its number.")
-        check_unpacking(self)
         return (self[i] for i in range(len(self._data)))
 
     def __repr__(self) -> str:
         text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
-        marks = (
-            ""
-            if self.dtype in (get_default_dtype(), bool, np.dtype(int))
-            else f", dtype={self.dtype}"
-        )
+        if self.dtype not in (get_default_dtype(), bool, np.dtype(int)):
+            text += f", dtype={self.dtype}"
         if self._node is not None:
-            marks += f", op={getattr(self._node.op, '__name__', 'released')}"
+            text += f", op={self._node.op.__name__}"
         elif self._tracked:
-            marks += ", requires_grad=True"
-        return f"Tensor({text}{marks}{f', name={self.name!r}' if self.name else ''})"
+            text += ", requires_grad=True"
+        return f"Tensor({text}{f', name={self.name!r}' if self.name else ''})"
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)
@@ -241,14 +216,8 @@ class Tensor(Variable):
     def __int__(self) -> int:
         return int(self.item())
 
-    def __round__(self, decimals: int | None = None) -> Tensor:
-        return self.round(decimals or 0)
-
     def __index__(self) -> int:
-        if self._data.dtype.kind not in "iu" or self._data.ndim:
-            hint = " Write int(t) for its whole part." if self._data.size == 1 else ""
-            raise TypeError(f"only a single integer can be an index, got {describe(self)}.{hint}")
-        return int(self._data)
+        return operator.index(self._data)
 
     __hash__ = object.__hash__
 
@@ -257,41 +226,39 @@ class Tensor(Variable):
 
     # ---- the graph
 
-    @own_names
     def backward(
         self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
     ) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
-        `gradient`, of this tensor's shape, weighs its elements and may be left out for a single
-        number. The graph is released on the way unless `retain_graph`; with `create_graph` the
-        gradients are themselves recorded (a `.grad` then holds the graph that holds its tensor:
-        forget it with zero_grad(), or use ta.grad). Raises ValueError for a tensor of several
-        elements without a gradient, for one of another shape, and where a value that is needed was
-        changed in place; RuntimeError where the graph was already released. As
-        torch.Tensor.backward.
+        `gradient` has this tensor's shape and weighs its elements; a single number needs none. The
+        graph is released on the way unless `retain_graph`. With `create_graph` the gradients are
+        recorded themselves: a `.grad` then holds the graph that holds its tensor, so forget it with
+        zero_grad(), or use ta.grad. Raises ValueError for a tensor of several elements without a
+        gradient, for a gradient of another shape, and for a needed value that was changed in
+        place; RuntimeError for a released graph. As torch.Tensor.backward.
         """
         backward.backward([self], [gradient], retain_graph, create_graph)
 
     def detach(self) -> Tensor:
-        """The same array outside the graph: shares memory, requires no gradient."""
+        """Return the same array outside the graph; it shares memory."""
         return Tensor._of(self.data)
 
     def numpy(self) -> np.ndarray:
-        """The plain array, sharing memory, outside the graph."""
+        """Return the plain array outside the graph; it shares memory."""
         return self.data
 
     def item(self) -> Any:
-        """The single number as a Python number."""
+        """Return the single number as a Python number."""
         if self._data.size != 1:
             raise ValueError(
-                f"item() needs exactly one element, this is {describe(self)}; use .tolist(), or "
-                "reduce it first."
+                f"item(), float() and math.sin() need exactly one element, this is "
+                f"{describe(self)}. Write np.sin(t) for math.sin(t), .tolist(), or reduce it first."
             )
         return self._data.item()
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers."""
+        """Return nested lists of Python numbers."""
         return self._data.tolist()
 
     def zero_grad(self) -> None:
@@ -302,13 +269,13 @@ class Tensor(Variable):
         """Keep .grad here at the next backward pass although this is not a leaf."""
         if not self._tracked:
             raise ValueError(
-                f"{describe(self)} does not require a gradient, so there is none to retain."
+                f"{describe(self)} does not require a gradient; there is none to keep."
             )
         if self._node is not None:
             self._node.retained = True
 
     def copy(self, order: str = "K") -> Tensor:
-        """A copy in memory of its own; recorded.  `order` is accepted for NumPy's sake."""
+        """Return a copy in memory of its own; the copy is recorded, and `order` has no effect."""
         return ops.clone(self)
 
     clone = copy
@@ -319,74 +286,68 @@ class Tensor(Variable):
     def __getstate__(self) -> Any:
         if self._node is not None:
             raise TypeError(
-                "only leaf tensors can be deep-copied or pickled. Of a result use .detach(); "
-                ".clone() stays a result."
+                "only leaf tensors can be deep-copied or pickled. Use .detach() for the values of "
+                "an output; .clone() stays in the graph."
             )
         return object.__getstate__(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self.__getstate__()  # It refuses a result.
+        self.__getstate__()  # It refuses an output.
         new = type(self)._of(self._data.copy(), self._tracked)
         new.name = self.name
         return new
 
+    # ---- NumPy and PyTorch
+
     @property
     def _mask(self) -> Any:
-        # numpy.ma asks for it, and would otherwise take _data and lose the gradient.
-        lost = TypeError(
-            f"{describe(self)} beside a masked array would lose its gradient; write a.filled(0) "
-            "for the array a."
-        )
+        # numpy.ma reads it, and would otherwise take _data and lose the gradient.
         if self._tracked and context.recording:
-            raise lost
+            raise TypeError(f"{describe(self)} beside a masked array a: write a.filled(0).")
         raise AttributeError("_mask")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        # No gradient belongs to integers: np.int64(t) gives plain ones.
-        whole = dtype is not None and np.dtype(dtype).kind in "iub"
-        if self._tracked and context.recording and not whole:
+        integers = dtype is not None and np.dtype(dtype).kind in "iub"  # They have no gradient.
+        if self._tracked and context.recording and not integers:
             raise TypeError(
                 f"{describe(self)} requires a gradient, which a plain array would lose. Write "
                 "t.numpy() to leave the graph on purpose, or join tensors with np.stack / "
                 "np.concatenate to stay in it."
             )
         inplace.hand_out(self._array())
-        if whole and self._data.dtype.kind == "f":
+        if integers and self._data.dtype.kind == "f":
             dtype = None  # NumPy casts it, or says that fractions must not be lost: np.take(a, t).
         return np.array(self._data, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if not kwargs and method == "__call__" and ufunc in UFUNCS and floating(inputs):
+            return UFUNCS[ufunc](*inputs)
+        return array_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return array_function(function, args, kwargs)
 
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        raise not_for_torch(function.__name__, cls.__name__)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if not kwargs and method == "__call__" and ufunc in CALLS:
-            return CALLS[ufunc](*inputs)
-        return interop.array_ufunc(ufunc, method, inputs, kwargs)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        rule = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
-        try:
-            return (
-                interop.array_function(function, args, kwargs)
-                if rule is None
-                else rule(*args, **kwargs)
-            )
-        except (ValueError, IndexError, TypeError) as error:
-            raise in_terms_of(function, args, error) from None
+        name = function.__name__
+        raise TypeError(
+            f"PyTorch's {name} takes PyTorch's tensors and knows no {cls.__name__} of this package."
+            f"{written_here(name)} To leave the graph on purpose give it "
+            "torch.from_numpy(t.numpy())."
+        )
 
     # ---- operators
 
-    __add__, __radd__ = operators(ops.add)
-    __sub__, __rsub__ = operators(ops.subtract)
-    __mul__, __rmul__ = operators(ops.multiply)
-    __truediv__, __rtruediv__ = operators(ops.divide)
-    __floordiv__, __rfloordiv__ = operators(ops.floor_divide)
-    __mod__, __rmod__ = operators(ops.remainder)
-    __pow__, __rpow__ = operators(ops.power)
-    __matmul__, __rmatmul__ = operators(ops.matmul)
+    __add__, __radd__ = _operators(ops.add)
+    __sub__, __rsub__ = _operators(ops.subtract)
+    __mul__, __rmul__ = _operators(ops.multiply)
+    __truediv__, __rtruediv__ = _operators(ops.divide)
+    __floordiv__, __rfloordiv__ = _operators(ops.floor_divide)
+    __mod__, __rmod__ = _operators(ops.remainder)
+    __pow__, __rpow__ = _operators(ops.power)
+    __matmul__, __rmatmul__ = _operators(ops.matmul)
 
     def __neg__(self) -> Tensor:
         return ops.negative(self)
@@ -398,26 +359,30 @@ class Tensor(Variable):
         return ops.absolute(self)
 
     def _assigned(self, other: Any) -> Any:
-        unrecorded = not context.recording
-        if self._tracked and self._node is None and unrecorded:
-            raise only_renamed(self)
+        if self._tracked and self._node is None and not context.recording:
+            raise TypeError(
+                f"p += x, p -= x and the like would leave {describe(self)} as it is, because they "
+                "make a new Tensor. Write p.data -= x.data to change it, or y = p - x."
+            )
         return NotImplemented  # Then Python adds, and gives the sum the name.
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
 
-    __eq__, __ne__ = comparison("=="), comparison("!=")
-    __lt__, __le__ = comparison("<"), comparison("<=")
-    __gt__, __ge__ = comparison(">"), comparison(">=")
+    __eq__ = _comparison(operator.eq)
+    __ne__ = _comparison(operator.ne)
+    __lt__ = _comparison(operator.lt)
+    __le__ = _comparison(operator.le)
+    __gt__ = _comparison(operator.gt)
+    __ge__ = _comparison(operator.ge)
+    __and__ = __rand__ = _comparison(operator.and_)
+    __or__ = __ror__ = _comparison(operator.or_)
+    __xor__ = __rxor__ = _comparison(operator.xor)
 
     def __invert__(self) -> Any:
-        return compared("~", self, self)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__ = tuple(map(comparison, "&|^"))
-    __divmod__ = __rdivmod__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = no_operator
+        return ~self._data
 
     def __getitem__(self, index: Any) -> Tensor:
-        part = ops.getitem(self, index=as_index(index))
-        return part if part._tracked else took(part)
+        return ops.getitem(self, index=as_index(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if context.recording and (self._tracked or tracked(value)):
@@ -426,20 +391,14 @@ class Tensor(Variable):
                 "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
                 "ta.no_grad() if no gradient is meant."
             )
-        array = (
-            value._data
-            if isinstance(value, Variable)
-            else as_data(value, self._data.dtype, objects=True)
-        )
-        if array.dtype.kind not in "fiub":  # Of complex numbers NumPy would keep the real part.
-            raise TypeError(f"{describe(self)} cannot hold {describe(array)}.")
-        index = as_index(index)
-        if isinstance(value, Variable):
-            check_swap(self, index, value)
-        put(self, index, array)
+        array = as_data(value, self._data.dtype)
+        try:
+            self._array()[as_index(index)] = array
+        except (ValueError, IndexError) as error:
+            raise explain("setitem", [self, array], error) from None
         inplace.changed(self._data)
 
-    # ---- shape
+    # ---- shapes
 
     @property
     def T(self) -> Tensor:
@@ -453,108 +412,106 @@ class Tensor(Variable):
             raise ValueError(f"mT exchanges the last two axes, but this is {describe(self)}.")
         return ops.swapaxes(self, a=-1, b=-2)
 
-    def reshape(self, *shape: Any, order: str = "C") -> Tensor:
-        """The same numbers in another shape, row by row; -1 stands for the size that follows.
+    def reshape(self, *shape: Any) -> Tensor:
+        """Return the same numbers in another shape, row by row; -1 is the size that follows.
 
-        Raises ValueError where the number of elements is another.
+        Raises ValueError where the number of elements differs.
         """
-        if order != "C":
-            raise ValueError(
-                f"a Tensor knows only order='C', not {order!r}; transpose first. To keep axis 0, "
-                "reshape(len(t), -1)."
-            )
         return ops.reshape(self, shape=as_sizes(shape))
 
     view = reshape
 
-    @own_names
-    def flatten(self, order: str = "C") -> Tensor:
-        """All numbers along one axis, row by row."""
-        return self.reshape(-1, order=order)
+    def flatten(self) -> Tensor:
+        """Return all numbers along one axis, row by row."""
+        return ops.reshape(self, shape=(-1,))
 
     ravel = flatten
 
     def swapaxes(self, axis1: int, axis2: int) -> Tensor:
-        """Two axes exchanged: (..., A, ..., B, ...) -> (..., B, ..., A, ...)."""
+        """Exchange two axes: (..., A, ..., B, ...) -> (..., B, ..., A, ...)."""
         return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """The axes in another order, by default reversed; ValueError for what is no permutation."""
-        if not axes or axes == (None,):
-            return ops.transpose(self)
-        order = as_sizes(axes)
-        warn_of_no_transpose(self, order)
-        return ops.transpose(self, axes=order)
+        """Permute the axes, or reverse them; ValueError for what is no permutation."""
+        return transpose(self, None if not axes or axes == (None,) else as_sizes(axes))
 
-    @own_names
-    def squeeze(self, axis: Axis = None) -> Tensor:
-        """Without the axes of size 1, or without the named ones, which must have it."""
+    def squeeze(self, axis: Axis = None, **wrong: Any) -> Tensor:
+        """Drop the axes of size 1, or the named ones, which must have it."""
+        _check_keywords("squeeze", wrong)
         return _np.squeeze(self, axis)
 
     def repeat(self, repeats: Any, *more: Any, axis: int | None = None) -> Tensor:
-        """y has each element, or each row along `axis`, `repeats` times in a row."""
-        return _np.repeat(self, *times_and_axis(self, (repeats, *more), axis))
+        """Repeat each element, or each row along `axis`; PyTorch's repeat is np.tile."""
+        if axis is None:
+            text = (
+                f"t.repeat repeats each element of {describe(self)}, as in NumPy. Write "
+                f"np.repeat(t, {repeats}, axis) for that, and np.tile(t, {(repeats, *more)}) for "
+                "PyTorch's repeat."
+            )
+            if more:
+                raise TypeError(text)
+            warn(text)
+        return _np.repeat(self, repeats, axis)
 
     def take(self, indices: Any, axis: int | None = None) -> Tensor:
-        """The elements at these places along `axis`, or of the flattened tensor."""
+        """Return the elements at these places along `axis`, or of the flattened tensor."""
         return _np.take(self, indices, axis)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """The elements at (i, i + offset) of two axes, as the last axis of the result."""
+        """Return the elements at (i, i + offset) of two axes, as the last axis."""
         return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """A copy in another dtype of real numbers or booleans, whatever `copy` says."""
-        if (asked := as_dtype(dtype)).kind not in "fiub":
-            raise TypeError(
-                f"a Tensor holds real numbers or booleans, not {asked}; take "
-                f"t.numpy().astype({asked})."
-            )
-        return ops.astype(self, dtype=asked)
+        """Return a copy in another dtype of real numbers or booleans."""
+        if np.dtype(dtype).kind not in "fiub":
+            raise TypeError(f"a Tensor holds real numbers or booleans, not {np.dtype(dtype)}.")
+        return ops.astype(self, dtype=np.dtype(dtype))
 
     # ---- reductions and the rest of NumPy's methods
 
-    @own_names
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """y = sum of x over the axes (None: all); IndexError for an axis that is not there."""
+    def sum(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
+        """y = sum of x over the axes (None: all)."""
+        _check_keywords("sum", wrong)
         return ops.sum(self, axis=axis, keepdims=keepdims)
 
-    @own_names
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
         """y = sum of x / n over the axes (None: all)."""
+        _check_keywords("mean", wrong)
         return ops.mean(self, axis=axis, keepdims=keepdims)
 
-    @own_names
-    def var(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
+    def var(
+        self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
+    ) -> Tensor:
         """y = sum of (x - mean)^2 / (n - ddof) over the axes (None: all)."""
+        _check_keywords("var", wrong)
         return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
-    @own_names
-    def std(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Tensor:
+    def std(
+        self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
+    ) -> Tensor:
         """y = sqrt(var) over the axes (None: all), with slope 0 where it is 0."""
+        _check_keywords("std", wrong)
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
-    @own_names
-    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The largest element along the axes (None: all); equal ones share the gradient."""
-        return values_alone(ops.max(self, axis=axis, keepdims=keepdims), axis)
+    def max(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
+        """Return the largest element along the axes (None: all); ties share the gradient."""
+        _check_keywords("max", wrong)
+        return ops.max(self, axis=axis, keepdims=keepdims)
 
-    @own_names
-    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The smallest element along the axes (None: all); equal ones share the gradient."""
-        return values_alone(ops.min(self, axis=axis, keepdims=keepdims), axis)
+    def min(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
+        """Return the smallest element along the axes (None: all); ties share the gradient."""
+        _check_keywords("min", wrong)
+        return ops.min(self, axis=axis, keepdims=keepdims)
 
-    @own_names
-    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def prod(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
         """y = product of x over the axes (None: all)."""
+        _check_keywords("prod", wrong)
         return ops.prod(self, axis=axis, keepdims=keepdims)
 
-    @own_names
     def cumsum(self, axis: int | None = None) -> Tensor:
         """y_i = x_0 + ... + x_i along the axis, or over the flattened tensor."""
         return ops.cumsum(self, axis=axis)
 
-    @own_names
     def cumprod(self, axis: int | None = None) -> Tensor:
         """y_i = x_0 ... x_i along the axis, or over the flattened tensor."""
         return ops.cumprod(self, axis=axis)
@@ -564,8 +521,8 @@ class Tensor(Variable):
         return ops.clip(self, min, max)
 
     def dot(self, other: Any) -> Tensor:
-        """The product of np.dot: of two vectors a number, of matrices their product."""
-        return np.dot(self, other)
+        """Return np.dot: of two vectors a number, of matrices their product."""
+        return _np.dot(self, other)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
         """y = the sum of the diagonal of two axes."""
@@ -574,6 +531,8 @@ class Tensor(Variable):
     def round(self, decimals: int = 0) -> Tensor:
         """y = x rounded to so many decimals; its slope is 0."""
         return ops.round(self, decimals=decimals)
+
+    __round__ = round
 
     def exp(self) -> Tensor:
         """y = e^x, element by element."""
@@ -603,30 +562,33 @@ class Tensor(Variable):
         """y = |x|, element by element, with slope 0 at 0."""
         return ops.absolute(self)
 
-    @own_names
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
-        """Where the largest element stands, plain integers without a gradient."""
+    def argmax(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
+        """Return the place of the largest element: plain integers without a gradient."""
+        _check_keywords("argmax", wrong)
         return _np.argmax(self, axis, keepdims=keepdims)
 
-    @own_names
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
-        """Where the smallest element stands, plain integers without a gradient."""
+    def argmin(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
+        """Return the place of the smallest element: plain integers without a gradient."""
+        _check_keywords("argmin", wrong)
         return _np.argmin(self, axis, keepdims=keepdims)
 
     def argsort(self, axis: int = -1) -> np.ndarray:
-        """The places of the elements in rising order, plain integers without a gradient."""
+        """Return the places of the elements in rising order: plain integers without a gradient."""
         return _np.argsort(self, axis)
 
-    @own_names
     def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        """Is every element true? Plain booleans, without a gradient."""
+        """Return whether every element is true: plain booleans."""
         return _np.all(self, axis, keepdims=keepdims)
 
-    @own_names
     def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        """Is some element true? Plain booleans, without a gradient."""
+        """Return whether some element is true: plain booleans."""
         return _np.any(self, axis, keepdims=keepdims)
 
 
+def _check_keywords(name: str, wrong: dict[str, Any]) -> None:
+    if wrong:
+        raise wrong_keyword(name, wrong)
+
+
 Variable._kind = Tensor
-MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN_FUNCTIONS, *PLAIN_UFUNCS))
+MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN))

@@ -149,7 +149,7 @@ def make_vjp(f, x):
         try:
             found = backend.pull(run, inputs, leaves(y), leaves(g), inside)
         except TypeError as error:
-            if "has no derivative" in str(error):
+            if "has 0 VJPs" in str(error):
                 raise NotImplementedError(str(error)) from error
             raise
         return rebuild(x, found if inside else map(plain, found))

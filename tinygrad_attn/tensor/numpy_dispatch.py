@@ -1,0 +1,221 @@
+"""NumPy's own functions on Tensors: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])`.
+
+NumPy lets an operand of its functions take over (`__array_ufunc__`, `__array_function__`; NEP 13
+and 18). A Tensor looks the function up in two tables: `UFUNCS`, and `FUNCTIONS`, which
+numpy_functions.py fills. Functions whose results are booleans, integers or constants (`PLAIN`)
+receive plain arrays. Any other function of floating-point Tensors is a TypeError that names it, so
+no result loses its graph silently.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..engine import Symbolic, Variable, tensor_of
+from ..errors import describe, written_here
+
+# ---- the tables
+
+UFUNCS: dict[Any, Callable] = ops.UFUNCS | {
+    np.positive: lambda x: x,
+    np.conjugate: lambda x: x,
+    np.fabs: lambda x: ops.absolute(x),
+    np.rint: lambda x: ops.round(x),
+    np.degrees: lambda x: x * (180 / math.pi),
+    np.rad2deg: lambda x: x * (180 / math.pi),
+    np.radians: lambda x: x * (math.pi / 180),
+    np.deg2rad: lambda x: x * (math.pi / 180),
+    np.logaddexp2: lambda a, b: ops.logaddexp(a * math.log(2), b * math.log(2)) / math.log(2),
+    np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
+}
+
+FUNCTIONS: dict[Any, Callable] = {}
+"""NumPy's function -> what a Tensor answers it with, called in the same way."""
+
+PLAIN_NAMES = """
+    greater greater_equal less less_equal equal not_equal isnan isinf isfinite signbit logical_and
+    logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor invert shape ndim size
+    argmax argmin nanargmax nanargmin argsort argpartition argwhere nonzero flatnonzero
+    count_nonzero searchsorted digitize lexsort isin zeros_like ones_like empty_like array_equal
+    array_equiv allclose isclose any all iscomplex iscomplexobj isreal isrealobj isneginf isposinf
+    array2string array_repr array_str result_type can_cast min_scalar_type common_type shares_memory
+    may_share_memory save savez savez_compressed savetxt
+"""
+PLAIN = {getattr(np, name) for name in PLAIN_NAMES.split()}
+
+REDUCED = {np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min}
+ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
+
+
+def rule(*numpy_functions: Any) -> Callable:
+    """Enter the decorated function into the table for these functions of NumPy's.
+
+    It takes the operand first, and by NumPy's names those other arguments that have a meaning on
+    Tensors. A `dtype` is applied to the operand; the rest is refused unless it is the default.
+    """
+
+    def enter(f: Callable) -> Callable:
+        FUNCTIONS.update((function, _called_as(function, f)) for function in numpy_functions)
+        return f
+
+    return enter
+
+
+def _called_as(function: Any, f: Callable) -> Callable:
+    """Return f with the order of arguments of NumPy's function."""
+    own = inspect.signature(f).parameters
+    try:
+        numpys = inspect.signature(function).parameters
+    except ValueError:  # Functions that are written in C have no signature in older NumPys.
+        return f
+    first, *order = numpys
+    if any(p.kind is p.VAR_POSITIONAL for p in own.values()):
+        return f
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        x, *rest = args or (kwargs.pop(first),)
+        given = dict(zip(order, rest)) | kwargs
+        for name in given.keys() - own.keys():
+            value = given.pop(name)
+            if name == "dtype":
+                x = cast(x, value)
+            elif value is not None and value is not numpys[name].default:
+                refuse(f"np.{function.__name__}", name, value)
+        return f(x, **given)
+
+    return call
+
+
+def refuse(function: str, name: str, value: Any) -> None:
+    """Raise for an argument that has no meaning on Tensors."""
+    advice = {
+        "out": "A Tensor's memory is not overwritten: write y = f(...) for a new one",
+        "where": "Choose afterwards with np.where(mask, a, b)",
+    }.get(name, "Leave it out, or leave the graph on purpose with t.numpy()")
+    raise TypeError(f"{function} of a Tensor does not take {name}={describe(value)}. {advice}.")
+
+
+# ---- operands
+
+SEQUENCES = (list, tuple, deque)
+
+
+def plain(x: Any) -> Any:
+    """Return x with Tensors replaced by their arrays, also inside sequences."""
+    if isinstance(x, Variable):
+        return x._data
+    return tuple(map(plain, x)) if isinstance(x, SEQUENCES) else x
+
+
+def floating(x: Any) -> bool:
+    """Whether x is, or holds in sequences, a floating-point Tensor."""
+    if isinstance(x, Variable):
+        return x._data.dtype.kind == "f"
+    return isinstance(x, SEQUENCES) and any(map(floating, x))
+
+
+def together(parts: Any) -> list[Any]:
+    """Return the parts of a join; numbers and lists take the floating Tensors' dtype."""
+    parts = list(parts)
+    dtype = next((x._data.dtype for x in parts if isinstance(x, Variable) and floating(x)), None)
+    return [
+        x
+        if isinstance(x, (Variable, Symbolic, np.ndarray))
+        else np.asarray(x, None if hasattr(x, "__array__") and np.ndim(x) else dtype)
+        for x in parts
+    ]
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Return x in another floating dtype; as it is for None."""
+    if dtype is None:
+        return x
+    if floating(x) and np.dtype(dtype).kind != "f":
+        raise TypeError(
+            f"dtype={np.dtype(dtype)} would drop the fractions of {describe(x)} and with them the "
+            f"gradient. If that is meant, write .astype({np.dtype(dtype)}) after the result."
+        )
+    if isinstance(x, SEQUENCES):
+        return [cast(part, dtype) for part in x]
+    return ops.astype(x if hasattr(x, "dtype") else np.asarray(x), dtype=np.dtype(dtype))
+
+
+# ---- the hooks
+
+
+def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
+    """Answer Tensor.__array_ufunc__ where that is not simply `UFUNCS[ufunc](*inputs)`."""
+    name = f"{ufunc.__name__}.{method}".removesuffix(".__call__")
+    if kwargs.get("out") is not None or method == "at" and floating(inputs):
+        raise TypeError(
+            f"np.{name} would write a Tensor's values into an array, which keeps no gradient. "
+            "Write a = a + t instead of a += t, a = a + ta.ops.scatter(t, index=rows, "
+            "shape=a.shape) instead of a[rows] += t, or a += t.data where no gradient is needed."
+        )
+    if ufunc in PLAIN or not floating(inputs):
+        y = getattr(ufunc, method)(*plain(inputs), **{k: plain(v) for k, v in kwargs.items()})
+        return _wrapped(y) if ufunc in UFUNCS else y
+    if method == "reduce" and ufunc in REDUCED:
+        return FUNCTIONS[REDUCED[ufunc]](*inputs, **{"axis": 0, **kwargs})
+    if method == "accumulate" and ufunc in ACCUMULATED:
+        return FUNCTIONS[ACCUMULATED[ufunc]](*inputs, **{"axis": 0, **kwargs})
+    f = UFUNCS.get(ufunc)
+    if f is not None and method == "outer":
+        a, b = together(inputs)
+        return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
+    if f is None or method != "__call__":
+        # The ufunc may be SciPy's or the user's own.
+        raise no_rule(f"np.{name}" if getattr(np, ufunc.__name__, None) is ufunc else name)
+    dtype = kwargs.pop("dtype", None)
+    if f is vecdot:
+        return f(*inputs, **kwargs)
+    for key, value in kwargs.items():
+        if value is not None and value is not True:
+            refuse(f"np.{name}", key, value)
+    return f(*(cast(x, dtype) for x in inputs))
+
+
+def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Answer Tensor.__array_function__."""
+    f = FUNCTIONS.get(function)
+    if floating(args) or any(map(floating, kwargs.values())):
+        if f is not None:
+            return f(*args, **kwargs)
+        if function not in PLAIN:
+            raise no_rule(f"{function.__module__}.{function.__name__}".replace("numpy", "np"))
+    # Without a gradient, NumPy knows best.
+    y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+    return y if f is None or function is np.where and len(args) == 1 else _wrapped(y)
+
+
+def _wrapped(y: Any) -> Any:
+    """Return what NumPy made of integer or boolean Tensors as Tensors."""
+    if isinstance(y, (list, tuple)):
+        return type(y)(*map(_wrapped, y)) if hasattr(y, "_fields") else type(y)(map(_wrapped, y))
+    return tensor_of(y) if isinstance(y, (np.ndarray, np.generic)) and y.dtype.kind in "fiub" else y
+
+
+def no_rule(name: str) -> TypeError:
+    """Return the error for a function that is not in the tables."""
+    hint = written_here(name.rpartition(".")[2])
+    return TypeError(
+        f"{name} has no derivative rule for Tensors.{hint if 'np.' not in hint else ''} Leave the "
+        "graph on purpose with t.numpy(), compose it from functions that have one, or write it as "
+        "an op: @ta.op on the function, its partial derivatives with .vjp under it."
+    )
+
+
+def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
+    """Return the sum of the products along one axis of both."""
+    a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
+    return ops.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
+
+
+UFUNCS[np.vecdot] = vecdot
