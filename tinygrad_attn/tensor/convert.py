@@ -136,14 +136,15 @@ def as_index(index: Any) -> Any:
         index = np.asarray([*map(array_of, index)])
         return index if index.size else index.astype(int)
     index = array_of(index)
-    if isinstance(index, np.ndarray):
-        if index.dtype.kind not in "iub":
-            raise IndexError(
-                f"an index must hold integers or booleans, got {describe(index)}; write "
-                "index.astype(int)."
-            )
-        return index.copy()
-    return index
+    if isinstance(index, (int, np.generic)):
+        return index
+    array = np.array(np.asarray(index))  # Some objects lend their memory to np.array.
+    if array.dtype.kind not in "iub":
+        raise IndexError(
+            f"an index must hold integers or booleans, got {describe(index)}; write "
+            "index.astype(int)."
+        )
+    return array
 
 
 def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
