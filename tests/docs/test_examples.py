@@ -132,25 +132,3 @@ def test_numbers_are_compared_to_the_digits_printed(number, text, same, monkeypa
     assert (page.equal, page.different) == ((1, 0) if same else (0, 1))
     with pytest.raises(ValueError, match="2 numbers here and 1 in the document"):
         page.prints("numbers", [number, number], text)
-
-
-@pytest.mark.parametrize("name", ["003", "3", "seed_003_encoder_and_decoder.py", "decoder"])
-def test_seeds_command_runs_the_one_named(name, tmp_path):
-    done = run(["-m", "tinygrad_attn", "seeds", name], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of 1 reproduced" in done.stdout and "==== seed_003_encoder_and_decoder" in done.stdout
-
-
-def test_seeds_command_runs_all(tmp_path):
-    done = run(["-m", "tinygrad_attn", "seeds"], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 of 5 reproduced" in done.stdout and not list(tmp_path.iterdir())
-
-
-def test_seeds_command_names_what_there_is(tmp_path):
-    done = run(["-m", "tinygrad_attn", "seeds", "9"], tmp_path)
-    assert (
-        done.returncode == 2
-        and "no seed '9'" in done.stderr
-        and "seed_000_numpy_attention" in done.stderr
-    )

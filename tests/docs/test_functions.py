@@ -1,14 +1,10 @@
-"""A function of the package fits on a screen: at most 60 lines, but for those that give a reason."""
+"""A function of the package fits on a screen: at most 60 lines."""
 
 import ast
 
 from support import ROOT
 
 SCREEN = 60
-LONGER = {
-    # The loop of the quick sweep calls nothing, since a call costs more than what it would do.
-    "fast/engine.py _undo_all",
-}
 
 
 def lengths():
@@ -22,6 +18,4 @@ def lengths():
 
 def test_a_function_fits_on_a_screen():
     longer = {where: lines for where, lines in lengths() if lines > SCREEN}
-    unargued = {where: lines for where, lines in longer.items() if where not in LONGER}
-    assert not unargued, f"cut these into functions with names of their own: {unargued}"
-    assert not LONGER - longer.keys(), "these fit by now; take them out of LONGER"
+    assert not longer, f"cut these into functions with names of their own: {longer}"

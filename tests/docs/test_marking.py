@@ -52,15 +52,9 @@ def function(body):
             function("while True: pass"),
             "softmax: no end in 1 s\n    This check did not come to an end within 1 s: an endless loop?",
         ),
-        (function("time.sleep(1000)"), "softmax: no end in 1 s"),
         ("while True:\n    print('again and again')\n", "the file runs: no end in 1 s"),
-        (f"{RIGHT}\ndef logsumexp(x):\n    while True: pass\n", "7 of 9 checks pass."),
         (function("os._exit(3)"), "softmax: ends Python, exit code 3"),
         (function("sys.exit(0)"), "softmax: raises SystemExit in line"),
-        (function("raise KeyboardInterrupt"), "softmax: raises KeyboardInterrupt in line"),
-        ("raise KeyboardInterrupt\n", "the file runs: raises KeyboardInterrupt in line 1"),
-        ("import os\nos._exit(0)\n", "the file runs: ends Python, exit code 0"),
-        (function("return sys.stdin.read()"), "softmax: "),
     ],
 )
 def test_a_file_that_does_not_come_back_is_a_line_of_the_report(capfd, tmp_path, text, said_of_it):
@@ -69,47 +63,10 @@ def test_a_file_that_does_not_come_back_is_a_line_of_the_report(capfd, tmp_path,
     assert said_of_it in out and "Traceback" not in out
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-def test_a_crash_is_named(capfd, tmp_path):
-    path = written(tmp_path, mine=function("os.kill(os.getpid(), 11)")) / "mine.py"
-    assert "softmax: ends Python, SIGSEGV" in said(capfd, "softmax", path, code=1)
-
-
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"),
-    reason="elsewhere the limit of a process's memory is not kept, or there is none",
-)
-def test_no_file_takes_more_than_half_of_the_memory(capfd, tmp_path):
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    path = written(tmp_path, mine=function(f"np.zeros({whole * 6 // 10}, np.uint8)")) / "mine.py"
-    assert "softmax: raises MemoryError in line" in said(capfd, "softmax", path, code=1)
-    written(tmp_path, mine=f"import numpy as np\nnp.zeros({whole // 4}, np.uint8)\n{RIGHT}")
-    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
-
-
-def test_what_goes_on_behind_the_answer_keeps_nobody_waiting(capfd, tmp_path):
-    """A thread that never ends, and a standard output that is closed."""
-    loop = "import threading, time\nthreading.Thread(target=lambda: time.sleep(1000)).start()\n"
-    path = written(tmp_path, mine=RIGHT + loop) / "mine.py"
-    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
-    written(tmp_path, mine=RIGHT + "import sys\nsys.stdout.close()\n")
-    assert f"{CHECKS} of {CHECKS} checks pass." in said(capfd, "softmax", path, code=0)
-
-
 def test_what_the_file_prints_is_shown_before_the_report(capfd, tmp_path):
     path = written(tmp_path, mine=f"{RIGHT}\nprint('hello from the top')\n") / "mine.py"
     out = said(capfd, "softmax", path, code=0)
     assert out.index("hello from the top") < out.index("exercise 6, softmax: ")
-
-
-def test_a_limit_of_zero_is_none(capfd, tmp_path):
-    path = written(tmp_path, mine=RIGHT) / "mine.py"
-    assert f"{CHECKS} of {CHECKS}" in said(capfd, "softmax", path, "--time-limit", 0, code=0)
-
-
-def test_the_help_says_the_limit(capfd):
-    out = " ".join(said(capfd, "--help", code=0).split())
-    assert "--time-limit SECONDS" in out and "default 60" in out and "--csv FILE" in out
 
 
 # ---- what is judged is what was asked
@@ -138,15 +95,6 @@ def test_a_right_rule_is_not_marked_down_for_a_function_that_is_wrong(capfd, tmp
     assert failing(said(capfd, "softmax", path, code=1)) == ["softmax", "softmax of large numbers"]
 
 
-def test_a_function_that_changes_its_input_is_told_so_once(capfd, tmp_path):
-    changes = function(
-        "x -= x.max(axis=-1, keepdims=True); e = np.exp(x); return e / e.sum(axis=-1, keepdims=True)"
-    )
-    path = written(tmp_path, mine=changes) / "mine.py"
-    out = said(capfd, "softmax", path, code=1)
-    assert failing(out) == ["softmax"] and "softmax changes an array it is given" in out
-
-
 def test_every_failing_check_is_explained_with_all(capfd, tmp_path):
     path = written(tmp_path, mine=WRONG_SOFTMAX.replace("- 1", "+ 1")) / "mine.py"
     out = said(capfd, "softmax", path, code=1)
@@ -155,13 +103,6 @@ def test_every_failing_check_is_explained_with_all(capfd, tmp_path):
     assert not any(f"\n    {name}: " in out for name in more)
     out = said(capfd, "softmax", path, "--all", code=1)
     assert all(f"\n    {name}: " in out for name in [first, *more]) and "more: --all" not in out
-
-
-def test_prints_in_the_file_do_not_hide_the_report(capfd, tmp_path):
-    noisy = changed_in(("def softmax_vjp(g, y, x):", "def softmax_vjp(g, y, x):\n    print(g, x)"))
-    path = written(tmp_path, mine=noisy) / "mine.py"
-    out = said(capfd, "softmax", path, code=0)
-    assert len(out) < 5000 and "the file prints more than 2000 characters" in out
 
 
 @pytest.mark.parametrize("end", ["while True: pass", "os._exit(3)"])
@@ -173,14 +114,6 @@ def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path, end
     assert failing(out) == ["rule of softmax", "rule of cross_entropy"], out
 
 
-def test_where_nearly_every_check_is_endless_the_marker_gives_up(capfd, tmp_path):
-    names = ("softmax", "logsumexp", "cross_entropy")
-    text = RIGHT + "".join(f"\ndef {n}(x, target=0):\n    while True: pass\n" for n in names)
-    path = written(tmp_path, mine=text) / "mine.py"
-    out = said(capfd, "softmax", path, "--time-limit", 0.5, "--all", code=1)
-    assert len(failing(out)) == 4 and "No check after it was made, since so many" in out
-
-
 @pytest.mark.parametrize(
     "text, called",
     [
@@ -188,15 +121,9 @@ def test_where_nearly_every_check_is_endless_the_marker_gives_up(capfd, tmp_path
             "import tinygrad_attn.functional as F\ndef softmax(x): return F.softmax(x)\n",
             "F.softmax",
         ),
-        ("from tinygrad_attn.functional import softmax\n", "softmax"),
-        ("from tinygrad_attn.functional import softmax as s\ndef softmax(x): return s(x)\n", "s"),
         (
             "import torch\ndef softmax(x): return torch.softmax(torch.tensor(x), -1).numpy()\n",
             "torch.softmax",
-        ),
-        (
-            "from tinygrad_attn import functional as F\nf = F.softmax\ndef softmax(x): return f(x)\n",
-            "F.softmax",
         ),
     ],
 )
@@ -285,67 +212,19 @@ def test_a_log_has_a_line_for_each_file(capfd, tmp_path):
     assert "2 of 2 files pass all checks." in out
 
 
-def test_options_may_stand_between_the_files(capfd, tmp_path):
-    folder = written(tmp_path, a=RIGHT, b=RIGHT)
-    out = said(
-        capfd,
-        "--time-limit",
-        50,
-        "softmax",
-        folder / "a.py",
-        "--csv",
-        tmp_path / "t.csv",
-        folder / "b.py",
-        code=0,
-    )
-    assert "2 of 2 files" in out and (tmp_path / "t.csv").exists()
-
-
-def test_one_file_with_a_csv_is_a_class_of_one(capfd, tmp_path):
-    path = written(tmp_path, a=RIGHT) / "a.py"
-    assert "1 of 1 files pass" in said(capfd, "softmax", path, "--csv", tmp_path / "t.csv", code=0)
-    assert (tmp_path / "t.csv").read_text("utf-8-sig").splitlines()[
-        1
-    ] == f"{path},9,9,," + ",ok" * 9
-
-
-def test_a_table_that_cannot_be_written_is_still_shown(capfd, tmp_path, monkeypatch):
-    path = written(tmp_path, a=RIGHT) / "a.py"
-    monkeypatch.setattr(
-        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
-    out = said(capfd, "softmax", path, "--csv", tmp_path / "t.csv", code=2)
-    assert (
-        "9 of 9" in out
-        and "t.csv': the disk is full; an older file of this name is unchanged." in out
-        and "line" not in out
-    )
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py"]
-
-
 @pytest.mark.parametrize(
     "words, expected",
     [
         (["softmax", "A", "none.py"], "there is no file 'none.py'"),
         (["softmax", "none*.py"], "no file matches 'none*.py'"),
-        (["softmax", "."], "'.' is a folder; name the files in it, as"),
         (["sofmax", "A", "A2"], "no exercise 'sofmax'"),
         (
             ["softmax", "A", "--time-limit", "-1"],
             "--time-limit is a number of seconds, 0 for none, got -1",
         ),
-        (
-            ["softmax", "A", "--time-limit", "nan"],
-            "--time-limit is a number of seconds, 0 for none, got nan",
-        ),
-        (["softmax", "A", "--time-limit", "long"], "invalid float value: 'long'"),
         (["softmax", "A", "--csv", "no/where.csv"], "there is no folder 'no'"),
-        (["softmax", "--csv", "A", "A2"], "'A' is a Python file"),
-        (["softmax", "A", "--csv", "."], "'.' is a folder"),
         (["softmax", "A", "A2", "--cvs", "t.csv"], "unrecognized arguments: --cvs"),
-        (["--csv", "t.csv"], "--csv needs an exercise and files"),
         (["softmax", "--csv", "t.csv"], "--csv needs an exercise and files"),
-        (["zoo", "1", "--csv", "t.csv"], "--csv needs an exercise and files"),
         (["zoo", "1", "2", "3"], "the zoo takes the number of a bug and an answer"),
     ],
 )
@@ -379,7 +258,6 @@ for one in mark.exercises.values():
     [
         ("SIGINT", ["a.py", "b.py", "c.py", "--csv", "t.csv"]),
         ("SIGINT", ["b.py"]),
-        ("SIGKILL", ["b.py"]),
     ],
 )
 def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_path, how, files):
@@ -409,32 +287,3 @@ def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_pa
     elif how == "SIGINT":
         assert errors.endswith("\nStopped.\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py", "b.py", "begun", "c.py"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="a process does not hear of its parent's end there")
-def test_a_marker_that_is_killed_while_the_files_process_starts_leaves_no_process(tmp_path):
-    slow = "import sys, time\nif '-c' in sys.orig_argv:\n    open('begun', 'w').close()\n    time.sleep(1)\n"
-    written(tmp_path, b="import time\ntime.sleep(60)\n", sitecustomize=slow)
-    marking = subprocess.Popen(
-        [sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", "b.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))},
-        stdout=subprocess.PIPE,
-    )
-    while not (tmp_path / "begun").exists() and marking.poll() is None:
-        time.sleep(0.02)
-    marking.kill()
-    marking.communicate(timeout=40)  # as above
-    assert marking.returncode < 0, "it was killed, and had not ended before"
-
-
-def test_a_file_is_marked_where_no_thread_can_be_started(tmp_path):
-    refuse = 'import threading\ndef start(self):\n    raise RuntimeError("can\'t start new thread")\nthreading.Thread.start = start\n'
-    written(tmp_path, a=RIGHT, sitecustomize=refuse)
-    done = subprocess.run(
-        [sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", "a.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))},
-    )
-    assert done.returncode == 0 and b"9 of 9" in done.stdout, done.stderr

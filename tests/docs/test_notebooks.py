@@ -193,12 +193,3 @@ def test_the_exercise_can_be_marked_in_the_notebook(notebooks, course, capsys):
         "exercise 4, unbroadcast: " in marking.outputs[0].text
         and "not written yet" in marking.outputs[0].text
     )
-
-
-def test_a_name_that_no_chapter_has(notebooks, capsys):
-    with pytest.raises(SystemExit) as end:
-        notebooks.main(["17-farther"])
-    assert (
-        end.value.code == 2
-        and "no chapter has such a name; there are 00-slope" in capsys.readouterr().err
-    )

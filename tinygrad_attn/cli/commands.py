@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .targets import UsageError, find, load, number_of_inputs, parameters_of, shapes_for
+from .targets import UsageError, find, load, number_of_inputs, parameters_of
 
 ROOT = Path(__file__).resolve().parents[2]
 """The source folder, with examples/ and docs/ beside the package."""
@@ -91,25 +91,15 @@ def graph(arguments: Any) -> int:
 
 def source(arguments: Any) -> int:
     """Write the program of a function."""
-    from .. import Program
     from .. import source as write
 
-    found = find(arguments.target)
-    if callable(found) and not isinstance(found, Program):
-        if number_of_inputs(found)[1]:
-            rng = np.random.default_rng(0)
-            shapes = shapes_for(found, arguments)
-            inputs = [rng.standard_normal(shape) for shape in shapes]
-            params = parameters_of(found)
-            found = write(found, *inputs, params=params, backward=not arguments.forward)
-        else:
-            found = found()
-    if not isinstance(found, Program):
-        raise UsageError(f"{arguments.target} must take arrays, or return what ta.source returns.")
+    function, inputs = _function_and_inputs(arguments, 0)
+    params = parameters_of(function)
+    program = write(function, *inputs, params=params, backward=not arguments.forward)
     if arguments.output:
-        print(found.save(arguments.output))
+        print(program.save(arguments.output))
     else:
-        print(found, end="")
+        print(program, end="")
     return 0
 
 
@@ -117,11 +107,23 @@ def gradcheck(arguments: Any) -> int:
     """Check a function at random inputs; 0 if its gradient is right, else 1."""
     from ..check import gradcheck as check
 
-    function = find(arguments.target)
-    if not callable(function) or number_of_inputs(function)[1] == 0:
-        raise UsageError(f"{arguments.target} is not a function of arrays.")
-    rng = np.random.default_rng(arguments.seed)
-    inputs = [rng.standard_normal(shape) for shape in shapes_for(function, arguments)]
+    function, inputs = _function_and_inputs(arguments, arguments.seed)
     report = check(function, inputs, order=arguments.order, raise_exception=False)
     print(report)
     return 0 if report else 1
+
+
+def _function_and_inputs(arguments: Any, seed: int) -> tuple[Any, list[Any]]:
+    """The function that is named, and random inputs of the shapes given by `--shape`."""
+    function, shapes = find(arguments.target), arguments.shape or [(3, 4)]
+    if not callable(function) or number_of_inputs(function)[1] == 0:
+        raise UsageError(f"{arguments.target} is not a function of arrays.")
+    least, most = number_of_inputs(function)
+    shapes = shapes * max(1, least) if len(shapes) == 1 else shapes
+    if not least <= len(shapes) <= most:
+        raise UsageError(
+            f"{arguments.target} takes {least} to {most} inputs, but --shape was given "
+            f"{len(shapes)} times; give it once for each input, or once for all."
+        )
+    rng = np.random.default_rng(seed)
+    return function, [rng.standard_normal(shape) for shape in shapes]

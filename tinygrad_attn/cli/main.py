@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(arguments.run(arguments))
-    except KeyboardInterrupt:
-        print("\nStopped.", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except Exception as error:
         if arguments.traceback:
@@ -82,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
 
     add = command(commands.source, "write both passes of a function as one NumPy file")
-    add("target", metavar=TARGET, help="a function of arrays, or one that returns ta.source(...)")
+    add("target", metavar=TARGET, help="a function of arrays, or a module")
     _add_shape(add)
     add("-o", "--output", metavar="PATH", help="a .py file (default: text on the terminal)")
     add("--forward", action="store_true", help="the forward pass only")

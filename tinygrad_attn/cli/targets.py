@@ -76,19 +76,6 @@ def number_of_inputs(function: Any) -> tuple[int, int]:
     return needed, sys.maxsize if any_number else len(positional)
 
 
-def shapes_for(function: Any, arguments: Any) -> list[tuple[int, ...]]:
-    """A shape for each input, from `--shape`, which may be given once for all."""
-    least, most = number_of_inputs(function)
-    shapes = list(arguments.shape) or [(3, 4)]
-    shapes *= max(1, least) if len(shapes) == 1 else 1
-    if not least <= len(shapes) <= most:
-        raise UsageError(
-            f"{arguments.target} takes {least} to {most} inputs, but --shape was given "
-            f"{len(shapes)} times; give it once for each input, or once for all."
-        )
-    return shapes
-
-
 def parameters_of(function: Any) -> Any:
     """The modules and trained tensors of its file that a function uses, as parameters by name."""
     if not hasattr(function, "__code__"):

@@ -50,7 +50,8 @@ def build(
     notes: list[str] = []
     while True:
         builder = _Builder(roots, ops, names, _units(ops, names, level, expand))
-        count = builder.count()
+        picture = builder.picture()
+        count = len(picture.boxes)
         if limit is None or count <= limit:
             break
         deepest = max(map(len, names.chains.values()))
@@ -61,7 +62,8 @@ def build(
             break
         level = min(level, deepest) - 1
         notes.append(f"{count:,} boxes, more than limit={limit}: folded to depth={level}.")
-    return builder.picture(notes), builder.numbers
+    picture.notes = notes
+    return picture, builder.numbers
 
 
 def _units(ops: Iterable[Variable], names: Names, depth: int, expand: Sequence[str]) -> list[Unit]:
@@ -127,11 +129,7 @@ class _Builder:
         first, *others = self.users[key].values()
         return not others and first.scope is not None and key not in self.visible
 
-    def count(self) -> int:
-        """The number of boxes."""
-        return len(self.units) + sum(not self._hidden(key) for key in self.users)
-
-    def picture(self, notes: list[str]) -> Picture:
+    def picture(self) -> Picture:
         """Draw each box after its operands, then the arrows."""
         for root in self.roots:
             if not computed(root):
@@ -145,17 +143,14 @@ class _Builder:
                 if self._hidden(edge.key):
                     hidden.append(edge.key)
                 else:  # an input of the modules is outside of them
-                    is_input = edge.key in self.visible and not self.names.is_parameter(
-                        edge.operand
-                    )
-                    chain = () if is_input else unit.chain
-                    self._add(self._leaf(edge.operand), chain, [edge.key])
+                    box = self._leaf(edge.operand)
+                    outside = box.kind == "input" and edge.key in self.visible
+                    self._add(box, () if outside else unit.chain, [edge.key])
             box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
             self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
         self._draw_arrows()
         for root in self.roots:
             self.result.boxes[self.numbers[id(root)]].output = True
-        self.result.notes = notes
         return self.result
 
     def _add(self, box: Box, chain: Sequence[Any], keys: Iterable[Any]) -> None:
@@ -174,14 +169,13 @@ class _Builder:
         for unit, t, i, x, key in self.edges:
             source, target = self.numbers[key], self.numbers[id(unit)]
             if unit.scope is not None:
-                merged[source, target] += source != target
+                merged[source, target] += 1
             else:
                 index = i if len(operands(t)) > 1 else None
                 self.result.arrows.append(Arrow(source, target, index, _broadcast(t, x)))
         for (source, target), k in merged.items():
-            if k:
-                text = f"x{k:,}" if k > 1 else ""
-                self.result.arrows.append(Arrow(source, target, text=text))
+            if source != target:
+                self.result.arrows.append(Arrow(source, target, text=f"x{k:,}" if k > 1 else ""))
 
     def _heading(self, scope: Any) -> list[str]:
         """The dotted name of a module call, if it has one, and its class."""

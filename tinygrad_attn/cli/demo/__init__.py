@@ -55,9 +55,7 @@ def _train_and_report(folder: Path, seed: int, epochs: int, runs: int) -> int:
         text = f"loss {run.losses[-1]:.3f}, test {run.accuracies[-1]:.2f} %, {run.seconds:.0f} s"
         print(f"  {run.split.name}: {epochs} epochs, {text}", flush=True)
     others = [baselines(run.split) for run in done]
-    print("\nRight answers on the unseen images, in %, one column for each split:")
-    for name, values in accuracy_table(done, others):
-        print(f"  {name:<27}" + "".join(f"{value:9.2f}" for value in values))
+    print(f"\nRight answers on the unseen images, in %:\n{accuracy_table(done, others)}")
     check = check_gradients(done[0])
     worst = max(entry.largest for entry in check.entries)
     agree = f"{len(check.entries)} parameter tensors agree with finite differences to {worst:.1e}"

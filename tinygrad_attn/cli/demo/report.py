@@ -25,49 +25,43 @@ COLOURS = (BLUE, "#E69F00", "#CC79A7", "#009E73")
 """The palette of Okabe and Ito, which readers with any colour vision tell apart."""
 
 
-def accuracy_table(
-    runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]
-) -> list[tuple[str, list[float]]]:
-    """(name, accuracy of each run in %), the Transformer first."""
-    rows = [("Transformer (this program)", [run.accuracies[-1] for run in runs])]
-    return rows + [(name, [each[name] for each in baselines]) for name in baselines[0]]
+def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
+    """The accuracy of each method on each split, in %, as lines of text."""
+    rows = {"Transformer (this program)": [run.accuracies[-1] for run in runs]}
+    rows |= {name: [each[name] for each in baselines] for name in baselines[0]}
+    lines = [f"{'':27}" + "".join(f"{run.split.name:>9}" for run in runs)]
+    lines += [f"{name:27}" + "".join(f"{x:9.2f}" for x in values) for name, values in rows.items()]
+    return "\n".join(lines)
 
 
 def write_report(
     path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[str, float]], check: Any
 ) -> None:
     """Write the page. The first run is shown; `check` is the report of gradcheck."""
-    first, seeds = runs[0], [run for run in runs if run.split.name != "ordered"]
-    rows = accuracy_table(runs, baselines)
-    mean = {name: f"{np.mean(values[: len(seeds)]):.2f} %" for name, values in rows}
-    wrong, mistakes = _errors(seeds)
-    folded, inside = _graphs(first)
+    first = runs[0]
+    (wrong, mistakes), graphs = _errors(first), _graphs(first)
+    seeds = [run.accuracies[-1] for run in runs if run.split.name != "ordered"]
+    nearest = [each["1-nearest neighbour"] for each in baselines[: len(seeds)]]
     text = page(
         "A Transformer reads digits",
         "report",
         resources.files(__package__),
-        accuracy=mean[rows[0][0]],
-        over=f"mean of {len(seeds)} seeds" if len(seeds) > 1 else "one seed",
-        nearest=mean["1-nearest neighbour"],
+        accuracy=f"{np.mean(seeds):.2f} %",
+        seeds=str(len(seeds)),
+        nearest=f"{np.mean(nearest):.2f} %",
         verdict="agree" if check else "DISAGREE",
-        seconds=f"{np.mean([run.seconds for run in runs]):.0f} s",
+        seconds=f"{first.seconds:.0f} s",
         parameters=f"{sum(p.size for p in first.model.parameters()):,}",
-        table=_table(["", *(run.split.name for run in runs)], rows),
+        table=accuracy_table(runs, baselines),
         curves=_image(learning_curves(runs, baselines), "loss and accuracy over the epochs"),
         wrong=wrong,
         mistakes=mistakes,
-        graph=folded,
-        detail=inside,
+        graph=graphs[0],
+        detail=graphs[1],
         check=html.escape(str(check)),
         data=_looking_data(first),
     )
     write(path, text)
-
-
-def _table(head: Sequence[str], rows: Sequence[tuple[str, list[float]]]) -> str:
-    lines = ["".join(f"<th>{html.escape(text)}</th>" for text in head)]
-    lines += [f"<td>{name}</td>" + "".join(f"<td>{x:.2f} %</td>" for x in xs) for name, xs in rows]
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -135,11 +129,10 @@ def _looking_data(run: Run) -> str:
     return as_json({"layers": len(weights), "heads": weights.shape[2], "digits": digits})
 
 
-def _errors(runs: Sequence[Run]) -> tuple[str, str]:
+def _errors(run: Run) -> tuple[str, str]:
     """How many images are read wrongly, and a picture of them."""
-    labels = np.concatenate([run.split.test_labels for run in runs])
-    images = np.concatenate([run.split.test_images for run in runs])
-    probabilities = np.concatenate([predict(run.model, run.split.test_images) for run in runs])
+    labels, images = run.split.test_labels, run.split.test_images
+    probabilities = predict(run.model, images)
     said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     wrong = sorted(np.flatnonzero(said != labels), key=lambda i: -sure[i])
     figure = new_figure(10.8, 1.8)
