@@ -54,7 +54,7 @@ def build(
         count = len(picture.boxes)
         if limit is None or count <= limit:
             break
-        deepest = max(map(len, names.chains.values()))
+        deepest = max(map(len, names.chains.values()), default=0)
         if min(level, deepest) == 0:
             notes.append(
                 f"{count:,} boxes, more than limit={limit}, and no module is left to fold."
@@ -171,11 +171,12 @@ class _Builder:
             if unit.scope is not None:
                 merged[source, target] += 1
             else:
-                index = i if len(operands(t)) > 1 else None
-                self.result.arrows.append(Arrow(source, target, index, _broadcast(t, x)))
+                several = len(operands(t)) > 1
+                label = ": ".join(filter(None, [str(i) if several else "", _broadcast(t, x)]))
+                self.result.arrows.append(Arrow(source, target, i, label))
         for (source, target), k in merged.items():
             if source != target:
-                self.result.arrows.append(Arrow(source, target, text=f"x{k:,}" if k > 1 else ""))
+                self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _heading(self, scope: Any) -> list[str]:
         """The dotted name of a module call, if it has one, and its class."""

@@ -30,13 +30,8 @@ class Arrow:
     source: int
     target: int
     index: int | None = None
-    text: str = ""
+    label: str = ""
     current: bool = False
-
-    @property
-    def label(self) -> str:
-        index = "" if self.index is None else str(self.index)
-        return ": ".join(part for part in (index, self.text) if part)
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Steps(list[Step]):
         indices = {(c.box, c.place) for c in step.contributions}
         return [
             i for i, arrow in enumerate(self.base.arrows)
-            if arrow.target == step.box and (arrow.source, arrow.index or 0) in indices
+            if arrow.target == step.box and (arrow.source, arrow.index) in indices
         ]  # fmt: skip
 
     def html(self) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import dot, values
 from .page import as_json, page
 
@@ -38,17 +36,9 @@ def page_of(steps: Steps) -> str:
 
 def _as_dict(steps: Steps, step: Step) -> dict[str, Any]:
     inputs = [
-        {"index": c.place, "box": c.box, "name": c.name, "value": _words(c.value),
-         "total": _words(c.total), "first": c.first}
+        {"index": c.place, "box": c.box, "name": c.name, "value": values.gradient(c.value),
+         "total": values.gradient(c.total), "first": c.first}
         for c in step.contributions
     ]  # fmt: skip
-    return {"op": step.op, "box": step.box, "incoming": _words(step.incoming),
+    return {"op": step.op, "box": step.box, "incoming": values.gradient(step.incoming),
             "freed": step.freed, "arrows": steps.arrows(step), "inputs": inputs}  # fmt: skip
-
-
-def _words(array: np.ndarray) -> str:
-    """All numbers of a small gradient; shape, norm and the first numbers of a large one."""
-    shape = f"{values.shape(array)}  " if array.ndim else ""
-    if array.size <= 12:
-        return shape + values.numbers(array)
-    return f"{shape}|g| {values.norm(array)}  {values.numbers(array.reshape(-1)[:4])} ..."

@@ -45,10 +45,10 @@ def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
 
 
 def gradient(array: np.ndarray) -> str:
-    """Describe a gradient in one line: its numbers, or its shape and norm."""
+    """Describe a gradient in one line: its numbers, or its shape, norm and first numbers."""
     if array.size <= SMALL:
         return numbers(array) + (f"  {shape(array)}" if array.ndim else "")
-    return f"{shape(array)}  |g| {norm(array)}"
+    return f"{shape(array)}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
 
 
 def not_finite(array: Any) -> str:
