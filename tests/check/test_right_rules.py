@@ -1,0 +1,198 @@
+"""A right rule is never accused: at all sizes of values, near edges and kinks, with masks; and what gradcheck takes."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, op
+from tinygrad_attn.check import GradcheckError, compare, detect_anomaly, gradcheck, gradgradcheck
+
+INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
+NORMAL = np.random.default_rng(1).standard_normal((3, 4))
+UPPER, LOWER = np.triu(np.ones((3, 4), bool), 1), ~np.tri(4, dtype=bool)
+
+
+def made(forward, *rules):
+    new = op(lambda *inputs: forward(*inputs)) if len(rules) != 1 else op(lambda x: forward(x))
+    new.vjp(*rules)
+    return new
+
+
+def polite(x):
+    """log for those who ask politely."""
+    if not (x > 0).all():
+        raise KeyError("positive please")
+    return np.log(x)
+
+
+def watched(x):
+    with detect_anomaly():
+        return np.log(x)
+
+
+inverse = made(lambda x: 1 / x, lambda g, y, x: -g * y * y)
+steep = made(lambda x: np.sin(1e7 * x), lambda g, y, x: 1e7 * g * np.cos(1e7 * x))
+far = made(lambda x: 1 - 1 / (1 + np.exp(-x)), lambda g, y, x: -g / (np.exp(x) + 2 + np.exp(-x)))
+fill = made(lambda x: np.where(UPPER, -np.inf, x), lambda g, y, x: np.where(UPPER, 0, g))
+passing = made(lambda x: x.T * 1.0, lambda g, y, x: g.T)
+RIGHT = {
+    "softmax of small numbers": (lambda x: F.softmax(x / 1e-6), NORMAL * 1e-6),
+    "of large ones": (lambda x: F.softmax(x / 1e6) * 1e6, NORMAL * 1e6),
+    "an offset": (lambda x: (x**2).sum() + 1e6, NORMAL),
+    "a mask": (lambda x: np.where(UPPER, -1e9, x), NORMAL),
+    "a mask of infinities": (fill, NORMAL),
+    "and softmax": (lambda x: F.softmax(np.where(LOWER, -np.inf, x)), np.arange(16.0).reshape(4, 4) % 5),
+    "a gradient inside": (lambda x: ta.grad((x**3).sum(), x, create_graph=True)[0], NORMAL),
+    "steps": (lambda x: np.floor(x) + x**2, NORMAL),
+    "sizes": (lambda x: (x * np.array([1e6, 1, 1e-6, 1])).sum(), NORMAL),
+    "an edge": (np.arcsin, np.array([0.995, -0.5])),
+    "an order": (lambda x: x[np.argsort(x.numpy()[:, 0])] * np.arange(4.0), NORMAL),
+    "a power": (lambda x, n: x**n, INSIDE, 3),
+    "nothing": (np.exp, np.zeros((0, 3))),
+    "a constant": (lambda x: F.softmax(x).sum(), NORMAL),
+    "tiny": (inverse, INSIDE * 1e-20),
+    "logarithm of tiny": (np.log, INSIDE * 1e-10),
+    "huge": (lambda x: x * x, INSIDE * 1e100),
+    "huge and small": (lambda x: (3 * x).sum(), np.array([1e20, -2e20, 1.0])),
+    "steep": (steep, NORMAL),
+    "log near 0": (np.log, np.array([1e-6, 0.3, 0.7])),
+    "sqrt near 0": (np.sqrt, np.array([1e-6, 0.3, 0.7])),
+    "arccos near 1": (np.arccos, np.array([1 - 1e-6, 0.3])),
+    "1/x near 0": (lambda x: 1 / x, np.array([1e-8, 1.0])),
+    "relu near 0": (lambda x: np.maximum(x, 0), np.array([1e-9, 1.0])),
+    "flat near a kink": (lambda x: np.maximum(x, 1), np.array([1 - 1e-8, 0.5])),
+    "clipped near a kink": (lambda x: np.clip(x, -1, 1), np.array([1 + 1e-8, 0.5])),
+    "cubed zeros": (lambda x: x**3, np.zeros((2, 3))),
+    "exp at zeros": (np.exp, np.zeros((2, 3))),
+    "cancelling": (lambda a, b: (a * a).sum(-1) + (b * b).sum(-1) - 2 * (a * b).sum(-1), NORMAL + 1e5, NORMAL * 1.1 + 1e5),
+    "far out": (far, np.array([25.0])),
+    "sigmoid, far out": (lambda x: x.sigmoid(), np.array([30.0])),
+    "gelu, far out": (F.gelu, np.array([-7.33])),
+    "softmax, far out": (F.softmax, np.array([-32.86, -20.0, 0.3])),
+    "norm of equals": (lambda a: F.layer_norm(np.repeat(1e3 * a, 2), [2]), np.array([0.7])),
+    "a domain": (polite, INSIDE),
+    "a watched domain": (watched, np.array([0.01, 1.0])),
+    "a view": (lambda x: np.exp(passing(x)) * passing(x * 2) + (passing(x) + passing(x)), INSIDE),
+    "overflow beside it": (lambda x: x * 1e-306 * 1e306, NORMAL),
+    "several results": (lambda x: {"y": x * 2, "more": {"h": [np.sin(x)]}}, NORMAL),
+    "a constant result": (lambda x: (x**2, Tensor(np.ones(2))), NORMAL),
+    "projections": (lambda x: x * x, np.random.default_rng(0).standard_normal((60, 50))),
+    "indices": (lambda i, x: x[i], np.array([0, 0, 2]), NORMAL),
+    "leaves of a dict": (lambda x, d: x * d["w"], NORMAL, {"w": Tensor(INSIDE, requires_grad=True)}),
+    "another byte order": (lambda x: np.exp(x).sum(), NORMAL.astype(">f8")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_rule_passes(name):
+    f, *inputs = RIGHT[name]
+    assert gradcheck(f, inputs)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1.5, -1.0])
+def test_and_a_wrong_one_is_accused_there_all_the_same(factor):
+    for f, x in (
+        (made(lambda x: 1e-12 * np.sin(x), lambda g, y, x: factor * 1e-12 * g * np.cos(x)), NORMAL),
+        (
+            made(far.forward, lambda g, y, x: -factor * g / (np.exp(x) + 2 + np.exp(-x))),
+            np.array([25.0]),
+        ),
+        (made(lambda x: x**3, lambda g, y, x: factor * 3 * g * x * x), 1e-8 * NORMAL),
+        (made(lambda x: 1 / x, lambda g, y, x: -factor * g * y * y), 1e-4 * NORMAL),
+        (made(lambda x: 3 + 1e-5 * np.sin(x), lambda g, y, x: (factor - 2) * g), INSIDE),
+    ):
+        report = gradcheck(f, x, raise_exception=False)
+        assert not report and report.op == "<lambda>", report
+
+
+@pytest.mark.parametrize("name", ["steps", "a power", "exp at zeros", "sigmoid, far out", "softmax, far out", "a domain", "a mask of infinities", "several results"])  # fmt: skip
+def test_to_second_order_too(name):
+    f, *inputs = RIGHT[name]
+    assert gradgradcheck(f, inputs)
+    if name == "a mask of infinities":
+        assert "left out" in str(gradcheck(f, inputs))
+
+
+@pytest.mark.parametrize("layer", ["Linear", "LayerNorm", "TransformerEncoderLayer"])
+def test_layers_pass_and_are_left_as_they_were(layer):
+    sizes = {"Linear": (4, 3), "LayerNorm": (4,), "TransformerEncoderLayer": (4, 2, 8, 0.0)}
+    module = getattr(nn, layer)(*sizes[layer]).astype(np.float64)
+    before = {name: p.numpy().copy() for name, p in module.named_parameters()}
+    x = Tensor(np.random.default_rng(0).standard_normal((3, 2, 4)), requires_grad=True)
+    report = gradcheck(module, x, order=1 + (layer == "Linear"))
+    assert report and x.grad is None
+    assert [e.name for e in report.entries][1:][: len(before)] == [
+        f"parameter {name!r}" for name in before
+    ]
+    for name, p in module.named_parameters():
+        assert np.array_equal(p.numpy(), before[name]) and p.grad is None
+
+
+def test_what_is_checked():
+    w, x = Tensor(INSIDE, requires_grad=True), Tensor(INSIDE.T.copy(), requires_grad=True)
+    report = gradcheck(lambda t: t @ w, [x], params={"w": w})
+    assert [e.name for e in report.entries] == ["input 0", "parameter 'w'"]
+    assert "give them in params=[...]" in str(gradcheck(lambda t: t @ w, [x]))
+    assert gradcheck(lambda x, y: x * 2, [INSIDE, INSIDE]).notes == [
+        "input 1: the results do not depend on it."
+    ]
+    assert not gradcheck(lambda t: t @ (w * w.detach()), [x], params=[w], raise_exception=False)
+    first, again = (gradcheck(lambda x: x**2, INSIDE).entries[0].analytic for _ in range(2))
+    assert np.array_equal(first, again), "the random weights are the same each time"
+    assert not np.array_equal(first, gradcheck(lambda x: x**2, INSIDE, seed=1).entries[0].analytic)
+    (entry,) = gradcheck(lambda x: x * x, np.ones((60, 50)) + 1, fast_mode=True).entries
+    assert entry.projections == 2
+
+
+def test_a_report_comes_back_from_another_process_and_shows_as_its_text():
+    wrong = made(lambda x: x * x, lambda g, y, x: g * x)
+    with pytest.raises(GradcheckError, match="constant factor") as failed:
+        gradcheck(wrong, NORMAL)
+    for report in (failed.value.report, gradcheck(np.sin, NORMAL)):
+        for copied in (copy.deepcopy(report), pickle.loads(pickle.dumps(report))):
+            assert str(copied) == str(report) == repr(report) and bool(copied) is bool(report)
+            assert copied.diagnosis.kind == report.diagnosis.kind
+
+
+@pytest.mark.parametrize(
+    "wrong, text",
+    [
+        (lambda: gradcheck(Tensor(INSIDE), [INSIDE]), "takes a function"),
+        (lambda: gradcheck(lambda: Tensor(INSIDE), []), "nothing to check"),
+        (lambda: gradcheck(np.exp, INSIDE, order=3), "order must be 1"),
+        (lambda: gradcheck(np.exp, INSIDE, atol=-1), "atol is an allowed error"),
+        (lambda: gradcheck(np.exp, INSIDE, seed=1.5), "seed .* got 1.5"),
+        (lambda: gradcheck(lambda x: 3.0, INSIDE), "must return a floating-point tensor"),
+        (lambda: gradcheck(np.exp, INSIDE.astype(np.float32)), r"precision too low.*x\.astype"),
+    ],
+)  # fmt: skip
+def test_wrong_calls_say_what_to_write(wrong, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        wrong()
+
+
+def test_compare_prints_a_line_for_each_array():
+    a = np.arange(6.0).reshape(2, 3)
+    result = compare({"scores": a, "weights": a * 2, "out": a.T, "extra": 1}, {"scores": a, "weights": a, "out": a, "grad": a})  # fmt: skip
+    assert [line.verdict for line in result.lines] == [
+        "ok",
+        "5 of 6 off: 2 times too large",
+        "shape (3, 2), expected (2, 3) (transposed?)",
+        "missing",
+        "not asked for",
+    ]
+    assert not result and result.lines[1].index == (1, 2) and result.lines[1].max_abs == 5
+    assert "inf" not in str(result) and "weights" in repr(result)
+    assert (
+        compare(Tensor(a), a)
+        and compare({"x": a, "more": a}, {"x": a})
+        and not compare({}, {"x": a})
+    )
+    for wrong, words in ((a * 0, "zero everywhere"), (-a, "the sign"), (a * np.nan, "NaN or Inf"), (a / 2, "as large")):  # fmt: skip
+        assert words in compare(wrong, a).lines[0].verdict
+    for wrong in ([[1], [2, 3]], "text", {1: 2}):
+        assert compare({"x": wrong}, {"x": a}).lines[0].verdict.endswith("expected numbers")

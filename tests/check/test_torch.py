@@ -1,0 +1,205 @@
+"""compare_with_torch: the shipped layers agree; planted differences are found at the right module and explained."""
+
+import math
+
+import numpy as np
+import pytest
+from support import require
+
+torch = require("torch")
+
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, op
+from tinygrad_attn.check import compare_with_torch
+
+
+def rand(*shape):
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+X, CAUSAL = rand(5, 3, 8), np.triu(np.ones((5, 5), bool), 1)
+LAYER = dict(d_model=8, nhead=2, dim_feedforward=16, dropout=0.0)
+
+
+def compare(ours, theirs, *inputs, **keywords):
+    return compare_with_torch(ours, theirs, *inputs, verbose=False, **keywords)
+
+
+SAME = {
+    "linear": (lambda n: n.Linear(8, 4), (X,), {}),
+    "embedding": (lambda n: n.Embedding(7, 4), (np.array([[1, 2], [2, 6]]),), {}),
+    "sequential": (lambda n: n.Sequential(n.Linear(8, 16), n.GELU(), n.LayerNorm(16)), (X,), {}),
+    "attention": (lambda n: n.MultiheadAttention(8, 2), (X, X, X), dict(attn_mask=CAUSAL)),
+    "encoder": (
+        lambda n: n.TransformerEncoderLayer(**LAYER, norm_first=True, batch_first=True),
+        (X,),
+        {},
+    ),
+    "decoder": (lambda n: n.TransformerDecoderLayer(**LAYER), (X, X), dict(tgt_mask=CAUSAL)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_our_layers_are_torch_layers(name):
+    make, inputs, keywords = SAME[name]
+    ours, theirs = make(nn), make(torch.nn)
+    before = [p.detach().clone() for p in theirs.parameters()]
+    report = compare(ours, theirs, *inputs, **keywords)
+    assert report and report.explanation == "" and str(report).endswith("the same as torch"), report
+    assert max(max(row.value, row.gradient) for row in report.rows) < 1e-12
+    assert all(torch.equal(a, b) for a, b in zip(before, theirs.parameters(), strict=True))
+    assert all(p.grad is None and p.dtype == np.float32 for p in ours.parameters())
+
+
+class Attention(nn.Module):
+    """Attention by hand, with one change."""
+
+    def __init__(self, order=(0, 1, 2), heads=2, scale=0.5, mask=lambda mask, scores: np.where(mask, -1e30, scores), split=F.split_heads, merge=F.merge_heads, further=None):  # fmt: skip
+        self.in_proj_weight = nn.Parameter(np.zeros((24, 8), np.float32))
+        self.in_proj_bias = nn.Parameter(np.zeros(24, np.float32))
+        self.out_proj, self.settings = (
+            nn.Linear(8, 8),
+            (order, heads, scale, mask, split, merge, further),
+        )
+
+    def forward(self, query, key, value, attn_mask=None):
+        order, heads, scale, mask, split, merge, further = self.settings
+        weights, biases = self.in_proj_weight.reshape(3, 8, 8), self.in_proj_bias.reshape(3, 8)
+        parts = zip((query, key, value), order)
+        q, k, v = (split(np.swapaxes(x @ weights[i].T + biases[i], 0, 1), heads) for x, i in parts)
+        scores = q @ k.mT * (scale if heads == 2 else 1 / math.sqrt(8 // heads)) / math.sqrt(1)
+        if further is not None:
+            scores = np.where(np.triu(np.ones((5, 5), bool), further), -1e30, scores)
+        if attn_mask is not None:
+            blocked = attn_mask.numpy() if isinstance(attn_mask, Tensor) else attn_mask
+            scores = mask(blocked, scores)
+        return self.out_proj(np.swapaxes(merge(F.softmax(scores) @ v), 0, 1)), None
+
+
+class Layer(nn.Module):
+    """A Linear or LayerNorm under the usual names; `f` is its forward."""
+
+    def __init__(self, f, *shape):
+        self.weight, self.bias = (
+            nn.Parameter(np.ones(shape, np.float32)),
+            nn.Parameter(np.zeros(8, np.float32)),
+        )
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x, self.weight, self.bias)
+
+
+def unbiased(x, w, b):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(
+        x.var(-1, ddof=1, keepdims=True) + 1e-5
+    ) * w + b
+
+
+def inside_out(x, heads):
+    return np.transpose(x.reshape(*x.shape[:2], 4, 2), (0, 3, 1, 2))
+
+
+def outside_in(x):
+    return np.transpose(x, (0, 2, 3, 1)).reshape(x.shape[0], x.shape[2], 8)
+
+
+half = op(lambda x: x * 1.0)
+half.vjp(lambda g, y, x: g * 0.5)
+attention = lambda: torch.nn.MultiheadAttention(8, 2)
+MASK, QKV = dict(attn_mask=CAUSAL), (X, X, X)
+between = lambda n, layer: n.Sequential(n.Linear(8, 8), layer, n.Linear(8, 2))
+DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first module that differs
+    ("weight transposed", Layer(lambda x, w, b: x @ w + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
+    ("bias left out", Layer(lambda x, w, b: x @ w.T, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
+    ("run gradcheck", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
+    ("none reaches weight", Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
+    ("eps=1e-12", between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1"),
+    ("biased variance", Layer(unbiased, 8), torch.nn.LayerNorm(8), (X,), {}, "(whole)"),
+    ("tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
+    ("ours is relu", between(nn, nn.ReLU()), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
+    ("scale by embed instead of head", Attention(scale=8**-0.5), attention(), QKV, {}, "(whole)"),
+    ("no scale", Attention(scale=1.0), attention(), QKV, {}, "(whole)"),
+    ("mask inverted", Attention(mask=lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
+    ("mask is not applied", Attention(mask=lambda m, s: s), attention(), QKV, MASK, "(whole)"),
+    ("as 0 and 1", Attention(mask=lambda m, s: s + m.astype(float)), attention(), QKV, MASK, "(whole)"),
+    ("heads split in the other order", Attention(split=inside_out, merge=outside_in), attention(), QKV, {}, "(whole)"),
+    ("4 heads", Attention(heads=4), attention(), QKV, {}, "(whole)"),
+    ("query and key", Attention(order=(1, 0, 2)), attention(), QKV, {}, "(whole)"),
+    ("earlier positions only", Attention(further=1), attention(), QKV, {}, "(whole)"),
+    ("also looks at the next", Attention(further=2), attention(), QKV, {}, "(whole)"),
+    ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
+    ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
+    ("agree. Call .eval()", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None),
+    ("even in evaluation mode", Layer(lambda x, w, b: F.dropout(x @ w.T + b, 0.5, True), 8, 8), torch.nn.Linear(8, 8), (X,), {}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text, ours, theirs, inputs, keywords, first", DIFFERENT, ids=[d[0] for d in DIFFERENT]
+)
+def test_a_planted_difference_is_explained(text, ours, theirs, inputs, keywords, first):
+    with torch.no_grad():  # norms with weights of ones would hide mistakes
+        for p in theirs.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    report = compare(ours, theirs, *inputs, **keywords)
+    assert not report and text in report.explanation, report
+    assert first is None or report.first == first, report
+
+
+def test_weights_of_other_names_are_copied_by_shape():
+    class Mine(nn.Module):
+        def __init__(self):
+            self.w = nn.Parameter(np.zeros((8, 4), np.float32))
+            self.b = nn.Parameter(np.zeros(4, np.float32))
+
+        def forward(self, x):
+            return x @ self.w + self.b
+
+    mine, theirs = Mine(), torch.nn.Linear(8, 4)
+    report = compare(mine, theirs, torch.tensor(X))
+    assert report and [row.name for row in report.rows] == ["(whole)", "w", "b", "input 0"]
+    assert np.array_equal(mine.w.numpy(), theirs.weight.detach().numpy().T)
+    assert "weight transposed: 'w'" in str(report) and "'bias' was copied into 'b'" in str(report)
+
+
+class Both(nn.Module):
+    def __init__(self, make, factor):
+        self.make, self.factor = make, factor
+
+    def forward(self, x):
+        return self.make(x * 2, x * self.factor)
+
+
+class TorchBoth(torch.nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x * 2, x * 4)
+
+
+@pytest.mark.parametrize(
+    "make, place",
+    [(lambda a, b: [a, (b, None)], "[1][0]"), (lambda a, b: {"a": a, "b": b}, "['b']")],
+)
+def test_every_tensor_of_a_result_is_compared(make, place):
+    report = compare(Both(make, 3), TorchBoth(make), X)
+    assert not report and report.first == f"(whole){place}", report
+    assert compare(Both(make, 4), TorchBoth(make), X)
+
+
+def test_what_cannot_be_compared_is_said(capsys):
+    one = compare(Both(lambda a, b: a, 4), TorchBoth(lambda a, b: (a, b)), X)
+    assert one and "torch returns a tensor at [1] where ours returns none" in str(one)
+    linear = nn.Linear(8, 4), torch.nn.Linear(8, 4)
+    assert "nothing was compared" in str(compare(*linear, X * np.nan))
+    assert (
+        "no Tensor"
+        in compare(Both(lambda a, b: a.numpy(), 4), TorchBoth(lambda a, b: a), X).failure
+    )
+    report = compare_with_torch(*linear, rand(3, 7))
+    assert not report and "torch module raised" in capsys.readouterr().out
+    with pytest.raises(TypeError, match="one of our modules and then a torch"):
+        compare(*reversed(linear), X)

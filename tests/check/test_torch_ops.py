@@ -1,0 +1,129 @@
+"""gradcheck of PyTorch's own ops: every way in, and the refusal of our Tensors inside torch."""
+
+import numpy as np
+import pytest
+from support import require
+
+torch = require("torch")
+
+from tinygrad_attn import nn
+from tinygrad_attn.check import gradcheck, gradgradcheck
+
+
+def wrong(rule, forward=lambda x: x * x):
+    """A torch.autograd.Function named Wrong, with this backward."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return rule(g, *ctx.saved_tensors)
+
+    return Wrong.apply
+
+
+def rand(*shape):
+    return torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
+
+
+square = wrong(lambda g, x: 2 * g * x)
+MISTAKES = {
+    "constant factor": wrong(lambda g, x: g * x),
+    "sign": wrong(lambda g, x: -2 * g * x),
+    "missing factor": wrong(lambda g, x: -g),
+    "zero": wrong(lambda g, x: torch.zeros_like(x)),
+    "incoming gradient ignored": wrong(lambda g, x: 2 * x),
+    "missing sum": wrong(
+        lambda g, x: (lambda y: g * y * (1 - y))(x.softmax(-1)), lambda x: x.softmax(-1)
+    ),
+    "transposed": wrong(lambda g, x: (2 * g * x).T),
+    "rule changes its operands": wrong(lambda g, x: g.mul_(2 * x)),
+    "some elements": wrong(lambda g, x: g * (x > 0), torch.abs),
+    "backward fails": wrong(lambda g, x: {}["k"]),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_wrong_function_is_named_with_its_mistake(kind):
+    for f in (MISTAKES[kind], lambda x: torch.tanh(MISTAKES[kind](x * 1.5)) + x.sum()):
+        report = gradcheck(f, [rand(3, 3)], raise_exception=False)
+        assert not report and report.op == "Wrong" and report.diagnosis.kind == kind, report
+        assert report.place.file == __file__
+
+
+WAYS = {
+    "inputs": (lambda x: square(x).sum(), [rand(4)], {}),
+    "one input": (square, rand(4), {}),
+    "a module": (torch.nn.Linear(3, 2).double(), [rand(4, 3)], {}),
+    "a module and an array": (torch.nn.Linear(3, 2).double(), [np.ones((4, 3))], {}),
+    "params": (lambda x: x @ W, [rand(4, 3).detach()], dict(params=[(W := rand(3, 2))])),
+    "params alone": (lambda: (W**3).sum(), [], dict(params={"w": W})),
+    "a layer": (torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True).double(), [rand(2, 3, 4)], {}),
+    "several results": (lambda x: (x.sin(), {"y": square(x)}), [rand(4)], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_in(way):
+    f, inputs, options = WAYS[way]
+    kept = [p.detach().clone() for p in f.parameters()] if isinstance(f, torch.nn.Module) else []
+    report = gradcheck(f, inputs, **options)
+    names = [e.name for e in report.entries]
+    assert report and (way != "params" or names == ["input 0", "parameter 0"]), report
+    assert "module" not in way or names == ["input 0", "parameter 'weight'", "parameter 'bias'"]
+    assert not kept or all(torch.equal(a, b) for a, b in zip(kept, f.parameters()))
+    assert all(p.grad is None for p in (f.parameters() if kept else [W]))
+
+
+def test_a_module_that_is_wrong_and_dropout():
+    class Bad(torch.nn.Linear):
+        def forward(self, x):
+            return MISTAKES["sign"](super().forward(x))
+
+    report = gradcheck(Bad(3, 2).double(), [rand(4, 3)], raise_exception=False)
+    assert report.op == "Wrong" and report.diagnosis.kind == "sign", report
+    report = gradcheck(torch.nn.Dropout(0.5), [rand(40)], raise_exception=False)
+    assert report.diagnosis.kind == "not deterministic"
+    detached = gradcheck(lambda x: x * x.detach(), [rand(4)], raise_exception=False)
+    assert not detached and "detach()" in detached.diagnosis
+
+
+def test_the_second_order():
+    assert gradgradcheck(square, [rand(4)]) and gradgradcheck(torch.tanh, [rand(4)])
+    once = wrong(lambda g, x: 2 * g * x.detach())
+    assert gradcheck(once, [rand(4)])
+    report = gradgradcheck(once, [rand(4)], raise_exception=False)
+    assert report.diagnosis.kind == "second order" and report.op == "Wrong", report
+
+
+REFUSED = {
+    "a Function": lambda x: MISTAKES["missing factor"](x),
+    "deep inside": lambda x: (x * 2 + MISTAKES["missing factor"](x * 1.0)).sum(),
+    "that saves nothing": lambda x: wrong(lambda g, x: -g, lambda x: x * 1.0)(x),
+    "a function": lambda x: torch.exp(x),
+    "a method of a tensor": lambda x: torch.ones(3, dtype=torch.float64) * x,
+    "functional": lambda x: torch.nn.functional.softmax(x, -1),
+    "a module": lambda x: torch.nn.Linear(3, 2).double()(x),
+    "numbers": lambda x: torch.from_numpy(x.numpy()).exp(),
+}
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_tensors_of_ours_inside_torch_are_refused(way):
+    with pytest.raises(TypeError, match="[Pp]ass torch tensors as inputs"):
+        gradcheck(REFUSED[way], [np.array([1.0, 2, 3])])
+
+
+def test_what_is_mixed_or_too_coarse_is_refused():
+    with pytest.raises(TypeError, match="give one kind"):
+        gradcheck(lambda a, b: a, [rand(2), nn.Parameter(np.ones(2))])
+    with pytest.raises(TypeError, match=r"precision too low.*x\.double\(\)"):
+        gradcheck(torch.exp, [torch.ones(2, requires_grad=True)])
+    with pytest.raises(TypeError, match=r"module\.double\(\)"):
+        gradcheck(torch.nn.Linear(3, 2), [rand(4, 3)])
