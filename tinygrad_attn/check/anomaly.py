@@ -62,7 +62,8 @@ class _Detector(Watcher):
         case = Case(
             op.__name__, inputs, value, index, settings, lambda: op.forward(*given, **settings)
         )
-        what = f"op {op.__name__!r} made {value[index]} at index {index} of its result {describe(value)}"
+        what = f"op {op.__name__!r} made {value[index]} at index {index} of its result "
+        what += describe(value)
         raise case.error(what, place, context.scope, forward_reason(case))
 
     def pulled(self, y: Any, node: Any, g: Any, i: int, x: Any, share: Any, total: Any) -> None:
@@ -187,8 +188,8 @@ def forward_reason(c: Case) -> str:
         log = np.log2 if name == "exp2" else np.log
         top = f"{name.removesuffix('m1')}({log(np.finfo(c.made.dtype).max):.1f})"
         return (
-            f"overflow in {name}, at {top} in {c.made.dtype}. Subtract the maximum first, as softmax "
-            "and logsumexp do."
+            f"overflow in {name}, at {top} in {c.made.dtype}. Subtract the maximum first, as "
+            "softmax and logsumexp do."
         )
     if name == "multiply" and np.isnan(value):
         return (
@@ -249,7 +250,8 @@ def _no_targets(settings: dict[str, Any]) -> bool:
 def complaint(c: Case) -> str:
     """What NumPy complains of while it computes this again, in words."""
     heard: list[str] = []
-    with suppress(Exception), np.errstate(all="call", under="ignore", call=lambda kind, _: heard.append(kind)):  # fmt: skip
+    hear = lambda kind, _: heard.append(kind)
+    with suppress(Exception), np.errstate(all="call", under="ignore", call=hear):
         c.compute()
     if any(np.isinf(o).any() for o in c.operands) and "overflow" not in heard:
         return (
@@ -267,6 +269,6 @@ def complaint(c: Case) -> str:
             "rate, scale the loss, or normalise."
         )
     return (
-        "0/0, a sum or a variance over no elements, or an argument outside the domain, as of a root "
-        "or a logarithm of a negative number."
+        "0/0, a sum or a variance over no elements, or an argument outside the domain, as of a "
+        "root or a logarithm of a negative number."
     )

@@ -8,7 +8,7 @@ the VJP right, such as another operand. The first that fits is told; the simples
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -44,7 +44,10 @@ class Case:
         self.f, self.which = f, which
         self.call: Any = f.call if hasattr(f, "positions") else None  # of a single op
         one = len(f.values) == 1
-        self.x, self.y = f.inputs[which], f.values[0] if one else np.hstack([*map(np.ravel, f.values)])
+        self.x, self.y = (
+            f.inputs[which],
+            f.values[0] if one else np.hstack([*map(np.ravel, f.values)]),
+        )
         R, J = f.jacobian_by_rules(which), f.jacobian(which)
         self.R = np.where(np.isinf(self.y).reshape(-1, 1), 0, R)  # what stays infinite has no slope
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
@@ -116,8 +119,8 @@ def nothing_to_compare(c: Case) -> Found:
         )
     if not np.isfinite(c.R).all():
         return "nan", (
-            f"the rule gives NaN or Inf at {bad(c.R)}, where the slope is finite. Look for 0/0, log "
-            "0 or 0 x inf in it; np.where does not help if the bad value is computed first."
+            f"the rule gives NaN or Inf at {bad(c.R)}, where the slope is finite. Look for 0/0, "
+            "log 0 or 0 x inf in it; np.where does not help if the bad value is computed first."
         )
     if c.call and (found := nonlinear(c.call, c.f.cotangents[0])):
         return found[0], f"the rule {found[1]}"
@@ -166,16 +169,22 @@ def number(c: Case, k: float) -> str:
     sizes |= {n: f"the size of axis {a} of the input" for a, n in enumerate(c.xs)}
     sizes.setdefault(c.x.size, "the number of elements of the input")
     sizes.setdefault(int(c.hj.sum(axis=0).max()), "how often each element is used")
-    for n, what in ((n, what) for n, what in sizes.items() if n > 1):
-        what = f"{n}, which is {what}, or a number of the formula"
+    sizes = {
+        n: f"{n}, which is {what}, or a number of the formula" for n, what in sizes.items() if n > 1
+    }
+    verb = "multiplied" if k > 1 else "divided"
+    for n, what in sizes.items():
         if near(n) or near(1 / n):
             sums = "the 1/N of a mean is missing" if k > 1 else "a mean where a sum belongs"
-            return f"{'multiplied' if k > 1 else 'divided'} by {what}; {sums}"
+            return f"{verb} by {what}; {sums}"
+    if near(2) or near(0.5):
+        return "counted twice" if k > 1 else "one half of it is missing, or of a square the 2"
+    for n, what in sizes.items():
         if near(n**0.5) or near(n**-0.5):
-            return f"{'multiplied' if k > 1 else 'divided'} by the square root of {what}, a scale"
+            return f"{verb} by the square root of {what}, a scale"
         if n > 2 and c.hj.sum() > len(c.J) and (near(n / (n - 1)) or near((n - 1) / n)):
             return f"{n} where {n - 1} belongs, or the reverse, as in the ddof of a variance"
-    return "counted twice" if near(2) else "one half is missing or too many" if near(0.5) else ""
+    return ""
 
 
 # ---- R is J in another place, or times something
@@ -190,8 +199,14 @@ def moved(c: Case) -> Iterator[tuple[str, str, Any]]:
         if turned.shape != J4.shape:
             yield "transposed", f"reshaped where the axes should be transposed to {order}", turned
         elif ny < nx:
-            spread = f"spread (broadcast) along {axes(over[:1])} of the input, but it should be along"
-            yield "wrong axis", f"{spread} {axes(over[1:])}: put the reduced axis back first", turned
+            spread = (
+                f"spread (broadcast) along {axes(over[:1])} of the input, but it should be along"
+            )
+            yield (
+                "wrong axis",
+                f"{spread} {axes(over[1:])}: put the reduced axis back first",
+                turned,
+            )
         else:
             why = ": the rule needs the inverse permutation, np.argsort(axes)" * (len(over) > 2)
             yield "transposed", f"right once it is transposed to {order} (.mT){why}", turned
@@ -240,7 +255,7 @@ def in_another_place(c: Case) -> Found:
     return None
 
 
-FACTORS = {
+FACTORS: dict[str, Any] = {
     "{}": lambda v: v, "{}^2": np.square, "(1 - {})": lambda v: 1 - v, "(1 + {})": lambda v: 1 + v,
     "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "cos {}": np.cos,
     "sin {}": np.sin, "exp {}": np.exp, "sqrt {}": np.sqrt, "{} (1 - {})": lambda v: v * (1 - v),
@@ -254,9 +269,12 @@ def quantities(c: Case) -> Iterator[tuple[str, Any]]:
     for name, v in known.items():
         yield from ((text.format(name, name), f(v)) for text, f in FACTORS.items())
     for axis in range(c.x.ndim):
-        for name, f in (("std", np.std), ("norm", np.linalg.norm)):
-            v = f(c.x, axis=axis, keepdims=True)  # type: ignore[operator]
-            yield from ((f"1/{name}(x)", q) for q in (1 / np.broadcast_to(v, c.xs), 1 / v.squeeze(axis)))
+        ways: dict[str, Any] = {"std": np.std, "norm": np.linalg.norm}
+        for name, f in ways.items():
+            v = f(c.x, axis=axis, keepdims=True)
+            yield from (
+                (f"1/{name}(x)", q) for q in (1 / np.broadcast_to(v, c.xs), 1 / v.squeeze(axis))
+            )
 
 
 def factor(c: Case) -> Found:
@@ -269,14 +287,20 @@ def factor(c: Case) -> Found:
                     with suppress(ValueError):
                         Q = np.broadcast_to(q, shape).reshape(turn)
                         if k := c.is_(c.J * Q, 1e-3):
-                            return "extra factor", f"the gradient has a factor {name} too many{times(k)}."
+                            return (
+                                "extra factor",
+                                f"the gradient has a factor {name} too many{times(k)}.",
+                            )
                         if (k := ratio(c.R * Q, c.J)) and same(c.R * Q, k * c.J, 1e-3):
-                            return "missing factor", f"the gradient lacks a factor {name}{times(k)}."
+                            return (
+                                "missing factor",
+                                f"the gradient lacks a factor {name}{times(k)}.",
+                            )
     if (c.hr == c.hj).all() and same(c.R, c.hr * 1.0):
         sums = "" if c.xs == c.ys else ", summed over the axes that were broadcast"
         return "missing factor", (
-            f"the gradient is g itself{sums}: the op's own derivative, which g is multiplied by, is "
-            "left out."
+            f"the gradient is g itself{sums}: the op's own derivative, which g is multiplied by, "
+            "is left out."
         )
     return None
 
@@ -287,7 +311,7 @@ def factor(c: Case) -> Found:
 def masks(c: Case) -> Found:
     """R and J are equal where neither is zero, but zero at different elements."""
     both, extra, lost = c.hr & c.hj, c.hr & ~c.hj, c.hj & ~c.hr
-    r, j = c.hr.any(axis=0), c.hj.any(axis=0)
+    r, j = np.array(c.hr.any(axis=0)), np.array(c.hj.any(axis=0))
     if over := c.mixes(c.hr) - c.mixes(c.hj):
         own = c.mixes(c.hj)
         return "wrong axis", (
@@ -311,11 +335,11 @@ def masks(c: Case) -> Found:
     chosen = c.ny < len(c.xs) and (c.hj.sum(axis=1) <= 1).all()
     per = [a for a in range(len(c.xs)) if (c.hr.reshape(-1, *c.xs).sum(axis=1 + a) > 1).any()]
     what = (
-        f"along axis {per[0] if per else 0} only one element (the largest, or the one picked) should "
-        "get a gradient, but the rule gives it to all of them"
+        f"along axis {per[0] if per else 0} only one element (the largest, or the one picked) "
+        "should get a gradient, but the rule gives it to all of them"
         if chosen
-        else f"the slope is zero at {places(c.xs, extra.any(axis=0))} for some results, as behind a "
-        "mask, and the gradient is not: the rule forgets the mask, such as the causal one"
+        else f"the slope is zero at {places(c.xs, extra.any(axis=0))} for some results, as behind "
+        "a mask, and the gradient is not: the rule forgets the mask, such as the causal one"
     )
     return "mask missing", f"{what}. Multiply by the mask of the forward pass."
 
@@ -344,6 +368,7 @@ def left_out(c: Case) -> Found:
     if not lost.any() or not same(c.R, np.where(c.hr, c.J, 0)):
         return separately(c)
     bad, selects = c.off.any(axis=0), (c.hj.sum(axis=1) <= 1).all()
+    kept: Any
     kept, wanted = c.hr.any(axis=1).reshape(c.ys), c.hj.any(axis=1).reshape(c.ys)
     overwrites = selects and (c.hr[:, bad].sum(axis=0) == 1).all()
     for axis, n in enumerate(c.ys):
@@ -353,13 +378,16 @@ def left_out(c: Case) -> Found:
             at = {0: "first", n - 1: "last"}.get(int(index[0]), f"number {index[0]}")
             if along.sum() == 1:
                 return "missing sum", (
-                    f"only the {at} element along axis {axis} of the result is counted, of {n}: the "
-                    "sum over that axis is missing, or each overwrites the one before."
+                    f"only the {at} element along axis {axis} of the result is counted, of {n}: "
+                    "the sum over that axis is missing, or each overwrites the one before."
                 )
             if overwrites:
                 continue
             told = f"of {n} elements of the result along its axis {axis} the {at} is left out"
-            return "missed use", f"{told}: a loop or a slice that ends too early or starts too late."
+            return (
+                "missed use",
+                f"{told}: a loop or a slice that ends too early or starts too late.",
+            )
     if c.mixes(lost):
         return separately(c)
     first = all(c.hr[np.argmax(c.hj[:, k]), k] for k in np.flatnonzero(bad))
@@ -395,7 +423,10 @@ def missed_use(c: Case) -> Found:
             with watching(Contributions(x)) as seen:
                 grad([out], [x], [e.reshape(c.ys)], retain_graph=True)
             uses.append(seen.found)
-        names, parts = [name for name, _ in uses[0]], np.array([[v.ravel() for _, v in u] for u in uses])
+        names, parts = (
+            [name for name, _ in uses[0]],
+            np.array([[v.ravel() for _, v in u] for u in uses]),
+        )
         if not same(parts.sum(axis=1), c.J, 1e-3):
             return None
         for k, name in enumerate(names):
@@ -403,8 +434,8 @@ def missed_use(c: Case) -> Found:
                 if same(c.R, c.J + times * parts[:, k], 1e-3):
                     count = f"were counted {1 + times:.4g} times" if times > -0.999 else "is missed"
                     return "missed use", (
-                        f"the input is used {len(names)} times in the forward text; it is as if the "
-                        f"use in {name} {count}. The gradient is the sum over all uses."
+                        f"the input is used {len(names)} times in the forward text; it is as if "
+                        f"the use in {name} {count}. The gradient is the sum over all uses."
                     )
     return None
 
@@ -420,9 +451,17 @@ def changes(c: Case) -> Iterator[tuple[str, str, dict[str, Any]]]:
     put = lambda k, v: dict(args=[*args[:k], v, *args[k + 1 :]])
     for k, a in arrays.items():
         for order in list(itertools.permutations(range(a.ndim)))[1:] if a.ndim < 4 else ():
-            yield "transposed", f"operand {k} is transposed to {order} (.mT)", put(k, a.transpose(order))
+            yield (
+                "transposed",
+                f"operand {k} is transposed to {order} (.mT)",
+                put(k, a.transpose(order)),
+            )
     if c.ny > 1:
-        yield "transposed", "the incoming gradient is transposed (.mT)", dict(g=lambda g: g.swapaxes(-1, -2))
+        yield (
+            "transposed",
+            "the incoming gradient is transposed (.mT)",
+            dict(g=lambda g: g.swapaxes(-1, -2)),
+        )
     for k, m in itertools.combinations(arrays, 2):
         swapped = [args[{k: m, m: k}.get(i, i)] for i in range(len(args))]
         yield "exchanged", f"operands {k} and {m} change places", dict(args=swapped)
@@ -432,13 +471,21 @@ def changes(c: Case) -> Iterator[tuple[str, str, dict[str, Any]]]:
     axis = c.call.settings.get("axis")
     for other in range(-len(c.xs), len(c.xs)) if isinstance(axis, int) else ():
         if other != axis:
-            yield "wrong axis", f"it is told axis={other} where the op has axis={axis}", dict(axis=other)
+            yield (
+                "wrong axis",
+                f"it is told axis={other} where the op has axis={axis}",
+                dict(axis=other),
+            )
     settings = {k: v for k, v in c.call.settings.items() if isinstance(v, np.ndarray)}
-    for text, f in {"1 - {}": lambda v: 1 - v, "np.exp({})": np.exp, "{}^2": np.square,
-                    "np.sqrt({})": np.sqrt}.items():  # fmt: skip
+    maps: dict[str, Any] = {
+        "1 - {}": lambda v: 1 - v, "np.exp({})": np.exp, "{}^2": np.square, "np.sqrt({})": np.sqrt,
+    }  # fmt: skip
+    for text, f in maps.items():
         values = {"the result y": dict(y=f(y))}
         values |= {f"operand {k}": put(k, f(a)) for k, a in arrays.items()}
-        values |= {f"the setting {k!r}": {k: f(v)} for k, v in settings.items() if v.dtype.kind == "f"}
+        values |= {
+            f"the setting {k!r}": {k: f(v)} for k, v in settings.items() if v.dtype.kind == "f"
+        }
         for name, change in values.items():
             yield "exchanged", f"{name} is replaced by {text.format(name)} in it", change
 
@@ -461,7 +508,7 @@ def right_for_ones(c: Case) -> Found:
 
 
 def _right_for_ones(c: Case) -> int | None:
-    """The number of an operand with fewer axes, such as a weight, with whose ones the VJP is right."""
+    """The number of an operand of fewer axes, such as a weight, for whose ones the VJP is right."""
     for k, a in floats(c).items():
         with suppress(Exception):
             if 0 < a.ndim < c.x.ndim:
@@ -482,8 +529,8 @@ def terms(c: Case) -> Found:
         return None
     if len(over) == 1 and wrong == over:
         return "missing sum", (
-            f"the error mixes elements along {axes(over)}: a term that holds a sum (or mean) over it "
-            "is missing, scaled wrongly, or sums something else."
+            f"the error mixes elements along {axes(over)}: a term that holds a sum (or mean) over "
+            "it is missing, scaled wrongly, or sums something else."
         )
     if len(over) == 1 and not wrong:
         told = f"the sum over {axes(over)} is right, and each element's own term is wrong"
@@ -499,8 +546,8 @@ def terms(c: Case) -> Found:
                 if (k := ratio(d, t)) and same(d, k * t, 1e-2):
                     size = f"{abs(k):.4g}{word} too {'large' if k > 0 else 'small'}"
                     return "missing term", (
-                        f"{what} is {size}: a term is left out, counted too often, or has the wrong "
-                        "sign; or it is a hidden eps."
+                        f"{what} is {size}: a term is left out, counted too often, or has the "
+                        "wrong sign; or it is a hidden eps."
                     )
         if np.ptp(a * b) < 1e-3 * greatest(a * b):
             return "inverted", (

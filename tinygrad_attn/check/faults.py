@@ -137,11 +137,11 @@ def scaled(x: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 def calls(steps: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Each differentiable step and its call on copies; of a long program each shape once."""
-    seen = set()
+    seen = set[Any]()
     for step in steps:
         if not step.differentiable:
             continue
-        key = (step.op, tuple(np.shape(array_of(x)) for x in step.inputs if tracked(x)))
+        key: Any = (step.op, tuple(np.shape(array_of(x)) for x in step.inputs if tracked(x)))
         key = (*key, repr(step.settings))
         if len(steps) <= 400 or key not in seen:
             seen.add(key)

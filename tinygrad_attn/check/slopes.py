@@ -254,8 +254,8 @@ class Program(Function):
         pairs = [(t, c) for t, c in zip(outputs, cotangents) if wants(t)]
         if not pairs:
             return [None] * len(self.tensors)
-        tensors, seeds = zip(*pairs)
-        seeds = [c.copy() if isinstance(c, np.ndarray) else c for c in seeds]
+        tensors, given = zip(*pairs)
+        seeds = [c.copy() if isinstance(c, np.ndarray) else c for c in given]
         return list(self.backend.vjp(list(tensors), self.tensors, seeds, **options))
 
     def traced(self) -> tuple[list[Any], list[Any]]:
@@ -308,11 +308,11 @@ def of_both_signs(c: np.ndarray) -> np.ndarray:
 def entry_of(
     f: Function, which: int, analytic: np.ndarray | None, limits: Limits, rng: Any = None
 ) -> Entry:
-    """One input: element by element if it is small, else in groups, and the elements of bad ones."""
+    """One input: each element if it is small, else groups, and the elements of bad ones."""
     x, missing = f.inputs[which], analytic is None
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), missing)
-    chosen: Sequence[int] = range(x.size)
+    chosen: Any = range(x.size)
     if x.size > limits.groups:
         rng = np.random.default_rng(9) if rng is None else rng
         chosen = _elements_of_bad_groups(f, which, entry, limits, rng)

@@ -45,7 +45,8 @@ def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
 
 def excuse(f: Function, which: int, entry: Entry) -> str:
     """Allow any gradient at kinks and edges of the domain; the name of one that was found."""
-    scale = max(greatest(np.nan_to_num(v, posinf=0, neginf=0)) for v in (entry.numeric, entry.analytic))  # fmt: skip
+    both = np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0)
+    scale = greatest(both)
     found = ""
     for flat in np.flatnonzero(entry.wrong)[:24].tolist():
         a = float(entry.analytic.flat[flat])
@@ -98,7 +99,8 @@ def _of_input(s: Suspect) -> tuple[str, str]:
         if f and size(f) <= LARGE and off(f, s.which, f.pull(f.cotangents)[s.which]) is not None:
             kind, text = explanation(Case(f, s.which))
             if kind != "rule":
-                return kind, f"with its operands cut to the first few elements along each axis, {text}"  # fmt: skip
+                cut = "with its operands cut to the first few elements along each axis"
+                return kind, f"{cut}, {text}"
     return explanation(Case(s.f, s.which)) if size(s.f) <= LARGE else of_entry(s.entry)
 
 
@@ -131,8 +133,13 @@ def of_entry(entry: Entry) -> tuple[str, str]:
             "some elements",
             f"the gradient {how} only at {places(bad.shape, bad)}; the others are right.",
         )
-    kind = "zero" if how == "is zero" else ("sign" if abs(k + 1) < 1e-3 else "constant factor") if fits else "rule"  # fmt: skip
-    return kind, f"the gradient {how} at the elements that were measured. Check no more than 100 elements for more."  # fmt: skip
+    kind = "rule"
+    if how == "is zero":
+        kind = "zero"
+    elif fits:
+        kind = "sign" if abs(k + 1) < 1e-3 else "constant factor"
+    more = "Check no more than 100 elements to learn more."
+    return kind, f"the gradient {how} at the elements that were measured. {more}"
 
 
 # ---- the whole function
@@ -183,14 +190,13 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> tuple[st
     if any(wrong for *_, wrong in off_ones):
         if any(kind == "kink" for _, kind, _ in off_ones):
             report.notes.append(
-                "some of the elements that are off lie at a kink; the diagnosis is about the others."
+                "some of the elements that are off lie at a kink; the diagnosis is about the rest."
             )
         return None
-    entry, kind = next(
-        ((e, kind) for e, kind, _ in off_ones if kind in ("kink", "edge")), (None, "")
-    )
-    if entry is None:
+    known = [(e, kind) for e, kind, _ in off_ones if kind in ("kink", "edge")]
+    if not known:
         return "", ""  # only near a kink: the gradient is right
+    entry, kind = known[0]
     at = places(entry.tolerance.shape, np.isinf(entry.tolerance))
     if kind == "edge":
         return "domain", (

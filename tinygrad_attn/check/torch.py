@@ -202,8 +202,9 @@ class Side(NamedTuple):
         results = {name: t for name, t in results.items() if only is None or name in only}
         if not results:
             raise TypeError(
-                f"forward() returned {describe(found)}, and no Tensor. It must end with return, and "
-                "compute with tensor methods or np.* functions; .numpy() and .data leave the graph."
+                f"forward() returned {describe(found)}, and no Tensor. It must end with return, "
+                "and compute with tensor methods or np.* functions; .numpy() and .data leave the "
+                "graph."
             )
         seen |= {name: (type(module).__name__, t) for name, t in results.items()}
         named = dict(module.named_parameters())
@@ -272,8 +273,8 @@ def _compare(
         ("torch", "ours", expected, found),
     ):
         report.notes += [
-            f"{side} returns a tensor at {name.removeprefix(WHOLE) or '[0]'} where {others} returns "
-            "none; it was not compared."
+            f"{side} returns a tensor at {name.removeprefix(WHOLE) or '[0]'} where {others} "
+            "returns none; it was not compared."
             for name in results(a).keys() - results(b).keys()
         ]
     shared = results(found).keys() & results(expected).keys()
@@ -327,7 +328,8 @@ def _tabulate(report: TorchComparison, mine: Run, reference: Run) -> None:
                 row.kind, row.gradient = "no gradient here", float("inf")
         report.rows.append(row)
     for name, value in results(reference).items():
-        both = value + mine[name].value if name in mine and value.shape == mine[name].value.shape else value * 0  # fmt: skip
+        other = mine[name].value if name in mine else value
+        both = value + other if other.shape == value.shape else value * 0
         unknown, path = int(np.isnan(both).sum()), name.removeprefix(WHOLE)
         if unknown == value.size > 0:
             report.failure = (
@@ -539,9 +541,7 @@ def _attention() -> Iterator[tuple[str, Change]]:
         yield (
             f"projections exchanged: ours takes the weights of {words} for one another. "
             "in_proj_weight holds query, key, value in this order.",
-            parts(
-                partial(_thirds, change=lambda w, order=order: [w[i] for i in order]), *ATTENTION
-            ),
+            parts(partial(_thirds, order=order), *ATTENTION),
         )
     for further, text in {
         0: "causal mask: ours looks at earlier positions only; torch got no such mask.",
@@ -558,19 +558,20 @@ def _scale_queries(part: Any, factor: Callable[[Any], float]) -> None:
             p.data[: part.embed_dim] *= factor(part)
 
 
-def _thirds(part: Any, change: Callable[[Any], Any]) -> None:
-    """Change the three parts of the projection, weights and biases alike."""
+def _thirds(part: Any, order: tuple[int, ...] = (0, 1, 2), rows: Any = slice(None)) -> None:
+    """Reorder the three parts of the projection, or the rows of each, weights and biases alike."""
     import torch
 
     for p in (part.in_proj_weight, part.in_proj_bias):
         if p is not None:
-            p.data = torch.cat(change(p.data.chunk(3)))
+            thirds = p.data.chunk(3)
+            p.data = torch.cat([thirds[i][rows] for i in order])
 
 
 def _heads_inside_out(part: Any) -> None:
     """Feature d H + h in the place of h D + d."""
     order = np.arange(part.embed_dim).reshape(part.head_dim, part.num_heads).T.reshape(-1)
-    _thirds(part, lambda thirds: [w[order] for w in thirds])
+    _thirds(part, rows=order)
     part.out_proj.weight.data = part.out_proj.weight.data[:, order]
 
 

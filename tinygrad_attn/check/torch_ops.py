@@ -71,7 +71,7 @@ class TorchBackend(Backend):
     def watch(self) -> Iterator[Any]:
         """List each call of a torch.autograd.Function; others have the VJPs of PyTorch itself."""
         trace, running = TorchTrace(), list[Any]()
-        code = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+        code = torch.autograd.Function.apply.__func__.__code__
 
         def look(frame: Any, event: str, result: Any) -> None:
             if frame.f_code is code and event == "call":

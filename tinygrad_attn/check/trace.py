@@ -256,7 +256,7 @@ def contributions(t: Any, g: Any) -> list[tuple[Any, np.ndarray]]:
 
 
 def plain_sweep(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> tuple[dict, dict]:
-    """Gradients, and contributions by op, from a sweep that shares only the VJPs with the engine."""
+    """Gradients, and their uses by op, from a sweep that shares only VJPs with the engine."""
     grads: dict[Any, np.ndarray] = {}
     uses: dict[Any, list[str]] = {}
     for t, seed in zip(roots, seeds):

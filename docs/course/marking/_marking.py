@@ -106,15 +106,12 @@ class Marks:
         return next(iter(self.helps.values()), "")
 
     def report(self, everything: bool = False) -> str:
-        """A line for each check, and help with the first that fails, or with all of them."""
+        """Help with the first check that fails, or with all of them; then a line for each check."""
         passed, failing = sum(line.ok for line in self.lines), list(self.helps.values())
-        text = f"{Comparison(self.lines)}\n\n{passed} of {len(self.lines)} checks pass."
-        if not failing:
-            return text
-        if everything:
-            return "\n\n".join([f"{text} About each that does not:", *failing])
-        more = f"\n\n{len(failing) - 1} more: --all explains each." if len(failing) > 1 else ""
-        return f"{text} About the first that does not:\n\n{failing[0]}{more}"
+        table = f"{Comparison(self.lines)}\n\n{passed} of {len(self.lines)} checks pass."
+        if len(failing) > 1 and not everything:
+            table += f"\n\n{len(failing) - 1} more: --all explains each."
+        return "\n\n".join([*(failing if everything else failing[:1]), table])
 
     def __str__(self) -> str:
         return self.report()
@@ -249,7 +246,7 @@ class Marks:
                 if compare(found, wrong, atol=atol, rtol=rtol)
             ]
         shown = f"expected\n{_short(expected)}\nfound\n{_short(found)}"
-        return self.failed(name, line, "\n\n".join(filter(None, [shown, *same[:1], hint])))
+        return self.failed(name, line, "\n\n".join(filter(None, [*same[:1], hint, shown])))
 
     def gradient(
         self,
@@ -286,12 +283,9 @@ class Marks:
         if report:
             self.lines.append(line)
             return None
-        report.curve, report.place = (
-            [],
-            None,
-        )  # the V-curve tells about eps, which is not what is wrong; the place would be this file
+        report.place = None  # it would be a line of the marker's
         return self.failed(
-            name, line, f"{report}\n\n{self._mistake(f, inputs, settings, mistakes)}".rstrip()
+            name, line, f"{self._mistake(f, inputs, settings, mistakes)}\n\n{report}".lstrip()
         )
 
     def that(self, name: str, test: Callable[[], Any], hint: str) -> None:

@@ -278,7 +278,7 @@ def judge(case: Case, answer: str) -> int:
         return 1
     with zoo.bug(case.bug) as bug:
         report = check(case)
-    report.curve, report.place = [], None
+    report.place = None
     print(f"Yes, {answer}.\n\n{bug}\n\n{report}")
     return 0
 
