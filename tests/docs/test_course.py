@@ -183,6 +183,8 @@ MISTAKES = [
     ),
     ("adam", "    p = p - lr", "    p -= lr", "the old arrays are left alone"),
     ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
+    ("attention", "math.sqrt(q.shape[-1])", "math.sqrt(q.shape[-2])", "the number of positions"),
+    ("softmax", "x[np.arange(len(x)), target]).mean", "x[:, target]).mean", "columns of every row"),
     ("attention", "axis=-1)", "axis=-2)", "Normalised over the queries"),
     (
         "heads",

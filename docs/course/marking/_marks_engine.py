@@ -435,6 +435,9 @@ def _(marks: Marks) -> None:
         mistakes={
             "This is the sum over the rows; the loss is their mean.": losses.sum(),
             "The sign is wrong.": -losses.mean(),
+            "x[:, target] takes those columns of every row, (B, B). Row i has one target: x[np.arange(B), target].": (
+                np.log(e.sum(axis=-1)) - x[:, target]
+            ).mean(),
         },
     )
     apart = np.array([[0.0, 1000.0], [1000.0, 0.0]])

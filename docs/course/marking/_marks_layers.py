@@ -147,6 +147,8 @@ def _(marks: Marks) -> None:
         scores,
         mistakes={
             "Divided by the size of a query; it is its square root.": dots / 3,
+            "Divided by the root of T, the number of positions; it is that of D, the size of a query.": dots
+            / np.sqrt(4),
             "Not divided by the root of the size of a query.": dots,
             "Keys by queries: the rows belong to the queries.": scores.swapaxes(-1, -2),
         },
