@@ -16,13 +16,8 @@ from tinygrad_attn import Tensor, ops
 torch = require("torch")
 WHOLE = {
     "linspace": lambda x: np.linspace(0, x, 4),
-    "median": lambda x: np.median(x),
-    "quantile": lambda x: np.quantile(x, 0.3),
-    "float_power": lambda x: np.float_power(x, 2),
     "copysign": lambda x: np.copysign(x, -1),
-    "modf": lambda x: np.modf(x)[1],
     "nan_to_num": np.nan_to_num,
-    "nansum": np.nansum,
     "gradient": lambda x: np.gradient(x),
     "reciprocal": np.reciprocal,
     "sum": lambda x: np.sum(x, axis=0),
@@ -35,7 +30,6 @@ WHOLE = {
     "sort": np.sort,
     "dot": lambda x: np.dot(x, x),
     "divmod": lambda x: np.divmod(x, 3)[0],
-    "heaviside": lambda x: np.heaviside(x, 0.5),
 }
 
 
@@ -66,8 +60,6 @@ def test_integers_beside_floating_tensors_are_differentiated():
     np.concatenate([i, x * i]).sum().backward()
     assert x.grad.numpy().tolist() == [3, 4]
     assert np.full_like(i, x[0], dtype=np.float32).requires_grad
-    with pytest.raises(TypeError, match="out="):
-        np.sum(i, out=np.zeros(()))
 
 
 INF = (
@@ -479,11 +471,9 @@ HALVES = {  # a function, and numbers at which float16 itself loses the result o
     "einsum": (lambda x: np.einsum("ij->j", x), np.ones((3000, 2))),
     "norm": (lambda x: np.linalg.norm(x, axis=1), 1e4 * WAVE[:9] + 1),
     "small norm": (lambda x: np.linalg.norm(x, axis=1), 1e-5 * WAVE[:9]),
-    "cube norm": (lambda x: np.linalg.norm(x, 3, axis=1), 1e3 * WAVE[:9]),
     "Frobenius": (np.linalg.norm, 1e3 * WAVE[:9]),
     "broadcast": (lambda x: x + np.zeros((5000, 3), "f2"), WAVE[:1]),
     "sigmoid": (F.sigmoid, np.linspace(-12, -11.1, 99)),
-    "sinc": (np.sinc, np.array([-3e4, -900.3, -1e-3, 0, 0.3, 2e4])),
     "logaddexp": (lambda x: np.logaddexp(x, 0), np.linspace(-12, -11.1, 99)),
     "logaddexp2": (lambda x: np.logaddexp2(0, x), np.linspace(-17, -16, 99)),
     "silu": (F.silu, np.linspace(-12, -11.1, 99)),

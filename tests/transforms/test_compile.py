@@ -859,7 +859,6 @@ READS_NUMBERS = {
     "repeat": lambda x, a: x * a.repeat(a.astype(np.int64) % 3).size,
     "reshape to sizes": lambda x, a: x * np.reshape(np.tile(a, 4), np.where(a[1] > 1, [3, 4], [2, 6])).shape[0],
     "split at places": lambda x, a: x * len(np.split(a * 1, a.astype(np.int64) % 3)[0]),
-    "vander": lambda x, a: x * np.vander(a, a.astype(np.int64)[1] + 3).shape[1],
     "setxor1d": lambda x, a: x * np.setxor1d(a, [2, 3]).size,
     "unique_values": lambda x, a: x * np.unique_values(a).size,
     "unique_counts": lambda x, a: x * np.unique_counts(a).counts.size,

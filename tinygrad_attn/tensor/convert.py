@@ -123,6 +123,13 @@ def holds(name: str, data: Any) -> bool:
     return hasattr(data, name)
 
 
+def copied(array: Any) -> Any:
+    """Return an array in memory of its own, which no later change reaches."""
+    if isinstance(array, Symbolic):
+        return array
+    return np.array(np.asarray(array))  # Some objects lend their memory even to np.array.
+
+
 def as_index(index: Any) -> Any:
     """Return an index of plain values.
 
@@ -138,7 +145,7 @@ def as_index(index: Any) -> Any:
     index = array_of(index)
     if isinstance(index, (int, np.generic)):
         return index
-    array = np.array(np.asarray(index))  # Some objects lend their memory to np.array.
+    array = copied(index)
     if array.dtype.kind not in "iub":
         raise IndexError(
             f"an index must hold integers or booleans, got {describe(index)}; write "

@@ -32,7 +32,6 @@ UFUNCS: dict[Any, Callable] = ops.UFUNCS | {
     np.rad2deg: lambda x: x * (180 / math.pi),
     np.radians: lambda x: x * (math.pi / 180),
     np.deg2rad: lambda x: x * (math.pi / 180),
-    np.logaddexp2: lambda a, b: ops.logaddexp(a * math.log(2), b * math.log(2)) / math.log(2),
     np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
 }
 

@@ -18,6 +18,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from .. import ops
 from ..errors import describe, warn
 from ..ops.products import parse
+from .convert import as_sizes, copied
 from .numpy_dispatch import FUNCTIONS, cast, floating, plain, refuse, rule, together
 
 _UNSET: Any = np._NoValue
@@ -83,7 +84,7 @@ def _insert(arr, obj, values, axis=None):
 def _take(a, indices, axis=None, mode="raise"):
     # The positions of a whole embedding table would need much memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
-    places, n = np.array(plain(indices)), a.shape[axis]
+    places, n = copied(plain(indices)), a.shape[axis]
     places = places.astype(int) if places.dtype == bool else places  # NumPy takes True for 1 here.
     if mode != "raise":
         places = places % n if mode == "wrap" else places.clip(0, n - 1)
@@ -319,7 +320,7 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
 def _interp(x, xp, fp):
     """Beyond the knots the result is constant; a knot has the slope of the line to its right."""
     x, xp, fp = together([x, xp, fp])
-    at, knots = np.asarray(plain(x)), np.asarray(plain(xp))
+    at, knots = plain(x), plain(xp)
     i = np.searchsorted(knots, at, "right").clip(1, len(knots) - 1) - 1
     inside = ops.where((at < knots[0]) | (at >= knots[-1]), knots[i], x)
     y = fp[i] + (fp[i + 1] - fp[i]) / (xp[i + 1] - xp[i]) * (inside - xp[i])
@@ -481,7 +482,7 @@ SHORT: dict[Any, Callable] = {
     np.append: lambda arr, values, axis=None: _concatenate([arr, values], axis),
     np.array_split: _splitting(np.array_split),
     np.astype: cast,
-    np.broadcast_to: ops.broadcast_to,
+    np.broadcast_to: lambda array, shape: ops.broadcast_to(array, shape=as_sizes([shape])),
     np.concatenate: _concatenate,
     np.copy: ops.clone,
     np.cumprod: ops.cumprod,
@@ -511,7 +512,7 @@ SHORT: dict[Any, Callable] = {
     np.ravel: lambda a: ops.reshape(a, shape=(-1,)),
     np.real: ops.clone,
     np.real_if_close: ops.clone,
-    np.reshape: ops.reshape,
+    np.reshape: lambda a, shape: ops.reshape(a, shape=as_sizes([shape])),
     np.round: ops.round,
     np.sort: ops.sort,
     np.split: _splitting(np.split),
@@ -520,7 +521,7 @@ SHORT: dict[Any, Callable] = {
     np.sum: _reducing(ops.sum, ops.add, 0),
     np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
     np.take_along_axis: lambda arr, indices, axis=-1: ops.take_along_axis(
-        arr, indices=np.array(plain(indices)), axis=axis
+        arr, indices=copied(plain(indices)), axis=axis
     ),
     np.trace: lambda a, offset=0, axis1=0, axis2=1: ops.sum(
         np.diagonal(a, offset, axis1, axis2), axis=-1
