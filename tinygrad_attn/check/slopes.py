@@ -382,7 +382,7 @@ def _refine(f: Function, which: int, entry: Entry, limits: Limits) -> None:
             error = off
         entry.tolerance.flat[flat] = allowed + error
         confirmed += not off <= allowed + error
-        if confirmed >= 16:
+        if confirmed >= 4:
             break
 
 
