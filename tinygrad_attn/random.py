@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .messages.errors import is_integer, missing_names
-from .messages.signatures import own_names
+from .errors import is_integer, missing_names
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
 
@@ -302,7 +301,6 @@ def default_generator() -> Generator:
     return getattr(_of_the_thread, "generator", _of_the_process)
 
 
-@own_names
 def manual_seed(seed: int) -> Generator:
     """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` on the CPU.
 
@@ -337,7 +335,6 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in shape)
 
 
-@own_names
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`.
 
@@ -350,7 +347,6 @@ def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fals
     )
 
 
-@own_names
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`.
 
@@ -362,7 +358,6 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
     )
 
 
-@own_names
 def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
     """Integers low <= i < high, int64: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`.
 
@@ -386,7 +381,6 @@ def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
     return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
 
 
-@own_names
 def randperm(n: int) -> Tensor:
     """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`.
 

@@ -1286,7 +1286,7 @@ def exhausted():
         (
             lambda: optim.lr_scheduler.StepLR,
             AttributeError,
-            r"Write optim.Schedule\(optimizer, lambda t: gamma \*\* \(t // step_size\)\)",
+            r"Write it as docs/from-pytorch\.md shows",
         ),
         (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
         (

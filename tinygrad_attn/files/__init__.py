@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..messages.errors import describe
-from ..messages.signatures import own_names
+from ..errors import describe
 from ..tensor import Tensor
 from .atomic import write_atomically
 from .foreign import unreadable
@@ -53,9 +52,6 @@ def _safetensors() -> Any:
 
 
 # ---- saving --------------------------------------------------------------------------------------
-
-
-@own_names
 def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays to one safetensors file: `ta.save(model.state_dict(), "m.safetensors")`.
 
@@ -145,9 +141,6 @@ def _array(name: str, value: Any) -> NDArray[Any]:
 
 
 # ---- loading -------------------------------------------------------------------------------------
-
-
-@own_names
 def load(path: Path) -> dict[str, NDArray[Any]]:
     """Read a safetensors file: `model.load_state_dict(ta.load("model.safetensors"))`.
 

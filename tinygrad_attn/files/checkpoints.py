@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..messages.errors import describe, unmade
-from ..messages.signatures import own_names
+from ..errors import describe
 from ..random import get_rng_state, set_rng_state
 from . import Path, load_with_metadata, save
 
@@ -40,7 +39,6 @@ class Progress(NamedTuple):
     extra: Any
 
 
-@own_names
 def save_checkpoint(
     path: Path,
     *misplaced: Any,
@@ -82,7 +80,6 @@ def save_checkpoint(
     save(arrays, path, metadata)
 
 
-@own_names
 def load_checkpoint(
     path: Path, *misplaced: Any, model: Any = None, optimizer: Any = None, schedule: Any = None
 ) -> Progress:
@@ -141,13 +138,12 @@ def _by_name(
     if misplaced or model is None or isinstance(model, type) or hasattr(path, "state_dict"):
         raise TypeError(
             f"write {function}(path, model=model, optimizer=optimizer): the path first, "
-            f"everything else by name, and always the model.{unmade(model)}"
+            f"everything else by name, and always the model."
         )
     for name, part in (("model", model), ("optimizer", optimizer), ("schedule", schedule)):
         if part is not None and (isinstance(part, type) or not hasattr(part, "state_dict")):
             raise TypeError(
                 f"{function}: {name}= has a state_dict(), but this is {describe(part)}."
-                f"{unmade(part)}"
             )
 
 

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ..engine.kernels import loaded
-from ..messages.errors import missing_from
-from ..messages.other_names import ELSEWHERE
+from ..errors import WRITE, missing_from
 from .adam import Adam, AdamW
 from .clipping import clip_grad_norm_, clip_grad_value_
 from .optimizer import Optimizer
@@ -32,7 +31,7 @@ if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one t
         """PyTorch's `optim.lr_scheduler`: each name there says what to write instead."""
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_from(__name__, name if name in ELSEWHERE else "lr_scheduler", globals())
+            raise missing_from(__name__, name if name in WRITE else "lr_scheduler", globals())
 
     def __getattr__(name: str) -> Any:
         if name == "lr_scheduler":

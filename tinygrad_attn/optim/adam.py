@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..messages.signatures import own_names
 from . import arguments
 from .optimizer import Array, Optimizer
 
@@ -24,7 +23,6 @@ class Adam(Optimizer):
 
     decoupled = False
 
-    @own_names
     def __init__(
         self,
         params: Any,
@@ -84,7 +82,6 @@ class AdamW(Adam):
 
     decoupled = True
 
-    @own_names
     def __init__(
         self,
         params: Any,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..messages.errors import describe, is_number, warn
+from ..errors import describe, is_number, warn
 from ..nn.parameter import Parameter, StateValue
 from ..tensor import Tensor
 

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import inplace
+from ..errors import describe, is_number, warn
 from ..functional.checks import single
-from ..messages.errors import describe, is_number, warn
-from ..messages.signatures import check_flags, own_names
 from ..tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -100,7 +99,6 @@ def check_finite(total: float) -> None:
         )
 
 
-@own_names
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
@@ -111,7 +109,6 @@ def clip_grad_norm_(
     and with `error_if_nonfinite` if the norm is NaN or infinite. As
     `torch.nn.utils.clip_grad_norm_`.
     """
-    check_flags("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
     max_norm = _bound(max_norm, "max_norm", "norm")
     grads, total = gradients_and_norm(parameters, norm_type)
     if error_if_nonfinite:
@@ -124,7 +121,6 @@ def clip_grad_norm_(
     return total
 
 
-@own_names
 def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     """g = min(max(g, -clip_value), clip_value), element by element.
 

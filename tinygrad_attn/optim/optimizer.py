@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import context, enable_grad, inplace
+from ..errors import describe, warn
 from ..functional.checks import check_number
-from ..messages.errors import describe, warn
-from ..messages.signatures import check_flags
 from ..nn.parameter import zero_gradients
 from ..tensor import Tensor
 from . import arguments
@@ -142,8 +141,6 @@ class Optimizer:
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             if name in group:
                 arguments.check_setting(group[name], name, type(self).__name__)
-        flags = ("nesterov", "amsgrad", "maximize")
-        check_flags(type(self).__name__, **{name: group[name] for name in flags if name in group})
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter, zeros at first."""

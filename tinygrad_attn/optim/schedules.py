@@ -15,8 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..messages.errors import MissingName, describe
-from ..messages.signatures import own_names
+from ..errors import MissingName, describe
 
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
@@ -63,7 +62,6 @@ class Schedule:
         "get_last_lr", "schedule.lr, or [group['lr'] for group in optimizer.param_groups]"
     )
 
-    @own_names
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
         _groups(optimizer)
         if not callable(factor):
@@ -129,7 +127,6 @@ class Schedule:
             group["initial_lr"], group["lr"] = rate, rate * factor
 
 
-@own_names
 def warmup_cosine(
     optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> Schedule:
@@ -170,7 +167,6 @@ def warmup_cosine(
     return Schedule(optimizer, factor)
 
 
-@own_names
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..messages.signatures import own_names
 from .optimizer import Array, Optimizer
 
 
@@ -16,7 +15,6 @@ class SGD(Optimizer):
     ValueError, TypeError.
     """
 
-    @own_names
     def __init__(
         self,
         params: Any,

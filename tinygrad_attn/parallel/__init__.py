@@ -15,7 +15,7 @@ sampler.py, clipping.py, sharded.py, checkpoints.py, tensor_parallel.py.
 
 from typing import TYPE_CHECKING, Any
 
-from ..messages.errors import missing_names
+from ..errors import missing_names
 from .checkpoints import load_checkpoint, save_checkpoint
 from .clipping import clip_grad_norm_
 from .data_parallel import DataParallel

@@ -13,7 +13,6 @@ from ..files import Path, load_with_metadata
 from ..files.checkpoints import Progress
 from ..files.checkpoints import load_checkpoint as load_here
 from ..files.checkpoints import save_checkpoint as save_here
-from ..messages.signatures import own_names
 from ..random import default_generator, get_rng_state, manual_seed, set_rng_state
 from .agreement import check_same_values
 from .data_parallel import DataParallel
@@ -22,7 +21,6 @@ from .group import Group, group
 PREFIX = "ranks."
 
 
-@own_names
 def save_checkpoint(
     path: Path,
     *,
@@ -57,7 +55,6 @@ def save_checkpoint(
     ranks.agree("save_checkpoint", error)
 
 
-@own_names
 def load_checkpoint(
     path: Path,
     *,

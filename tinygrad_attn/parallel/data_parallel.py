@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable, context, op
-from ..messages.signatures import own_names
 from ..nn import Module
 from ..nn.stateless import functional_call
 from ..tensor import Tensor
@@ -51,7 +50,6 @@ class DataParallel(Module):
     torch.nn.parallel.DistributedDataParallel.
     """
 
-    @own_names
     def __init__(
         self, module: Module, comm: Any = None, *, bucket_cap_mb: float = BUCKET_CAP_MB
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..messages.errors import describe
+from ..errors import describe
 from .group import group
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..messages.signatures import check_flags
 from ..random import Generator
 from .group import group
 
@@ -54,7 +53,6 @@ class DistributedSampler:
         *,
         comm: Any = None,
     ) -> None:
-        check_flags("DistributedSampler", shuffle=shuffle, drop_last=drop_last)
         if getattr(size, "ndim", 0) or not hasattr(size, "__index__"):
             if not hasattr(size, "__len__"):
                 raise TypeError(f"size is the number of samples, got {size!r}; write len(data).")

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import functional as F
 from ..engine import Variable, op
-from ..messages.errors import describe
+from ..errors import describe
 from ..nn import Linear, Module, MultiheadAttention, Parameter
 from ..tensor import Tensor
 from .group import Group, group

@@ -22,8 +22,7 @@ from ..engine import (
     tracked,
 )
 from ..engine.graph import next_number
-from ..messages.errors import describe
-from ..messages.signatures import own_names
+from ..errors import describe
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
 from .derivatives import Closure, depth
@@ -155,7 +154,6 @@ recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
 
-@own_names
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     """f(*xs), remembering only its inputs: the inside is computed again in the backward pass.
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable, Watcher, context, enable_grad, grad
-from ..messages.errors import describe
-from ..messages.signatures import own_names
+from ..errors import describe
 from ..tensor import Tensor
 from ..tensor.convert import as_gradient, holds
 
@@ -193,7 +192,6 @@ def _outcome(y: Tensor, create_graph: bool) -> Tensor:
     return y if create_graph else Tensor._of(y._data)
 
 
-@own_names
 def vjp(
     f: Callable[..., Any], *xs: Any, create_graph: bool | None = None
 ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
@@ -216,7 +214,6 @@ def vjp(
     return _outcome(y, recorded), pullback
 
 
-@own_names
 def jvp(
     f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -259,7 +256,6 @@ def jvp(
     return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
 
 
-@own_names
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
 ) -> Callable[..., tuple[Tensor, Any]]:
@@ -301,7 +297,6 @@ def value_and_grad(
     return both
 
 
-@own_names
 def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """dy_i / dx_j for all i and j: shape y.shape + x.shape, by a backward pass for each y_i."""
     recorded = _recorded(create_graph)
@@ -320,7 +315,6 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
     return stacked.reshape(*y.shape, *x.shape)
 
 
-@own_names
 def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """d^2 f / (dx_i dx_j) for all i and j: shape x.shape + x.shape.
 
@@ -329,7 +323,6 @@ def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) 
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
-@own_names
 def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
     """H v, the Hessian of f at x times v, without building H: the gradient of <grad f, v>.
 
