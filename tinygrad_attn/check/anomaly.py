@@ -13,7 +13,7 @@ import numpy as np
 from ..engine import Variable, Watcher, context, tracked, watching
 from ..errors import describe
 from .report import index_of_largest
-from .trace import array_of, module_name, numeric, pull, user_place
+from .trace import Array, array_of, module_name, numeric, pull, user_place
 
 
 @contextmanager
@@ -105,16 +105,16 @@ class Case(NamedTuple):
 
     name: str
     inputs: tuple
-    made: np.ndarray
+    made: Array
     at: tuple[int, ...]
     settings: dict[str, Any]
     compute: Callable[[], Any]  # does it again
 
     @property
-    def operands(self) -> list[np.ndarray]:
+    def operands(self) -> list[Array]:
         return [array_of(x) for x in self.inputs if numeric(x)]
 
-    def there(self, a: np.ndarray) -> float:
+    def there(self, a: Array) -> float:
         """An operand's element at the index, if the op works element by element; else NaN."""
         with suppress(ValueError):
             return float(np.broadcast_to(a, self.made.shape)[self.at])
@@ -199,7 +199,7 @@ def forward_reason(c: Case) -> str:
     return complaint(c)
 
 
-def backward_reason(c: Case, g: np.ndarray) -> str:
+def backward_reason(c: Case, g: Array) -> str:
     name, (a, b) = c.name, c.elements
     edge = name in EDGES and abs(a) == abs(EDGES[name]) or name == "divide" and b == 0
     if c.there(g) == 0 and (edge or np.isnan(c.made[c.at])):

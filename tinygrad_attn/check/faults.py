@@ -12,12 +12,12 @@ import numpy as np
 from ..engine import Variable, tracked
 from .report import Diagnosis, Report, deviation, greatest
 from .slopes import Program, floor_of, of_both_signs
-from .trace import Answers, array_of, plain_sweep
+from .trace import Answers, Array, array_of, plain_sweep
 
-Gradients = Sequence[np.ndarray | None]
+Gradients = Sequence[Array | None]
 
 
-def equal(a: np.ndarray, b: np.ndarray) -> bool:
+def equal(a: Array, b: Array) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
 
@@ -127,7 +127,7 @@ def through_infinity(program: Program) -> Diagnosis | None:
     return Diagnosis("infinite result", text) if names else None
 
 
-def scaled(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+def scaled(x: Array, by: Array) -> Array:
     """Each element times its factor; zeros move as ones would."""
     return np.where(x == 0, by - 1, x * by)
 
@@ -169,10 +169,10 @@ def fault(steps: Sequence[Any], report: Report, questions: Sequence[Callable]) -
 Found = tuple[str, str] | None
 
 
-def memory(call: Any, g: np.ndarray) -> Found:
+def memory(call: Any, g: Array) -> Found:
     given = {"the incoming gradient g": g, "the result y": call.y}
     given |= {f"operand {i}": a for i, a in enumerate(call.args)}
-    arrays = {name: a for name, a in given.items() if isinstance(a, np.ndarray)}
+    arrays = {name: a for name, a in given.items() if isinstance(a, Array)}
     before = [a.tobytes() for a in arrays.values()]
     answers = call.pull(g)
     first = {i: a.copy() for i, a in answers.items()}
@@ -196,7 +196,7 @@ def memory(call: Any, g: np.ndarray) -> Found:
     return None
 
 
-def nonlinear(call: Any, g: np.ndarray) -> Found:
+def nonlinear(call: Any, g: Array) -> Found:
     """A multiple of g must give that multiple; powers of two add no rounding."""
     for given, k in itertools.product((g, np.ones_like(g)), (-(2.0**60), -(2.0**-60), 0.0)):
         answers = call.pull(given)
@@ -210,14 +210,14 @@ def nonlinear(call: Any, g: np.ndarray) -> Found:
     return None
 
 
-def _multiple(a: np.ndarray, b: np.ndarray, k: float) -> bool:
+def _multiple(a: Array, b: Array, k: float) -> bool:
     """Whether b is k times a, as far as nothing overflows."""
     there = np.isfinite(k * a) & ~np.isinf(b)
     limit = 1e-9 * abs(k) * greatest(a[there]) + np.finfo(np.float64).tiny
     return bool((np.abs(k * a[there] - b[there]) <= limit).all())
 
 
-def _in_which_way(call: Any, a: np.ndarray, b: np.ndarray, k: float) -> Found:
+def _in_which_way(call: Any, a: Array, b: Array, k: float) -> Found:
     kind, once = "incoming gradient", "Every term of a VJP is multiplied by g, exactly once."
     if k and a.any() and _multiple(np.abs(a), np.abs(b), 1.0):
         other = call.pull(np.random.default_rng(3).standard_normal(call.y.shape))
@@ -238,7 +238,7 @@ def _in_which_way(call: Any, a: np.ndarray, b: np.ndarray, k: float) -> Found:
     return kind, f"is not linear in the incoming gradient g; {how}. {once} {more}"
 
 
-def needs_others(call: Any, g: np.ndarray) -> Found:
+def needs_others(call: Any, g: Array) -> Found:
     """The gradient of an input is the same whether or not others are wanted."""
     for i, answer in call.pull(g).items():
         said = f"gives operand {i} another gradient where it alone is wanted."
@@ -251,12 +251,12 @@ def needs_others(call: Any, g: np.ndarray) -> Found:
     return None
 
 
-def minds_layout(call: Any, g: np.ndarray) -> Found:
+def minds_layout(call: Any, g: Array) -> Found:
     """The same numbers in another order in memory, as those of x.T, give the same answer."""
     if not g.ndim:
         return None
     expected = call.pull(g)
-    by_columns = [turned(a) if isinstance(a, np.ndarray) else a for a in call.args]
+    by_columns = [turned(a) if isinstance(a, Array) else a for a in call.args]
     ones = np.ones_like(g)
     trials = [(expected, call, turned(g)), (expected, call, np.asfortranarray(g)),
               (call.pull(ones), call, np.broadcast_to(np.float64(1), g.shape))]  # fmt: skip
@@ -278,7 +278,7 @@ def minds_layout(call: Any, g: np.ndarray) -> Found:
     return None
 
 
-def loses_digits(call: Any, g: np.ndarray) -> Found:
+def loses_digits(call: Any, g: Array) -> Found:
     for i, answer in call.pull(g).items():
         if answer.dtype.kind == "f" and answer.dtype.itemsize < call.args[i].dtype.itemsize:
             return "precision", (
@@ -302,7 +302,7 @@ def close(one: Answers, other: Answers, rtol: float = 1e-9) -> bool:
     return True
 
 
-def turned(x: np.ndarray) -> np.ndarray:
+def turned(x: Array) -> Array:
     """An equal array that lies column by column, with gaps."""
     spacious = np.zeros((*x.shape[::-1], 2), x.dtype)[..., 0].T
     spacious[...] = x
@@ -380,7 +380,7 @@ def _differs(p: Any, q: Any) -> bool:
     return False
 
 
-def lost_in_the_sweep(program: Program, which: int, numeric: np.ndarray) -> str | None:
+def lost_in_the_sweep(program: Program, which: int, numeric: Array) -> str | None:
     """A plain sweep through the same VJPs agrees with the slopes: the engine's sweep is wrong."""
     outputs, t = program.run(), program.tensors[which]
     try:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray
+
 
 class Verdict:
     """True or false, and shown as its text."""
@@ -45,9 +47,9 @@ class Entry:
     """
 
     name: str
-    analytic: np.ndarray
-    numeric: np.ndarray
-    tolerance: np.ndarray
+    analytic: Array
+    numeric: Array
+    tolerance: Array
     missing: bool = False
     projections: int = 0
     projected_error: float = 0.0
@@ -55,13 +57,13 @@ class Entry:
     unmeasurable: list[int] = field(default_factory=list)
 
     @property
-    def error(self) -> np.ndarray:
+    def error(self) -> Array:
         with np.errstate(invalid="ignore"):
             unknown = np.isnan(self.numeric) & np.isfinite(self.analytic)
             return np.where(unknown, 0, np.abs(self.analytic - self.numeric))
 
     @property
-    def wrong(self) -> np.ndarray:
+    def wrong(self) -> Array:
         return ~(self.error <= self.tolerance)
 
     @property
@@ -207,7 +209,7 @@ def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5
     return Comparison(lines + [Line(n, "not asked for") for n in mine if n not in reference])
 
 
-def _plain(x: Any) -> np.ndarray:
+def _plain(x: Any) -> Array:
     x = getattr(x, "_data", x)
     try:
         return np.asarray(x.detach().numpy() if hasattr(x, "detach") else x)
@@ -215,7 +217,7 @@ def _plain(x: Any) -> np.ndarray:
         return np.array(None)
 
 
-def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: float) -> Line:
+def _compare_one(name: str, a: Array, b: Array, atol: float, rtol: float) -> Line:
     if a.dtype.kind not in "fiub":
         return Line(name, f"holds {a.dtype}, expected numbers", np.inf, np.inf)
     if a.shape != b.shape:
@@ -231,7 +233,7 @@ def _compare_one(name: str, a: np.ndarray, b: np.ndarray, atol: float, rtol: flo
     return Line(name, verdict, largest, most, index_of_largest(error))
 
 
-def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: float) -> str:
+def _in_words(a: Array, b: Array, bad: Array, atol: float, rtol: float) -> str:
     """How many elements are off, and what the difference looks like."""
     count = f"{int(bad.sum())} of {bad.size} off"
     if not np.isfinite(a).all():
@@ -249,7 +251,7 @@ def _in_words(a: np.ndarray, b: np.ndarray, bad: np.ndarray, atol: float, rtol: 
     return count
 
 
-def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def deviation(a: Array, b: Array) -> Array:
     """|a - b| by element: 0 where both are the same, NaN too, and Inf where one alone is NaN."""
     with np.errstate(all="ignore"):
         error = np.abs(a - b)
@@ -257,11 +259,11 @@ def deviation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(error), np.inf, error)
 
 
-def greatest(v: np.ndarray) -> float:
+def greatest(v: Array) -> float:
     """The size of the largest element; 0 if there is none."""
     return float(np.abs(v).max(initial=0))
 
 
-def index_of_largest(v: np.ndarray) -> tuple[int, ...]:
+def index_of_largest(v: Array) -> tuple[int, ...]:
     """Where the largest element is; () of an empty array."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import describe
 from .report import Entry, greatest
-from .trace import nested
+from .trace import Array, nested
 
 ROUNDING = 2.0**-52
 SMALL = 512
@@ -38,23 +38,23 @@ STRICT = Limits(1e-6, 1e-6, 1e-4, 96)
 class Function:
     """Arrays as a function of arrays, with a gradient that is to be checked."""
 
-    inputs: list[np.ndarray]
+    inputs: list[Array]
     names: list[str]
-    values: list[np.ndarray]  # the results at the inputs
-    cotangents: list[np.ndarray]
+    values: list[Array]  # the results at the inputs
+    cotangents: list[Array]
 
-    def results(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def results(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
 
-    def pull(self, cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    def pull(self, cotangents: Sequence[Array]) -> list[Array | None]:
         """d(sum of cotangent * result) / d(input) for each input."""
         raise NotImplementedError
 
-    def pull_at(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    def pull_at(self, inputs: Sequence[Array]) -> list[Array | None]:
         """The gradients at other inputs."""
         raise NotImplementedError
 
-    def moved(self, which: int, step: np.ndarray) -> list[np.ndarray]:
+    def moved(self, which: int, step: Array) -> list[Array]:
         """The results with one input a step away; NaN where the function refuses it."""
         with suppress(Exception):
             inputs = list(self.inputs)
@@ -64,12 +64,12 @@ class Function:
                 return found
         return [np.full(c.shape, np.nan) for c in self.cotangents]
 
-    def change(self, above: list[np.ndarray], below: list[np.ndarray]) -> float:
+    def change(self, above: list[Array], below: list[Array]) -> float:
         """The weighted sum of the differences of results; what is infinite stays so."""
         pairs = zip(self.cotangents, above, below)
         return sum(float(np.sum(c * np.where(a == b, 0, a - b))) for c, a, b in pairs)
 
-    def difference(self, which: int, direction: np.ndarray, h: float) -> tuple[float, float]:
+    def difference(self, which: int, direction: Array, h: float) -> tuple[float, float]:
         """The slope of sum(cotangent * result) along a direction, and the rounding in it."""
         above, below = self.moved(which, h * direction), self.moved(which, -h * direction)
         moving = still = 0.0
@@ -78,12 +78,12 @@ class Function:
             still += float(np.sum(np.abs(c * np.where(np.isfinite(a), a, 0))))
         return self.change(above, below) / (2 * h), ROUNDING * (moving or still) / h
 
-    def unit(self, which: int, flat: int) -> np.ndarray:
+    def unit(self, which: int, flat: int) -> Array:
         direction = np.zeros(self.inputs[which].shape)
         direction.flat[flat] = 1
         return direction
 
-    def slope(self, which: int, direction: np.ndarray, typical: float) -> tuple[float, float]:
+    def slope(self, which: int, direction: Array, typical: float) -> tuple[float, float]:
         """The slope along a direction by extrapolation, and its error."""
         own, noise = greatest(self.inputs[which] * direction), 0.0
         for side in (-1, 1):  # within so few units of rounding the function does not change
@@ -128,13 +128,13 @@ class Function:
         sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
         return float(np.median(sizes)) if sizes.size else 1.0
 
-    def jacobian(self, which: int) -> np.ndarray:
+    def jacobian(self, which: int) -> Array:
         """d(all results, flattened) / d(one input, flattened), from slopes."""
         columns = []
         for flat in range(self.inputs[which].size):
             unit = self.unit(which, flat)
 
-            def sample(h: float, unit: Any = unit) -> tuple[np.ndarray, np.ndarray]:
+            def sample(h: float, unit: Any = unit) -> tuple[Array, Array]:
                 a, b = (flatten(self.moved(which, s * h * unit)) for s in (1, -1))
                 moves = a != b
                 size = np.abs(np.where(moves, a, 0))
@@ -144,7 +144,7 @@ class Function:
             columns.append(ridders(sample, own or self.typical(which))[0])
         return np.stack(columns, axis=-1)
 
-    def jacobian_by_rules(self, which: int, pull: Callable[..., Any] | None = None) -> np.ndarray:
+    def jacobian_by_rules(self, which: int, pull: Callable[..., Any] | None = None) -> Array:
         """The same from the VJP, a unit of g at a time."""
         pull, rows = pull or self.pull, []
         for k, c in enumerate(self.cotangents):
@@ -156,7 +156,7 @@ class Function:
         return np.stack(rows).astype(float)
 
 
-def flatten(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def flatten(arrays: Sequence[Array]) -> Array:
     return np.concatenate([a.ravel() for a in arrays])
 
 
@@ -219,12 +219,12 @@ class Program(Function):
             )
         return tensors
 
-    def results(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def results(self, inputs: Sequence[Array]) -> list[Array]:
         with self.at(inputs):
             return [np.array(self.backend.value(t)) for t in self.run()]
 
     @contextmanager
-    def at(self, inputs: Sequence[np.ndarray]) -> Iterator[None]:
+    def at(self, inputs: Sequence[Array]) -> Iterator[None]:
         """Other values of the inputs inside the block."""
         before = self.inputs
         moved = [k for k, (a, b) in enumerate(zip(before, inputs)) if a is not b]
@@ -239,13 +239,13 @@ class Program(Function):
                 self.backend.put(self.tensors[k], before[k])
 
     def pull(
-        self, cotangents: Sequence[np.ndarray], outputs: list[Any] | None = None
-    ) -> list[np.ndarray | None]:
+        self, cotangents: Sequence[Array], outputs: list[Any] | None = None
+    ) -> list[Array | None]:
         found = self.gradient(self.run() if outputs is None else outputs, cotangents)
         value = lambda g: np.array(self.backend.value(g), dtype=np.float64)
         return [None if g is None else value(g) for g in found]
 
-    def pull_at(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    def pull_at(self, inputs: Sequence[Array]) -> list[Array | None]:
         with self.at(inputs):
             return self.pull(self.cotangents)
 
@@ -255,7 +255,7 @@ class Program(Function):
         if not pairs:
             return [None] * len(self.tensors)
         tensors, given = zip(*pairs)
-        seeds = [c.copy() if isinstance(c, np.ndarray) else c for c in given]
+        seeds = [c.copy() if isinstance(c, Array) else c for c in given]
         return list(self.backend.vjp(list(tensors), self.tensors, seeds, **options))
 
     def traced(self) -> tuple[list[Any], list[Any]]:
@@ -277,25 +277,25 @@ class Alone(Function):
         self.cotangents = [of_both_signs(rng.standard_normal(call.y.shape))]
         self.cotangents[0][np.isinf(call.y)] = 0
 
-    def results(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def results(self, inputs: Sequence[Array]) -> list[Array]:
         return [self.call.forward(self._args(inputs))[0]]
 
-    def _args(self, inputs: Sequence[np.ndarray]) -> list[Any]:
+    def _args(self, inputs: Sequence[Array]) -> list[Any]:
         args = list(self.call.args)
         for i, value in zip(self.positions, inputs):
             args[i] = value
         return args
 
-    def pull_at(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    def pull_at(self, inputs: Sequence[Array]) -> list[Array | None]:
         answers = self.call.with_args(self._args(inputs)).pull(self.cotangents[0])
         return [answers.get(i) for i in self.positions]
 
-    def pull(self, cotangents: Sequence[np.ndarray], **change: Any) -> list[np.ndarray | None]:
+    def pull(self, cotangents: Sequence[Array], **change: Any) -> list[Array | None]:
         answers = self.call.pull(cotangents[0], **change)
         return [answers.get(i) for i in self.positions]
 
 
-def of_both_signs(c: np.ndarray) -> np.ndarray:
+def of_both_signs(c: Array) -> Array:
     """Cotangents of one sign would hide that a VJP uses their size."""
     if c.size > 1 and (np.sign(c) == np.sign(c.flat[0])).all():
         c.flat[0] *= -1
@@ -306,7 +306,7 @@ def of_both_signs(c: np.ndarray) -> np.ndarray:
 
 
 def entry_of(
-    f: Function, which: int, analytic: np.ndarray | None, limits: Limits, rng: Any = None
+    f: Function, which: int, analytic: Array | None, limits: Limits, rng: Any = None
 ) -> Entry:
     """One input: each element if it is small, else groups, and the elements of bad ones."""
     x, missing = f.inputs[which], analytic is None
@@ -338,7 +338,7 @@ def floor_of(f: Function) -> float:
     return 1e-10 * min(1.0, float(sum(sizes)))
 
 
-def shaken(f: Function, which: int, a: np.ndarray) -> float:
+def shaken(f: Function, which: int, a: Array) -> float:
     """How much a gradient changes with the last digits of the inputs: so much is rounding."""
     most = 0.0
     for seed in range(3):
@@ -405,7 +405,7 @@ def _elements_of_bad_groups(
     member, signs = rng.permutation(np.arange(size) % limits.groups), rng.choice([-1.0, 1.0], size)
     entry.projections = limits.groups
 
-    def error(flats: np.ndarray) -> tuple[float, float]:
+    def error(flats: Array) -> tuple[float, float]:
         direction = np.zeros(a.shape)
         direction.flat[flats] = signs[flats]
         slope, rounding = f.difference(which, direction, limits.eps)
@@ -431,7 +431,7 @@ def _elements_of_bad_groups(
     return sorted(culprits.union(int(i) for i in some))
 
 
-def wrong_along(f: Function, cotangents: list[np.ndarray], rng: Any) -> str | None:
+def wrong_along(f: Function, cotangents: list[Array], rng: Any) -> str | None:
     """The name of an input whose gradient is off along a random direction."""
     before, f.cotangents = f.cotangents, cotangents
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .trace import Answers, Backend, Place, user_place
+from .trace import Answers, Array, Backend, Place, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -27,7 +27,7 @@ class TorchBackend(Backend):
     writes = "torch functions of the saved tensors and the incoming gradient"
     recording = staticmethod(torch.enable_grad)
 
-    def leaf(self, array: np.ndarray, tracked: bool = True) -> Any:
+    def leaf(self, array: Array, tracked: bool = True) -> Any:
         return torch.tensor(array, requires_grad=tracked)
 
     def dtype(self, t: Any) -> np.dtype:
@@ -37,10 +37,10 @@ class TorchBackend(Backend):
     def wants_gradient(self, t: Any) -> bool:
         return bool(t.requires_grad)
 
-    def value(self, t: Any) -> np.ndarray:
+    def value(self, t: Any) -> Array:
         return np.asarray(t.detach().cpu().numpy())
 
-    def put(self, t: Any, array: np.ndarray) -> None:
+    def put(self, t: Any, array: Array) -> None:
         t.data = torch.as_tensor(np.asarray(array)).to(t.device)
 
     def name(self, t: Any) -> None:
@@ -130,7 +130,7 @@ class TorchCall:
         self.args = given if args is None else list(args)
         self.y, self.saved = self.forward(self.args)
 
-    def forward(self, args: Sequence[Any]) -> tuple[np.ndarray, Any]:
+    def forward(self, args: Sequence[Any]) -> tuple[Array, Any]:
         with torch.no_grad():
             outputs = _several(self.step.run(self._operands(args)))
         return _joined([np.asarray(t.numpy()) for t in outputs]), None
@@ -168,5 +168,5 @@ def _several(found: Any) -> list[Any]:
     return [t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+def _joined(arrays: list[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate([a.ravel() for a in arrays])

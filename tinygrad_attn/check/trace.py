@@ -24,6 +24,8 @@ from ..engine import (
 from ..errors import INNER, quoted
 from ..nn.scopes import dotted_name
 
+Array = np.ndarray
+
 
 class Place(NamedTuple):
     """A line of the user's program."""
@@ -47,14 +49,14 @@ def user_place(*libraries: str) -> Place | None:
     return None
 
 
-def array_of(x: Any) -> np.ndarray:
+def array_of(x: Any) -> Array:
     """The values of a tensor, or of anything that NumPy takes."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 
 def numeric(x: Any) -> bool:
     """Whether this operand holds real numbers."""
-    kinds = (Variable, np.ndarray, np.generic, float, int)
+    kinds = (Variable, Array, np.generic, float, int)
     return isinstance(x, kinds) and array_of(x).dtype.kind in "fiub"
 
 
@@ -63,7 +65,7 @@ def module_name(scope: Any) -> str:
     return "" if scope is None else dotted_name(scope)
 
 
-Answers = dict[int, np.ndarray]
+Answers = dict[int, Array]
 """Gradients by the number of the input."""
 
 
@@ -125,11 +127,11 @@ class OpCall:
         self.step, self.name, self.settings = step, step.name, {**step.settings, **settings}
         given = [x._data if isinstance(x, Variable) else x for x in step.inputs]
         self.needs = [tracked(x) and array_of(x).dtype.itemsize == 8 for x in step.inputs]
-        copied = [a.copy() if isinstance(a, np.ndarray) else a for a in given]
+        copied = [a.copy() if isinstance(a, Array) else a for a in given]
         self.args = copied if args is None else list(args)
         self.y, self.saved = self.forward(self.args)
 
-    def forward(self, args: Sequence[Any]) -> tuple[np.ndarray, Any]:
+    def forward(self, args: Sequence[Any]) -> tuple[Array, Any]:
         op = self.step.op
         found = op.forward(*args, **self.settings)
         y, saved = found if op.saves else (found, None)
@@ -185,7 +187,7 @@ class Backend:
     double_module = "module.astype(np.float64)"
     writes = "operators, methods and np.* functions on g, y and the inputs"
 
-    def leaf(self, array: np.ndarray, tracked: bool = True) -> Any:
+    def leaf(self, array: Array, tracked: bool = True) -> Any:
         t = tensor_of(array)
         t._tracked = tracked
         return t
@@ -196,10 +198,10 @@ class Backend:
     def wants_gradient(self, t: Any) -> bool:
         return t._tracked
 
-    def value(self, t: Any) -> np.ndarray:
+    def value(self, t: Any) -> Array:
         return array_of(t)
 
-    def put(self, t: Any, array: np.ndarray) -> None:
+    def put(self, t: Any, array: Array) -> None:
         t._data = array
 
     def name(self, t: Any) -> str | None:
@@ -240,14 +242,14 @@ class Contributions(Watcher):
     """A watcher that lists the contributions to the gradient of one tensor, by op."""
 
     def __init__(self, x: Any) -> None:
-        self.x, self.found = x, list[tuple[str, np.ndarray]]()
+        self.x, self.found = x, list[tuple[str, Array]]()
 
     def pulled(self, y: Any, node: Any, g: Any, i: int, x: Any, share: Any, total: Any) -> None:
         if x is self.x:
             self.found.append((node.op.__name__, array_of(share).copy()))
 
 
-def contributions(t: Any, g: Any) -> list[tuple[Any, np.ndarray]]:
+def contributions(t: Any, g: Any) -> list[tuple[Any, Array]]:
     """(input, contribution) for each use by the op that computed t."""
     node, args = t._node, [x._data if isinstance(x, Variable) else x for x in t._node.inputs]
     needs = [tracked(x) for x in node.inputs]
@@ -255,9 +257,9 @@ def contributions(t: Any, g: Any) -> list[tuple[Any, np.ndarray]]:
     return [(node.inputs[i], share) for i, share in found.items()]
 
 
-def plain_sweep(roots: Sequence[Any], seeds: Sequence[np.ndarray]) -> tuple[dict, dict]:
+def plain_sweep(roots: Sequence[Any], seeds: Sequence[Array]) -> tuple[dict, dict]:
     """Gradients, and their uses by op, from a sweep that shares only VJPs with the engine."""
-    grads: dict[Any, np.ndarray] = {}
+    grads: dict[Any, Array] = {}
     uses: dict[Any, list[str]] = {}
     for t, seed in zip(roots, seeds):
         grads[t] = grads.get(t, 0) + seed

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs
 """The bug zoo: published bugs of small engines, each one line to switch on in ours.
 
     from tinygrad_attn.check import zoo
@@ -114,7 +115,7 @@ def in_place_of(function: str, new: Any) -> Patches:
     "smolgrad (nn/_activations.py, tanh)",
     "everything below a tanh has a zero gradient and never learns",
 )
-def tanh_zero() -> Patches:
+def tanh_zero():
     return vjps(ops.tanh, lambda g, y, x: g * 0)
 
 
@@ -123,8 +124,8 @@ def tanh_zero() -> Patches:
     "smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum)",
     "x.sum(axis=1) is right; axis=0 with square shapes is silently transposed",
 )
-def sum_axis_zero() -> Patches:
-    def wrong(g: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+def sum_axis_zero():
+    def wrong(g, y, x, *, axis, keepdims):
         if axis == 0 and np.ndim(g) == 1 and not keepdims:
             g = g[:, None]
         elif axis and not keepdims:
@@ -139,7 +140,7 @@ def sum_axis_zero() -> Patches:
     "smolgrad (core/engine.py, T)",
     "right for every swap of two axes; wrong, or a shape error, for a cycle such as (1, 2, 0)",
 )
-def transpose_same_axes() -> Patches:
+def transpose_same_axes():
     return vjps(ops.transpose, lambda g, y, x, *, axes: g.transpose(axes))
 
 
@@ -148,7 +149,7 @@ def transpose_same_axes() -> Patches:
     "DeZero (functions.py, MatMul)",
     "right for matrices; batched products raise, or are silently wrong where all sizes are equal",
 )
-def matmul_transpose_all() -> Patches:
+def matmul_transpose_all():
     return vjps(ops.matmul, lambda g, y, a, b: g @ b.transpose())
 
 
@@ -157,16 +158,16 @@ def matmul_transpose_all() -> Patches:
     "smolgrad (core/engine.py, mean)",
     "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
 )
-def mean_tuple() -> Patches:
-    def count(x: Any, axis: Any) -> float:
+def mean_tuple():
+    def count(x, axis):
         if isinstance(axis, tuple):
             return float(np.prod(axis)) or 1.0
         return x.size if axis is None else x.shape[axis]
 
-    def forward(x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    def forward(x, *, axis=None, keepdims=False):
         return x.sum(axis=axis, keepdims=keepdims) / count(x, axis)
 
-    def vjp(g: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+    def vjp(g, y, x, *, axis, keepdims):
         right: Any = ops.sum.vjps[0]
         return right(g / count(x, axis), y, x, axis=axis, keepdims=keepdims)
 
@@ -178,8 +179,8 @@ def mean_tuple() -> Patches:
     "smolgrad (core/engine.py, __getitem__)",
     "x[[0, 0]] counts one of its two uses",
 )
-def getitem_overwrite() -> Patches:
-    def wrong(g: Any, y: Any, x: Any, *, index: Any) -> Any:
+def getitem_overwrite():
+    def wrong(g, y, x, *, index):
         out = np.zeros_like(x)
         out[index] += g
         return out
@@ -192,13 +193,13 @@ def getitem_overwrite() -> Patches:
     "PyTorch 0.1 (issue 1528, indexing with duplicates)",
     "a token that occurs twice in a batch learns from one place only",
 )
-def embedding_overwrite() -> Patches:
-    def wrong(g: Any, y: Any, weight: Any, *, indices: Any) -> Any:
+def embedding_overwrite():
+    def wrong(g, y, weight, *, indices):
         out = np.zeros_like(weight)
         out[indices] = g
         return out
 
-    def forward(weight: Any, *, indices: Any) -> Any:
+    def forward(weight, *, indices):
         return weight[indices]
 
     new = flawed("embedding", forward, wrong)
@@ -213,11 +214,11 @@ def embedding_overwrite() -> Patches:
     "smolgrad (core/engine.py, cat)",
     "what is joined gets a zero gradient",
 )
-def concatenate_zero() -> Patches:
+def concatenate_zero():
     right: Any = ops.concatenate.joint_vjp
 
     @functools.wraps(right)
-    def wrong(*args: Any, **settings: Any) -> Any:
+    def wrong(*args, **settings):
         return [None if part is None else part * 0 for part in right(*args, **settings)]
 
     return vjps(ops.concatenate, joint_vjp=wrong)
@@ -228,7 +229,7 @@ def concatenate_zero() -> Patches:
     "minigrad (kennysong, minigrad.py, __sub__ and __truediv__)",
     "x - x has the gradient -2 instead of 0",
 )
-def minus_same_operand() -> Patches:
+def minus_same_operand():
     return vjps(ops.subtract, lambda g, y, a, b: -g if a is b else g)
 
 
@@ -237,7 +238,7 @@ def minus_same_operand() -> Patches:
     "neunet (autograd.py, maximum: >= and <=)",
     "np.maximum(x, x) has slope 2",
 )
-def maximum_tie() -> Patches:
+def maximum_tie():
     return vjps(ops.maximum, lambda g, y, a, b: g * (a >= b), lambda g, y, a, b: g * (a <= b))
 
 
@@ -246,8 +247,8 @@ def maximum_tie() -> Patches:
     "DeZero (functions.py, Max) and neunet (autograd.py, max)",
     "the gradients of tied elements add up to more than the incoming one",
 )
-def max_tie() -> Patches:
-    def wrong(g: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+def max_tie():
+    def wrong(g, y, x, *, axis, keepdims):
         keep = lambda v: v if keepdims or axis is None else np.expand_dims(v, axis)
         return keep(g) * (x == keep(y))
 
@@ -259,8 +260,8 @@ def max_tie() -> Patches:
     "SmallPebble (core/ops.py, setat)",
     "another operand that shares this gradient array finds it changed",
 )
-def where_in_place() -> Patches:
-    def wrong(g: Any, y: Any, condition: Any, a: Any, b: Any) -> Any:
+def where_in_place():
+    def wrong(g, y, condition, a, b):
         g = g if g.flags.writeable else g.copy()
         g[np.broadcast_to(np.logical_not(condition), g.shape)] = 0
         return g
@@ -271,21 +272,15 @@ def where_in_place() -> Patches:
 # ---- layers
 
 
-def softmax(x: Any, *, axis: int = -1) -> Any:
-    e = np.exp(x - np.max(array_of(x), axis=axis, keepdims=True))
-    return e / np.sum(e, axis=axis, keepdims=True)
-
-
 @published(
     "the gradient of softmax is doubled",
     "fromscratchtoml (issue 65: softmax off by a factor of two)",
     "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
 )
-def softmax_twice() -> Patches:
-    def wrong(g: Any, y: Any, x: Any, *, axis: int) -> Any:
-        return 2 * y * (g - (g * y).sum(axis, keepdims=True))
-
-    new = flawed("softmax", softmax, wrong)
+def softmax_twice():
+    wrong = lambda g, y, x, *, axis: 2 * y * (g - (g * y).sum(axis, keepdims=True))
+    right = functional.softmax
+    new = flawed("softmax", lambda x, *, axis: right(x, axis), wrong)
     return in_place_of("softmax", lambda x, axis=-1: new(x, axis=axis))
 
 
@@ -294,11 +289,10 @@ def softmax_twice() -> Patches:
     "numpy-transformer (activations.py, LogSoftmax.backward)",
     "the loss already has its 1/N: it is counted twice",
 )
-def log_softmax_batch() -> Patches:
-    def wrong(g: Any, y: Any, x: Any, *, axis: int) -> Any:
-        return (g - np.exp(y) * g.sum(axis, keepdims=True)) / x.shape[0]
-
-    new = flawed("log_softmax", lambda x, *, axis: np.log(softmax(x, axis=axis)), wrong)
+def log_softmax_batch():
+    wrong = lambda g, y, x, *, axis: (g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)
+    right = functional.log_softmax
+    new = flawed("log_softmax", lambda x, *, axis: right(x, axis), wrong)
     return in_place_of("log_softmax", lambda x, axis=-1: new(x, axis=axis))
 
 
@@ -307,24 +301,23 @@ def log_softmax_batch() -> Patches:
     "numpy-transformer (layer_norm.py, backward)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
-def layer_norm_weight() -> Patches:
-    def forward(x: Any, weight: Any, bias: Any = 0.0, *, eps: float = 1e-5) -> Any:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        std = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
-        return centred / std * weight + bias
+def layer_norm_weight():
+    right = functional.layer_norm
 
-    def wrong(g: Any, y: Any, x: Any, weight: Any, bias: Any = 0.0, *, eps: float) -> Any:
-        std = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
-        h = (x - x.mean(axis=-1, keepdims=True)) / std
-        mean = lambda v: v.mean(axis=-1, keepdims=True)
+    def wrong(g, y, x, weight, bias, *, eps):
+        h, mean = right(x, x.shape[-1], eps=eps), lambda v: v.mean(axis=-1, keepdims=True)
+        dx = weight * (g - mean(g) - h * mean(g * h)) / np.sqrt(x.var(-1, keepdims=True) + eps)
         rows = tuple(range(x.ndim - 1))
-        return weight * (g - mean(g) - h * mean(g * h)) / std, (g * h).sum(rows), g.sum(rows)
+        return dx, (g * h).sum(rows), g.sum(rows)
 
+    forward = lambda x, weight, bias, *, eps: right(x, x.shape[-1], weight, bias, eps)
     new = flawed("layer_norm", forward, wrong, joint=True)
-    return in_place_of(
-        "layer_norm",
-        lambda x, normalized_shape, weight=1.0, bias=0.0, eps=1e-5: new(x, weight, bias, eps=eps),
-    )
+
+    def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+        weight = np.ones(x.shape[-1]) if weight is None else weight
+        return new(x, weight, np.zeros(x.shape[-1]) if bias is None else bias, eps=eps)
+
+    return in_place_of("layer_norm", layer_norm)
 
 
 @published(
@@ -332,11 +325,11 @@ def layer_norm_weight() -> Patches:
     "Tricycle (layers.py, RMSNorm.back_fn)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
-def rms_norm_weight() -> Patches:
-    def forward(x: Any, weight: Any, *, eps: float = 1e-5) -> Any:
+def rms_norm_weight():
+    def forward(x, weight, *, eps=1e-5):
         return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
-    def wrong(g: Any, y: Any, x: Any, weight: Any, *, eps: float) -> Any:
+    def wrong(g, y, x, weight, *, eps):
         r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
         dx = r * (g - x * r * r * (x * g).mean(axis=-1, keepdims=True))
         return dx * weight, (g * x * r).sum(axis=tuple(range(x.ndim - 1)))
@@ -353,12 +346,10 @@ def rms_norm_weight() -> Patches:
     "numpy-transformer (self_attention.py, forward)",
     "one sequence of padding alone turns the loss into NaN",
 )
-def masked_row_nan() -> Patches:
+def masked_row_nan():
     right = functional.scaled_dot_product_attention
 
-    def attention(
-        q: Any, k: Any, v: Any, attn_mask: Any = None, *args: Any, **settings: Any
-    ) -> Any:
+    def attention(q, k, v, attn_mask=None, *args, **settings: Any) -> Any:
         out = right(q, k, v, attn_mask, *args, **settings)
         if attn_mask is None:
             return out
@@ -374,14 +365,14 @@ def masked_row_nan() -> Patches:
     "numpy-transformer (activations.py, the dict of instances)",
     "two layers with the same activation differentiate the second one's input twice",
 )
-def activation_singleton() -> Patches:
+def activation_singleton():
     last: dict[str, Any] = {}
 
-    def forward(x: Any) -> Any:
+    def forward(x):
         last["x"] = x
         return np.maximum(x, 0)
 
-    def wrong(g: Any, y: Any, x: Any) -> Any:
+    def wrong(g, y, x):
         return g * ((last["x"] if last["x"].shape == x.shape else x) > 0)
 
     return vjps(ops.relu, wrong, forward=forward)
@@ -390,13 +381,13 @@ def activation_singleton() -> Patches:
 # ---- the sweep; these go to first order only
 
 
-def sweep_by(run: Callable[[Callable, dict, Any], None], add: Callable = operator.add) -> Patches:
+def sweep_by(run: Callable[[Callable, dict, Any], None], add=operator.add) -> Patches:
     """A stand-in for the engine's sweep, with one flaw."""
 
-    def sweep(roots: Any, seeds: Any, *, wanted: Any = None, **_: Any) -> dict[Any, Any]:
+    def sweep(roots, seeds, *, wanted=None, **_):
         grads: dict[Any, Any] = {}
 
-        def give(x: Any, share: Any) -> None:
+        def give(x, share):
             grads[x] = add(grads[x], share) if x in grads else share
 
         for t, seed in zip(roots, seeds):
@@ -408,7 +399,7 @@ def sweep_by(run: Callable[[Callable, dict, Any], None], add: Callable = operato
     return [(sys.modules[f"{Op.__module__.rpartition('.')[0]}.backward"], "sweep", sweep)]
 
 
-def newest_first(give: Callable, grads: dict, roots: Any) -> None:
+def newest_first(give, grads, roots) -> None:
     for t in history(roots)[::-1]:
         for x, share in contributions(t, grads[t]):
             give(x, share)
@@ -419,7 +410,7 @@ def newest_first(give: Callable, grads: dict, roots: Any) -> None:
     "micrograd's lecture, as its first version, before += is put in",
     "a + a has slope 1",
 )
-def gradient_overwritten() -> Patches:
+def gradient_overwritten():
     return sweep_by(newest_first, lambda old, new: new)
 
 
@@ -428,7 +419,7 @@ def gradient_overwritten() -> Patches:
     "neunet (autograd.py; its source marks the repair)",
     "a + b shares one gradient array, and what is added for a reaches b",
 )
-def gradient_aliased() -> Patches:
+def gradient_aliased():
     return sweep_by(newest_first, operator.iadd)
 
 
@@ -437,11 +428,11 @@ def gradient_aliased() -> Patches:
     "minigrad (kennysong; its source tells of it)",
     "right for chains; a tensor used at two depths passes on half of its gradient",
 )
-def depth_first() -> Patches:
-    def run(give: Callable, grads: dict, roots: Any) -> None:
+def depth_first():
+    def run(give, grads, roots):
         visited = set()
 
-        def go(t: Any) -> None:
+        def go(t):
             visited.add(t)
             for x, share in contributions(t, grads[t]):
                 give(x, share)
@@ -459,11 +450,11 @@ def depth_first() -> Patches:
     "micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort)",
     "RecursionError on a chain of a thousand ops",
 )
-def recursive() -> Patches:
-    def run(give: Callable, grads: dict, roots: Any) -> None:
+def recursive():
+    def run(give, grads, roots):
         seen = set()
 
-        def visit(t: Any) -> None:
+        def visit(t):
             if t not in seen and t._node is not None:
                 seen.add(t)
                 for x in filter(tracked, t._node.inputs):
@@ -481,10 +472,10 @@ def recursive() -> Patches:
     "micrograd (issue 53)",
     "two passes over one graph give three times the gradient instead of two",
 )
-def second_backward_stale() -> Patches:
+def second_backward_stale():
     kept: dict[Any, Any] = {}
 
-    def run(give: Callable, grads: dict, roots: Any) -> None:
+    def run(give, grads, roots):
         for t in history(roots)[::-1]:
             if all(t is not root for root in roots):
                 give(t, kept.get(t, 0))
@@ -501,5 +492,5 @@ def second_backward_stale() -> Patches:
     "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked "
     "as 0 = 0, right or wrong",
 )
-def checker_all_ones() -> Patches:
+def checker_all_ones():
     return [(slopes, "of_both_signs", np.ones_like)]
