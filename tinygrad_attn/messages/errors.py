@@ -6,7 +6,6 @@ from typing import Any
 
 from ..errors import INNER as INNER
 from ..errors import MissingName as MissingName
-from ..errors import broadcast_hint as _broadcast_hint  # noqa: F401
 from ..errors import describe as describe
 from ..errors import explain as explain
 from ..errors import is_integer as is_integer
@@ -18,10 +17,7 @@ from ..errors import nearest as nearest
 from ..errors import quoted as quoted
 from ..errors import warn as warn
 from .hints import is_module as is_module
-from .hints import mask_lost as mask_lost
-from .hints import numbers_of as numbers_of
 from .hints import refuse_mask as refuse_mask
-from .hints import several_results as several_results
 from .hints import unmade as unmade
 from .other_names import ELSEWHERE as ELSEWHERE
 
@@ -31,12 +27,4 @@ def only_renamed(t: Any) -> TypeError:
     return TypeError(
         f"p += x, p -= x and the like would leave {describe(t)} as it is, for they make a new "
         "Tensor. Write p.data -= x.data to change it, or y = p - x for a result."
-    )
-
-
-def no_setting(op: str, name: str, value: Any) -> TypeError:
-    """The error for a Tensor in place of a setting of an op."""
-    return TypeError(
-        f"{op}: {name!r} is a keyword argument, which no derivative reaches, and got "
-        f"{describe(value)}."
     )

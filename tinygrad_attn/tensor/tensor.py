@@ -24,7 +24,7 @@ from .convert import (
     get_default_dtype,
     set_default_dtype,
 )
-from .numpy_dispatch import FUNCTIONS, PLAIN, UFUNCS, array_function, array_ufunc, floating, plain
+from .numpy_dispatch import FUNCTIONS, PLAIN, UFUNCS, array_function, array_ufunc, plain
 from .numpy_functions import transpose
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
@@ -320,12 +320,14 @@ class Tensor(Variable):
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if not kwargs and method == "__call__" and ufunc in UFUNCS and floating(inputs):
-            return UFUNCS[ufunc](*inputs)
-        return array_ufunc(ufunc, method, inputs, kwargs)
+        f = UFUNCS.get(ufunc) if self._data.dtype.kind == "f" else None
+        if f is None or kwargs or method != "__call__":
+            return array_ufunc(ufunc, method, inputs, kwargs)
+        return f(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return array_function(function, args, kwargs)
+        f = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
+        return array_function(function, args, kwargs) if f is None else f(*args, **kwargs)
 
     @classmethod
     def __torch_function__(
