@@ -81,7 +81,7 @@ def right() -> None:
     assert_type(w[0], Tensor)
     assert_type(-(w.T**2), Tensor)
     ((x @ w - 1) ** 2).mean().backward()
-    np.tanh(F.relu(w)).backward(np.ones(3))
+    F.relu(w).tanh().backward(np.ones(3))
     assert_type(ta.ops.matmul, Op)
 
 
