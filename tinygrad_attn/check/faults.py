@@ -243,7 +243,8 @@ def needs_others(call: Any, g: Array) -> Found:
     for i, answer in call.pull(g).items():
         said = f"gives operand {i} another gradient where it alone is wanted."
         try:
-            if close({i: answer}, call.pull(g, needs=[k == i for k in range(len(call.needs))])):
+            alone = call.pull(g, needs=[k == i for k in range(len(call.needs))])
+            if close({i: answer}, alone, least=1e-12 * greatest(g)):
                 continue
         except Exception as failure:
             said = f"fails where the gradient of operand {i} alone is wanted: {failure}."
@@ -265,7 +266,7 @@ def minds_layout(call: Any, g: Array) -> Found:
     for answers, asked, lying in trials:
         what = "gives another answer"
         try:
-            if close(answers, asked.pull(lying), 1e-4):
+            if close(answers, asked.pull(lying), 1e-4, 1e-12 * greatest(g)):
                 continue
         except Exception as failure:
             what = f"fails, {type(failure).__name__}: {failure},"
@@ -291,12 +292,12 @@ def loses_digits(call: Any, g: Array) -> Found:
 OF_THE_ANSWER = (loses_digits, nonlinear, needs_others, minds_layout)
 
 
-def close(one: Answers, other: Answers, rtol: float = 1e-9) -> bool:
-    """Whether two answers are the same, beside the largest element."""
+def close(one: Answers, other: Answers, rtol: float = 1e-9, least: float = 0.0) -> bool:
+    """Whether two answers are the same, beside the largest element and what rounding makes."""
     if one.keys() != other.keys():
         return False
     for i, a in one.items():
-        limit = rtol * greatest(np.nan_to_num(a, posinf=0, neginf=0))
+        limit = least + rtol * greatest(np.nan_to_num(a, posinf=0, neginf=0))
         if a.shape != other[i].shape or (deviation(a, other[i]) > limit).any():
             return False
     return True
