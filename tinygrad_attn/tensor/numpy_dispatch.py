@@ -85,7 +85,7 @@ def _called_as(function: Any, f: Callable) -> Callable:
             value = given.pop(name)
             if name == "dtype":
                 x = cast(x, value)
-            elif value is not None and value is not numpys[name].default:
+            elif value is not getattr(numpys.get(name), "default", None) and value is not None:
                 refuse(f"np.{function.__name__}", name, value)
         return f(x, **given)
 

@@ -73,13 +73,6 @@ for _name in MOVING_NAMES.split():
     FUNCTIONS[_function] = _moving(_function)
 
 
-@rule(np.insert)
-def _insert(arr, obj, values, axis=None):
-    arr, values = together([arr, values])
-    parts = [arr, cast(values, arr.dtype)]
-    return moved(lambda p: np.insert(p[0], plain(obj), p[1], axis), parts)
-
-
 @rule(np.take)
 def _take(a, indices, axis=None, mode="raise"):
     # The positions of a whole embedding table would need much memory.
