@@ -425,9 +425,7 @@ def _elements_of_bad_groups(
                 while len(flats) > 1:
                     flats = max(np.array_split(flats, 2), key=lambda half: error(half)[0])
                 culprits.add(int(flats[0]))
-    if suspicious and size <= 4 * SMALL:
-        return range(size)
-    some = rng.permutation(suspicious)[:SMALL] if suspicious else []
+    some = rng.permutation(suspicious)[: SMALL // 4] if suspicious else []
     return sorted(culprits.union(int(i) for i in some))
 
 
