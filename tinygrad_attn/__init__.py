@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from . import check, functional, nn, ops, optim, viz
     from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
     from .fast.compiling import compile
-    from .fast.threads import get_num_threads, reuse_memory, set_num_threads
+    from .fast.memory import reuse_memory
+    from .fast.threads import get_num_threads, set_num_threads
     from .files import load, save
     from .files.checkpoints import load_checkpoint, save_checkpoint
     from .nn.scopes import record_attention
@@ -49,7 +50,8 @@ _HOMES = {
     "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
     "nn.scopes": ("record_attention",),
     "fast.compiling": ("compile",),
-    "fast.threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
+    "fast.memory": ("reuse_memory",),
+    "fast.threads": ("get_num_threads", "set_num_threads"),
     "viz": ("backward_steps",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}

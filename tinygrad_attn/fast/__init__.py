@@ -1,19 +1,15 @@
-"""All that exists for speed alone, in a room that can be deleted: everything works without it,
-slower.
+"""What exists for speed alone. The folder can be deleted: everything works without it, slower.
 
-It registers itself from outside. `engine` puts a quicker call of an op and a quicker sweep in
-place, `ops` and `indexing` quicker ways of ops, `equations` of the functions of F, `optimizers` of
-their steps; each names what it replaces and when it fits. What they compute stands in `kernels/`;
-`threads`, `signals` and `allocator` look after the machine, and all thresholds stand in `tuning`.
-`compiling` is `ta.compile`, which is loaded when it is first asked for.
-In plain mode nothing of this runs.
+Each kernel is registered over a function of `functional` or an op, its reference, and returns the
+same numbers up to rounding. In plain mode no kernel is called. `layers`, `attention`, `ops` and
+`adamw` hold the kernels; `blocks` and `threads` share out the work; all thresholds are in `tuning`.
 """
 
 from importlib import import_module
 
 from ..engine.kernels import when_loaded
-from . import engine, equations, indexing, ops
+from . import attention, layers, ops
 
-when_loaded["optim"] = lambda: import_module(f"{__name__}.optimizers")
+when_loaded["optim"] = lambda: import_module(f"{__name__}.adamw")
 
-__all__ = ["engine", "equations", "indexing", "ops"]
+__all__ = ["attention", "layers", "ops"]

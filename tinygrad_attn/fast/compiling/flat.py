@@ -22,7 +22,7 @@ from ...transforms.programs.simplify import number_in
 from ...transforms.programs.symbol import OPERATORS, Guard
 from ...transforms.programs.tracing import Trace
 from ...transforms.programs.writing import simplify_all
-from ..kernels.elementwise import erf
+from ..layers import erf
 from .lowering import Lowering
 from .outside import same_array
 
