@@ -155,29 +155,3 @@ def embedding_backward_kernel(g: Any, *, indices: ndarray, rows: int) -> Any:
     if not -rows <= indices.min() <= indices.max() < rows:
         return NotImplemented
     return embedding_backward(g, indices=indices, rows=rows)
-
-
-# ---- x[i] with integers and slices: its gradient is added in place
-
-
-def _getitem_vjp(g: Any, _y: Any, x: Any, *, index: Any) -> Any:
-    return ops.scatter(g, index=index, shape=x.shape)
-
-
-def _add_at(total: ndarray, g: Any, *, index: Any) -> bool:
-    """total[index] += g, without zeros of the whole shape for each element of a long loop."""
-    total[index] += g
-    return True
-
-
-getitem = kernel_of(ops.getitem, ops.getitem.forward, _getitem_vjp)
-getitem.adds_in_place = _add_at
-
-
-@kernel(ops.getitem)
-def getitem_kernel(x: Any, *, index: Any) -> Any:
-    """An index that picks each element at most once."""
-    parts = index if index.__class__ is tuple else (index,)
-    if all([part.__class__ in (int, slice) for part in parts]) and fits(x):
-        return getitem(x, index=index)
-    return NotImplemented
