@@ -51,9 +51,7 @@ SHOWN = {
 
 
 def machine() -> str:
-    """The processor, how many cores we have of it, and whose kernels NumPy multiplies with."""
-    from tinygrad_attn.fast.threads import blas_core
-
+    """The processor, and how many cores we have of it."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as f:
@@ -63,12 +61,7 @@ def machine() -> str:
     except OSError:
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # Kernels that the environment asks for are not those that NumPy's users have.
-    core, asked = blas_core(), os.environ.get("OPENBLAS_CORETYPE")
-    kernels = (f", OpenBLAS's kernels for {core}" if core else "") + (
-        f" (OPENBLAS_CORETYPE={asked} is set)" if asked else ""
-    )
-    return f"{model}, {cores} cores{kernels}"
+    return f"{model}, {cores} cores"
 
 
 def peak(row: dict[str, Any]) -> str:

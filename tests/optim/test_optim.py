@@ -213,7 +213,7 @@ def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
         1000,
         tuning.GATHERED,
         tuning.UPDATED_BLOCK + 1,
-        tuning.SHARED_UPDATE + tuning.UPDATED_BLOCK + 5,
+        tuning.SECOND_THREAD + tuning.UPDATED_BLOCK + 5,
     ],
 )
 def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):

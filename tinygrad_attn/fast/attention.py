@@ -99,14 +99,16 @@ class Scores:
         return top
 
     def columns(self, h: tuple, r: slice, wide: int) -> list[slice]:
-        """Return the blocks of columns in which these rows see a key."""
+        """Return blocks of columns up to the last key that these rows see, none without one."""
         end = min(self.shape[-1], r.stop) if self.causal else self.shape[-1]
-        found = [slice(j, min(j + wide, end)) for j in range(0, end, wide)]
-        return found if self.seen is None else [c for c in found if self._any_seen(h, r, c)]
-
-    def _any_seen(self, h: tuple, r: slice, c: slice) -> bool:
-        block = self.seen[(*h, r, c)]
-        return bool((block if block.strides[-2] else block[..., :1, :]).any())
+        blocks = [slice(j, min(j + wide, end)) for j in range(0, end, wide)]
+        if self.seen is None:
+            return blocks
+        seen = self.seen[(*h, r)]
+        each = tuple(slice(None if stride else 1) for stride in seen.strides[:-1])
+        shown = seen[each].any(axis=tuple(range(seen.ndim - 1)))
+        last = [np.flatnonzero(shown[c])[-1:] for c in blocks]
+        return [slice(c.start, c.start + int(n[0]) + 1) for c, n in zip(blocks, last) if n.size]
 
 
 @lru_cache(maxsize=8)
@@ -149,8 +151,8 @@ def plan(shape: tuple[int, ...], causal: bool, itemsize: int) -> Plan:
 
 def _groups(lead: tuple[int, ...], most: int) -> list[tuple]:
     """Return indices that cover axes of these lengths, at most `most` items each."""
-    if not lead:
-        return [()]
+    if math.prod(lead) <= most:
+        return [(slice(None),) * len(lead)]
     *outer, n = lead
     if most >= n and outer:  # this axis is taken whole
         return [(*h, slice(None)) for h in _groups(tuple(outer), most // n)]
@@ -242,7 +244,7 @@ def attend_vjp(g, y, v, saved, *, keep, keep_scale, dq, dk, dv, dmask=None):
                 gr *= q.dtype.type(keep_scale)
             # Scaling T x D numbers is cheaper than T x S.
             gs, delta = (gr * scale, delta * scale) if dmask is None else (gr, delta)
-            queries, total = None, None
+            queries = None
             for c in cs:
                 p = kept.get((n, r.start, c.start))
                 if p is None:
@@ -261,9 +263,12 @@ def attend_vjp(g, y, v, saved, *, keep, keep_scale, dq, dk, dv, dmask=None):
                     p = p * keep[(*h, r, c)]
                 _add_product(p, gr, dvalues[..., c, :], once)
                 _add_product(ds, q[rest], dkeys[..., c, :], once)
-                part = np.matmul(ds, k[(*h, c)])
-                total = part if total is None else np.add(total, part, out=total)
-            dq[rest] = 0 if total is None else total
+                if c is cs[0]:
+                    np.matmul(ds, k[(*h, c)], out=dq[rest])
+                else:
+                    dq[rest] += ds @ k[(*h, c)]
+            if not cs:
+                dq[rest] = 0
         if cut.parts > 1:
             sums[n] = dkeys, dvalues
         elif not once:
@@ -343,7 +348,7 @@ def attention(q, k, v, mask, *, scale, is_causal, keep, keep_scale):
 @attention.vjp_all
 def _attention_vjp(g, y, q, k, v, mask, *, scale, is_causal, keep, keep_scale, saved, needs):
     q, k, v = _equal_heads(mask, q, k, v)
-    dq, dk, dv = (_heads_inside(x.shape, x.dtype) for x in (q, k, v))
+    dq, dk, dv = map(np.empty_like, (q, k, v))  # in their memory order
     dmask = _mask_gradient(needs[3], mask, q.ndim)
     results = dict(dq=dq, dk=dk, dv=dv, dmask=dmask)
     attend_vjp(g, y, v, saved, keep=keep, keep_scale=keep_scale, **results)

@@ -6,7 +6,8 @@ rows it does so once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -42,11 +43,28 @@ def matrix(x: ndarray, width: int = 0) -> ndarray:
     return np.ascontiguousarray(x).reshape(-1, width or x.shape[-1])
 
 
+@contextmanager
+def _short_buffer(width: int) -> Iterator[None]:
+    """Make NumPy's buffer no longer than a row: x * r[:, None] takes half the time."""
+    # For shorter rows the calls are slower.
+    before = np.setbufsize(width // 16 * 16) if width in tuning.SHORT_BUFFER_WIDTHS else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            np.setbufsize(before)
+
+
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     """Call f(slice of rows) until all rows, each of `width` elements, are done."""
     if rows * width <= tuning.BLOCK:
         f(slice(0, rows))
         return
+    with _short_buffer(width):
+        _by_rows(f, rows, width)
+
+
+def _by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     big = rows * width >= tuning.SECOND_THREAD
     block = tuning.BLOCK_OF_THREADS if workers(big) > 1 else tuning.BLOCK
     step = max(1, block // width)
@@ -62,6 +80,9 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
     """Return new arrays, filled by f(*blocks of the arrays, *blocks of the results)."""
     like = arrays[0]
     new = [np.empty(like.shape, like.dtype) for _ in range(results)]
+    if like.size <= tuning.BLOCK:
+        f(*arrays, *new)
+        return new
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
     by_rows(lambda s: f(*[a[s] for a in flat]), like.size, 1)
     return new

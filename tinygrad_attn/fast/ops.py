@@ -53,7 +53,7 @@ _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 def _relu(x: ndarray) -> ndarray:
     """Return max(x, 0). NumPy is slower with a number in place of an array of zeros."""
     zeros = filled(min(x.size, tuning.BLOCK_OF_THREADS), 0, x.dtype)
-    return by_elements(lambda x, y: np.maximum(x, zeros[: x.size], out=y), x)[0]
+    return by_elements(lambda x, y: np.maximum(x, zeros[: x.size].reshape(x.shape), out=y), x)[0]
 
 
 def _relu_vjp(g: Any, y: Any, _x: Any) -> Any:
@@ -111,14 +111,16 @@ def matmul_kernel(a: Any, b: Any) -> Any:
 
 
 def add_rows(table: ndarray, indices: ndarray, g: ndarray) -> None:
-    """table[i] += g[n] for each n, i = indices[n]; a row may be used several times."""
+    """table[i] += g[n] for a table of zeros and each n, i = indices[n]; rows may be repeated."""
     width = table.shape[1]
     if width <= tuning.ADDED_WIDTH or g.size <= tuning.ADDED_ELEMENTS:
         # add.at is ten times as fast with one flat index.
         places = indices[:, None] * width + np.arange(width)
         np.add.at(table.reshape(-1), places.reshape(-1), g.reshape(-1))
         return
-    order = np.argsort(indices, kind="stable")
+    # NumPy sorts 16 bits by radix, in a tenth of the time.
+    short = indices.astype(np.uint16) if len(table) <= 1 << 16 else indices
+    order = np.argsort(short, kind="stable")
     indices = indices[order]
     starts = np.flatnonzero(np.r_[True, indices[1:] != indices[:-1]])
     counts = np.diff(starts, append=indices.size)
@@ -128,7 +130,10 @@ def add_rows(table: ndarray, indices: ndarray, g: ndarray) -> None:
     rare = counts <= most
     for use in range(min(int(counts.max()), most)):
         places = starts[rare & (counts > use)] + use
-        table[indices[places]] += g[order[places]]
+        if use:
+            table[indices[places]] += g[order[places]]
+        else:  # the table is zeros
+            table[indices[places]] = g[order[places]]
     for start, count in zip(starts[~rare].tolist(), counts[~rare].tolist()):
         rows = g[order[start : start + count]]
         table[indices[start]] += np.ones(count, g.dtype).dot(rows)
