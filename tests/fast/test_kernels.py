@@ -16,6 +16,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, ops
 from tinygrad_attn.engine import kernels
 from tinygrad_attn.fast import threads, tuning
+from tinygrad_attn.functional import attention
 
 
 class Example(NamedTuple):
@@ -65,6 +66,10 @@ def attends(shapes: list[tuple[int, ...]], mask: Any = None, **settings: Any) ->
             *x[:3], x[3] if learned else mask, **{"scale": 0.3, **settings}
         )
     )
+
+
+def packed(x: Any, mask: Any = None, **settings: Any) -> Any:
+    return attention.packed_attention(x, mask, num_heads=2, scale=0.3, **settings)
 
 
 def blind(*shape: int) -> np.ndarray:
@@ -121,14 +126,13 @@ def attention_examples() -> dict[str, Example]:
             lambda q, k, m=mask: F.scaled_dot_product_attention(q, k, k, m, need_weights=True)[1],
             HEADS[:2],
         )
-    for kind, settings in {**KINDS, "mask": {"attn_mask": chance(5, 5)}}.items():
-        if kind != "scaled":
-            found[f"packed, {kind}"] = Example(
-                seeded(lambda x, s=settings: F.packed_attention(x, 2, **s)), [(2, 5, 24)]
-            )
-    found["packed, learned mask"] = Example(
-        lambda x, m: F.packed_attention(x, 2, m), [(2, 5, 24), (2, 5, 5)]
-    )
+    for kind, settings in {
+        "all": {},
+        "causal": {"is_causal": True},
+        "mask": {"mask": chance(5, 5)},
+    }.items():
+        found[f"packed, {kind}"] = Example(lambda x, s=settings: packed(x, **s), [(2, 5, 24)])
+    found["packed, learned mask"] = Example(lambda x, m: packed(x, m), [(2, 5, 24), (2, 5, 5)])
     return found
 
 
@@ -250,8 +254,12 @@ LARGE: dict[type, Any] = {int: 1 << 40, float: 1e30}
 THRESHOLDS = {name: value for name, value in vars(tuning).items() if name.isupper()}
 MOVED: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "small": {name: SMALL[type(value)] for name, value in THRESHOLDS.items()},
-    "large": {name: LARGE[type(value)] for name, value in THRESHOLDS.items()},
+    "small": {
+        name: SMALL[type(value)] for name, value in THRESHOLDS.items() if type(value) in SMALL
+    },
+    "large": {
+        name: LARGE[type(value)] for name, value in THRESHOLDS.items() if type(value) in SMALL
+    },
     "tiles": {"KEPT_SCORES": 0, "ATTENTION_BLOCK": 8, "TILE_ROWS": 16, "TILE_COLUMNS": 16},
     "tiles that are computed again": {
         "ATTENTION_BLOCK": 8,
@@ -324,13 +332,13 @@ def test_hidden_scores_do_no_harm_however_large(length, score):
 
 @pytest.mark.parametrize("length", [40, 900])
 def test_long_attention_keeps_little_without_a_graph(length):
-    from tinygrad_attn.fast import attention
+    from tinygrad_attn.fast.attention import attend
 
     x = np.ones((1, length, 8), "f")
     settings = dict(scale=0.5, is_causal=False, keep=None, keep_scale=1.0)
     with ta.no_grad():
-        assert not attention.attend(x, x, x, None, out=x.copy(), **settings).kept
-    assert attention.attend(x, x, x, None, out=x.copy(), **settings).kept
+        assert not attend(x, x, x, None, out=x.copy(), **settings).kept
+    assert attend(x, x, x, None, out=x.copy(), **settings).kept
 
 
 @pytest.mark.parametrize(

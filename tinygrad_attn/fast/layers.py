@@ -364,7 +364,7 @@ kernel(F.log_softmax)(_softmax_kernel(log_softmax))
 
 @op(
     saves=True,
-    reference=lambda x, **settings: equations.cross_entropy.function(x, None, **settings),
+    reference=lambda x, **settings: label_cross_entropy.function(x, None, **settings),
 )
 @np.errstate(**QUIET)
 def cross_entropy(x, *, target, ignore_index, reduction, label_smoothing):
