@@ -32,8 +32,8 @@ from support import ROOT
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
-from tinygrad_attn.fast.compiling import flat
 from tinygrad_attn.fast import layers as elementwise
+from tinygrad_attn.fast.compiling import flat
 from tinygrad_attn.transforms.programs.symbol import KNOWN, SHAPED_BY_NUMBERS, TAKES_SIZES
 
 pytestmark = pytest.mark.usefixtures("in_float64")
