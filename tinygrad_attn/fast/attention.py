@@ -21,8 +21,7 @@ from numpy import ndarray
 from ..engine import array_of, context, kernel, op, sum_to
 from ..functional import attention as F
 from . import tuning
-from .blocks import QUIET, fits, in_range, matrix, row_sums
-from .layers import softmax_rows, softmax_rows_vjp
+from .blocks import QUIET, fits, in_range, row_sums
 from .threads import tasks, workers
 
 _AVX512 = np._core._multiarray_umath.__cpu_features__.get("AVX512_SKX")  # type: ignore[attr-defined]
@@ -318,17 +317,6 @@ def _heads_inside(shape: tuple[int, ...], dtype: Any) -> ndarray:
     return np.empty((*lead, t, h, d), dtype).swapaxes(-2, -3)
 
 
-def _equal_heads(mask: ndarray | None, *arrays: ndarray) -> list[ndarray]:
-    """Return views with equal leading axes."""
-    leads = [x.shape[:-2] for x in (*arrays, mask) if x is not None]
-    lead = leads[0]
-    if any([other != lead for other in leads[1:] if other]):
-        lead = np.broadcast_shapes(*leads)
-    return [
-        x if x.shape[:-2] == lead else np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in arrays
-    ]
-
-
 def _mask_gradient(needed: bool, mask: ndarray, axes: int) -> ndarray | None:
     """Return zeros of the mask's shape with so many axes, None if no gradient is needed."""
     if not needed:
@@ -336,18 +324,16 @@ def _mask_gradient(needed: bool, mask: ndarray, axes: int) -> ndarray | None:
     return np.zeros((1,) * (axes - mask.ndim) + mask.shape, mask.dtype)
 
 
-@op(broadcasts=True, saves=True, reference=F.attention.function)
-def attention(q, k, v, mask, *, scale, is_causal, keep, keep_scale):
+@op(saves=True, reference=F.attention.function)
+def attention(q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
     """(softmax(q k^T scale + mask) keep keep_scale) v"""
-    q, k, v = _equal_heads(mask, q, k, v)
     out = _heads_inside((*q.shape[:-1], v.shape[-1]), q.dtype)
-    settings: dict[str, Any] = dict(is_causal=is_causal, keep=keep, keep_scale=keep_scale)
-    return out, attend(q, k, v, mask, scale=scale, out=out, **settings)
+    settings = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    return out, attend(q, k, v, mask, out=out, **settings)
 
 
 @attention.vjp_all
 def _attention_vjp(g, y, q, k, v, mask, *, scale, is_causal, keep, keep_scale, saved, needs):
-    q, k, v = _equal_heads(mask, q, k, v)
     dq, dk, dv = map(np.empty_like, (q, k, v))  # in their memory order
     dmask = _mask_gradient(needs[3], mask, q.ndim)
     results = dict(dq=dq, dk=dk, dv=dv, dmask=dmask)
@@ -362,14 +348,14 @@ def _heads_of(packed: ndarray, num_heads: int) -> ndarray:
 
 
 @op(saves=True, reference=F.packed_attention.function)
-def packed_attention(packed, mask, *, num_heads, scale, is_causal, keep, keep_scale):
+def packed_attention(packed, mask, *, num_heads, scale, is_causal=False, keep=None, keep_scale=1.0):
     """Self-attention of queries, keys and values side by side: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
     y = np.empty((b, t, width // 3), packed.dtype)
     out = y.reshape(b, t, num_heads, -1).swapaxes(1, 2)
     heads = _heads_of(np.ascontiguousarray(packed), num_heads)
-    settings: dict[str, Any] = dict(is_causal=is_causal, keep=keep, keep_scale=keep_scale)
-    return y, attend(*heads, mask, scale=scale, out=out, **settings)
+    settings = dict(scale=scale, is_causal=is_causal, keep=keep, keep_scale=keep_scale)
+    return y, attend(*heads, mask, out=out, **settings)
 
 
 @packed_attention.vjp_all
@@ -385,28 +371,6 @@ def _packed_vjp(g, y, packed, mask, *, num_heads, keep, keep_scale, saved, needs
     return dpacked, None if dmask is None else dmask.reshape(mask.shape)
 
 
-@op(broadcasts=True, reference=F.attention_weights.function)
-@np.errstate(**QUIET)
-def attention_weights(q, k, mask, *, scale, is_causal):
-    """softmax(q k^T scale + mask): (..., T, D), (..., S, D) -> (..., T, S)"""
-    q, k = _equal_heads(mask, *in_rows(q, k))
-    scores, at = Scores(q, k, scale, mask, is_causal), (slice(None),) * (q.ndim - 2)
-    rows, columns = (slice(0, n) for n in scores.shape[-2:])
-    w = scores.hidden_products(scores.queries(at, shifted=True), at, rows, columns)
-    blind = w.max(-1) == -np.inf
-    w = softmax_rows(matrix(w)).reshape(w.shape)
-    w[blind] = 0
-    return w
-
-
-@attention_weights.vjp_all
-def _weights_vjp(g, y, q, k, mask, *, scale, is_causal, needs):
-    ds = softmax_rows_vjp(matrix(g), matrix(y)).reshape(y.shape)
-    factor = y.dtype.type(scale)
-    dq, dk = ds @ k * factor, ds.swapaxes(-1, -2) @ q * factor
-    return dq, dk, ds if needs[2] else None
-
-
 def _usable(mask: Any, *arrays: Any) -> bool:
     """Whether the arrays are ordinary and the mask is boolean or of their dtype."""
     mask = array_of(mask)
@@ -414,47 +378,19 @@ def _usable(mask: Any, *arrays: Any) -> bool:
 
 
 @kernel(F.attention)
-def attention_kernel(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
-    *,
-    scale: float,
-    is_causal: bool = False,
-    keep: Any = None,
-    keep_scale: float = 1.0,
-) -> Any:
-    """q (..., T, D), k (..., S, D), v (..., S, V)."""
+def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
+    """q (..., T, D), k (..., S, D), v (..., S, V) with the same leading axes."""
     if not _usable(mask, q, k, v):
         return NotImplemented
-    settings: dict[str, Any] = dict(is_causal=is_causal, keep=keep, keep_scale=keep_scale)
-    return attention(q, k, v, mask, scale=scale, **settings)
-
-
-@kernel(F.attention_weights)
-def weights_kernel(
-    q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
-) -> Any:
-    """q (..., T, D), k (..., S, D)."""
-    if not _usable(mask, q, k):
+    lead = array_of(q).shape[:-2]
+    if array_of(k).shape[:-2] != lead or array_of(v).shape[:-2] != lead:
         return NotImplemented
-    return attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
+    if mask is not None and np.broadcast_shapes(lead, array_of(mask).shape[:-2]) != lead:
+        return NotImplemented
+    return attention(q, k, v, mask, **settings)
 
 
 @kernel(F.packed_attention)
-def packed_kernel(
-    packed: Any,
-    mask: Any = None,
-    *,
-    num_heads: int,
-    scale: float,
-    is_causal: bool = False,
-    keep: Any = None,
-    keep_scale: float = 1.0,
-) -> Any:
+def packed_kernel(packed: Any, mask: Any = None, **settings: Any) -> Any:
     """packed (B, T, 3 H D)."""
-    if not _usable(mask, packed):
-        return NotImplemented
-    settings: dict[str, Any] = dict(is_causal=is_causal, keep=keep, keep_scale=keep_scale)
-    return packed_attention(packed, mask, num_heads=num_heads, scale=scale, **settings)
+    return packed_attention(packed, mask, **settings) if _usable(mask, packed) else NotImplemented

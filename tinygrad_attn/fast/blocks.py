@@ -6,8 +6,7 @@ rows it does so once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -43,28 +42,11 @@ def matrix(x: ndarray, width: int = 0) -> ndarray:
     return np.ascontiguousarray(x).reshape(-1, width or x.shape[-1])
 
 
-@contextmanager
-def _short_buffer(width: int) -> Iterator[None]:
-    """Make NumPy's buffer no longer than a row: x * r[:, None] takes half the time."""
-    # For shorter rows the calls are slower.
-    before = np.setbufsize(width // 16 * 16) if width in tuning.SHORT_BUFFER_WIDTHS else None
-    try:
-        yield
-    finally:
-        if before is not None:
-            np.setbufsize(before)
-
-
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     """Call f(slice of rows) until all rows, each of `width` elements, are done."""
     if rows * width <= tuning.BLOCK:
         f(slice(0, rows))
         return
-    with _short_buffer(width):
-        _by_rows(f, rows, width)
-
-
-def _by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     big = rows * width >= tuning.SECOND_THREAD
     block = tuning.BLOCK_OF_THREADS if workers(big) > 1 else tuning.BLOCK
     step = max(1, block // width)

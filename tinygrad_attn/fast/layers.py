@@ -1,4 +1,4 @@
-"""Kernels of linear layers, norms, softmaxes, cross-entropy, GELU and dropout.
+"""Kernels of linear layers, norms, softmax, cross-entropy and GELU.
 
 Each is one op with a VJP of its own, in place of the composite in `functional`, its reference.
 Second derivatives differentiate the reference. A kernel handles arrays of one dtype, float32 or
@@ -16,7 +16,7 @@ from numpy import ndarray
 from .. import functional as F
 from .. import ops
 from ..engine import array_of, kernel, op
-from ..functional.basic import apply_dropout, label_cross_entropy
+from ..functional.basic import label_cross_entropy
 from . import tuning
 from .blocks import (
     QUIET,
@@ -254,7 +254,7 @@ def rms_norm_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any 
     return _normalised(rms_norm, x, normalized_shape, eps, weight)
 
 
-# ---- softmaxes along an axis, and cross-entropy
+# ---- softmax along an axis, and cross-entropy
 
 
 @np.errstate(**QUIET)
@@ -294,34 +294,6 @@ def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     return top, out.dot(ones(x.shape[1], x.dtype))
 
 
-@np.errstate(**QUIET)
-def log_softmax_rows(x: ndarray) -> ndarray:
-    """Return x - logsumexp(x) of each row."""
-    y = np.empty_like(x)
-
-    def run(s: slice) -> None:
-        top, total = shifted_exponentials(x[s], y[s])
-        np.subtract(x[s], top[:, None], out=y[s])  # not top + log(total): it would be rounded
-        y[s] -= np.log(total)[:, None]
-
-    by_rows(run, *x.shape)
-    return y
-
-
-@np.errstate(under="ignore")
-def log_softmax_rows_vjp(g: ndarray, y: ndarray) -> ndarray:
-    """Return g - softmax(x) rowsum(g), where y is the logarithm of the softmax."""
-    dx = np.empty_like(y)
-
-    def run(s: slice) -> None:
-        block = np.exp(y[s], out=dx[s])
-        block *= -g[s].dot(ones(y.shape[1], y.dtype))[:, None]
-        block += g[s]
-
-    by_rows(run, *y.shape)
-    return dx
-
-
 def _along(function: Any, axis: int, *arrays: ndarray) -> ndarray:
     """Apply a function of rows along an axis."""
     shape = arrays[0].swapaxes(axis, -1).shape
@@ -335,31 +307,18 @@ def softmax(x, *, axis):
     return _along(softmax_rows, axis, x)
 
 
-@op(reference=F.log_softmax.function)
-def log_softmax(x, *, axis):
-    """log_softmax(x)_i = x_i - log sum_j e^x_j"""
-    return _along(log_softmax_rows, axis, x)
-
-
 softmax.vjp(lambda g, y, _x, *, axis: _along(softmax_rows_vjp, axis, g, y))
-log_softmax.vjp(lambda g, y, _x, *, axis: _along(log_softmax_rows_vjp, axis, g, y))
 
 
-def _softmax_kernel(fused: Any) -> Any:
-    def call(x: Any, axis: int = -1) -> Any:
-        """x (...), where the axis exists and is not far from the last one."""
-        shape = array_of(x).shape if fits(x) else ()
-        if axis.__class__ is not int or not -len(shape) <= axis < len(shape):
-            return NotImplemented
-        if axis != -1 and math.prod(shape[axis % len(shape) + 1 :]) >= tuning.SIDE_BY_SIDE:
-            return NotImplemented
-        return fused(x, axis=axis)
-
-    return call
-
-
-kernel(F.softmax)(_softmax_kernel(softmax))
-kernel(F.log_softmax)(_softmax_kernel(log_softmax))
+@kernel(F.softmax)
+def softmax_kernel(x: Any, axis: int = -1) -> Any:
+    """x (...), where the axis exists and is not far from the last one."""
+    shape = array_of(x).shape if fits(x) else ()
+    if axis.__class__ is not int or not -len(shape) <= axis < len(shape):
+        return NotImplemented
+    if axis != -1 and math.prod(shape[axis % len(shape) + 1 :]) >= tuning.SIDE_BY_SIDE:
+        return NotImplemented
+    return softmax(x, axis=axis)
 
 
 @op(
@@ -423,30 +382,6 @@ def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
     if not fits(x) or array_of(x).ndim != 2 or weight is not None:
         return NotImplemented
     return cross_entropy(x, **settings)
-
-
-# ---- dropout
-
-
-@op(reference=apply_dropout.function)
-def dropout(x, *, keep, p):
-    """y = x keep / (1 - p)"""
-    factor = x.dtype.type(1 / (1 - p) if p < 1 else 0)
-
-    def run(x: ndarray, keep: ndarray, y: ndarray) -> None:
-        np.multiply(x, keep, out=y)
-        y *= factor
-
-    return by_elements(run, x, keep)[0]
-
-
-dropout.vjp(lambda g, _y, _x, *, keep, p: dropout(g, keep=keep, p=p))
-
-
-@kernel(apply_dropout)
-def dropout_kernel(x: Any, *, keep: ndarray, p: float) -> Any:
-    """`keep` are booleans of x's shape."""
-    return dropout(x, keep=keep, p=p) if fits(x) else NotImplemented
 
 
 # ---- GELU: x Phi(x), where Phi is the normal distribution function (Hendrycks and Gimpel 2016)

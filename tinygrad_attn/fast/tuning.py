@@ -11,7 +11,6 @@ SECOND_THREAD = 1 << 18  # from where a second thread is worth its start, some 3
 KEPT_VECTOR = 1 << 19  # up to which a vector of ones is kept
 HALVED_ROWS = 1 << 13  # rows: longer sums of float32 are halved
 
-SHORT_BUFFER_WIDTHS = range(160, 4097)  # widths for which NumPy's buffer is made that short
 
 # layers.py
 SUMMED_BY_PRODUCT = 512  # width from where a product with ones would round to one side
