@@ -4,25 +4,31 @@ tests/docs/test_pages.py, not here.
 
 import re
 import sys
+from html import escape
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from docutils.nodes import SkipNode
-from docutils.utils.math.latex2mathml import tex2mathml
+from latex2mathml.converter import convert as tex2mathml
+from sphinx.util.logging import getLogger
 
 import tinygrad_attn
+
+logger = getLogger(__name__)
 
 project = "tinygrad_attn"
 author = "The tinygrad_attn authors"
 copyright = f"2026, {author}"
 release = tinygrad_attn.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
 html_math_renderer = (
     "mathml"  # a browser draws MathML by itself; MathJax would be fetched from the net
 )
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 html_theme = "furo"
+html_static_path = ["static"]
+copybutton_exclude = ".linenos, .gp, .go"
 html_title = f"tinygrad_attn {release}"
 
 nb_execution_mode = "off"
@@ -70,24 +76,22 @@ def plain_text(app, what, name, obj, options, lines):
 
 
 def formula(as_block):
-    """TeX as MathML, by docutils' own translator. A root or a power is drawn beyond its box: room,
-    or the theme shows a scroll bar.
-    """
+    """Write TeX as MathML, which browsers draw without a script or the network."""
 
     def visit(self, node):
-        spaced = re.sub(
-            r"\\(ln|log|tanh) (?=[\w\\])", r"\\\1\\,", node.astext()
-        )  # the translator writes ln 10 as ln10,
-        spaced = re.sub(r"(?<=[\w}]) \\(ln|log)\b", r"\\,\\\1", spaced)  # x ln 10 as xln 10,
-        spaced = re.sub(
-            r"(\\(bar|dot) \w)_", r"{\1{}}_", spaced
-        )  # and the index of a letter with a bar below it
-        mathml = tex2mathml(spaced, as_block=as_block).replace(
-            'accent="true"', 'accent="false"'
-        )  # an accent's bar touches its letter
-        self.body.append(
-            f'<div class="formula" style="padding: .5em 0">{mathml}</div>' if as_block else mathml
-        )
+        try:
+            mathml = tex2mathml(node.astext(), display="block" if as_block else "inline")
+            unknown = re.findall(r">(\\\w+)<", mathml)
+        except Exception as error:
+            mathml, unknown = (
+                f"<code>{escape(node.astext())}</code>",
+                [f"{type(error).__name__} {error}"],
+            )
+        for name in unknown:
+            logger.warning(
+                "cannot translate %s in the formula %s", name, node.astext(), location=node
+            )
+        self.body.append(f'<div class="formula">{mathml}</div>' if as_block else mathml)
         raise SkipNode
 
     return visit
@@ -95,4 +99,5 @@ def formula(as_block):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
+    app.add_css_file("local.css")
     app.connect("autodoc-process-docstring", plain_text)
