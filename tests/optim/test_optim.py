@@ -1,14 +1,12 @@
 """Optimisers, clipping and schedules: PyTorch's numbers, and errors that say what to write."""
 
+import contextlib
 import copy
 import inspect
 import math
 import pickle
-import sys
 import warnings
 from collections import defaultdict
-from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,11 +15,16 @@ from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, no_grad, optim
-from tinygrad_attn.engine import inplace as guard
-from tinygrad_attn.fast import threads, tuning
-from tinygrad_attn.optim import optimizer as optimizer_module
 
 torch = require("torch")
+
+
+@pytest.fixture(params=["kernel", "plain"])
+def walk(request):
+    """Once by the kernel of fast/, once by the optimiser's own loop."""
+    with ta.plain() if request.param == "plain" else contextlib.nullcontext():
+        yield
+
 
 SHAPES = [
     (3, 4),
@@ -44,13 +47,6 @@ SETTINGS = [
     ("AdamW", {"lr": 0.03, "amsgrad": True, "weight_decay": 0.0}),
     ("AdamW", {"betas": (0.5, 0.7), "eps": 1e-2}),
 ]
-
-
-@pytest.fixture(params=["quick", "plain"])
-def walk(request, monkeypatch):
-    """Once by the walk that fast/ registers, once by the loop that the optimiser itself has."""
-    if request.param == "plain":
-        monkeypatch.setattr(optimizer_module, "quick_walk", None)
 
 
 def twins(dtype="float64", shapes=SHAPES, seed=0):
@@ -120,35 +116,11 @@ def test_no_optimiser_clipping_or_schedule_is_missing_from_the_tables():
     asserted(unmet(trains(), {name for name, _ in SETTINGS} | {*CLIPS} | {*SCHEDULES}, ADVICE))
 
 
-def test_a_new_optimiser_is_missed(monkeypatch):
-    monkeypatch.setattr(optim, "Surprise", type("Surprise", (optim.SGD,), {}), raising=False)
-    monkeypatch.setattr(optim, "__all__", [*optim.__all__, "Surprise"])
-    (complaint,) = unmet(trains(), {name for name, _ in SETTINGS} | {*CLIPS} | {*SCHEDULES}, ADVICE)
-    assert "nothing tests 'Surprise': give 'Surprise' a line in SETTINGS" in complaint
-
-
 @pytest.mark.parametrize("name", sorted({name for name, _ in SETTINGS}))
 def test_every_setting_of_an_optimiser_is_given_in_the_table(name):
     have = [key for key in inspect.signature(getattr(optim, name)).parameters if key != "params"]
     given = {key for one, settings in SETTINGS if one == name for key in settings}
     assert {*have} - given == set(), f"SETTINGS has no line of {name} that gives these"
-
-
-@pytest.mark.parametrize(
-    "name, arguments", [(name, one) for name, some in CLIPS.items() for one in some]
-)
-def test_what_is_clipped_is_what_torch_clips(name, arguments):
-    ours, theirs = twins()
-    give_gradients(ours, theirs, 1, missing=(1,))
-    found = getattr(optim, name)(ours, *arguments)
-    expected = getattr(torch.nn.utils, name)(theirs, *arguments)
-    assert (found is None) == (expected is None)
-    if found is not None:
-        assert found == pytest.approx(expected.item(), rel=1e-12)
-    for p, q in zip(ours, theirs):
-        assert (p.grad is None) == (q.grad is None)
-        if p.grad is not None:
-            np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -174,17 +146,6 @@ def test_adam_takes_gradients_as_large_as_torch_does(walk, betas):
     assert_same([ours], [theirs], 1e-7)
 
 
-@pytest.mark.parametrize("kind", [Fraction, np.float32, np.array, Tensor])
-def test_betas_are_numbers_of_any_kind(kind):
-    made = []
-    for betas in ((0.5, 0.75), (kind(0.5), kind(0.75))):
-        p = Tensor([1.0], requires_grad=True)
-        p.grad = Tensor([2.0])
-        optim.Adam([p], betas=betas).step()
-        made.append(p.numpy())
-    np.testing.assert_array_equal(*made)
-
-
 @pytest.mark.filterwarnings("ignore:step.. changed nothing")
 @pytest.mark.parametrize("name, settings", SETTINGS)
 def test_missing_gradients_keep_their_own_count(walk, name, settings):
@@ -198,40 +159,8 @@ def test_missing_gradients_keep_their_own_count(walk, name, settings):
         assert_same(ours, theirs, 1e-12)
 
 
-def plain_adamw(p, g, m, v, t, lr, b1, b2, eps, wd):
-    """The equation as the paper writes it: what the blocks and gathered arrays must equal."""
-    p = p - lr * wd * p
-    m = b1 * m + (1 - b1) * g
-    v = b2 * v + (1 - b2) * g**2
-    return p - lr * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps), m, v
-
-
-@pytest.mark.parametrize(
-    "n",
-    [
-        1,
-        1000,
-        tuning.GATHERED,
-        tuning.UPDATED_BLOCK + 1,
-        tuning.SECOND_THREAD + tuning.UPDATED_BLOCK + 5,
-    ],
-)
-def test_blocks_and_threads_equal_the_plain_equation(n, monkeypatch):
-    monkeypatch.setattr(threads, "get_num_threads", lambda: 2)
-    generator = np.random.default_rng(0)
-    p = generator.standard_normal(n)
-    ours, m, v = Tensor(p, requires_grad=True), np.zeros(n), np.zeros(n)
-    optimizer = optim.AdamW([ours], lr=0.01)
-    for t in range(1, 4):
-        g = generator.standard_normal(n)
-        ours.grad = Tensor(g)
-        optimizer.step()
-        p, m, v = plain_adamw(p, g, m, v, t, 0.01, 0.9, 0.999, 1e-8, 0.01)
-    np.testing.assert_allclose(ours._data, p, rtol=1e-13, atol=1e-13)
-
-
 @pytest.mark.parametrize("name, settings", SETTINGS)
-def test_quick_and_plain_walk_agree(name, settings, monkeypatch):
+def test_quick_and_plain_walk_agree(name, settings):
     """Also where the steps are taken by turns, so that each finds the state as the other left it."""
     (ours, theirs), others = twins("float32"), twins("float32")[0]
     a, b = (getattr(optim, name)(params, **settings) for params in (ours, others))
@@ -239,8 +168,7 @@ def test_quick_and_plain_walk_agree(name, settings, monkeypatch):
         give_gradients(ours, theirs, step, missing=(step,))
         for p, q in zip(ours, others):
             q.grad = p.grad
-        with monkeypatch.context() as patch:
-            patch.setattr(optimizer_module, "quick_walk", None)
+        with ta.plain():
             b.step()
             if step % 3 == 2:
                 a.step()
@@ -340,31 +268,6 @@ def test_groups_that_are_changed_by_hand(walk, name, settings, change, saved):
         assert_same(ours, theirs, 1e-12)
 
 
-def test_a_shallow_copy_sees_the_groups_of_both():
-    first, second = Tensor([1.0], requires_grad=True), Tensor([1.0], requires_grad=True)
-    optimizer = optim.SGD([first], lr=0.5)
-    first.grad = second.grad = np.ones(1)
-    optimizer.step()
-    other = copy.copy(optimizer)
-    optimizer.add_param_group({"params": second})
-    other.step()
-    assert first.item() == 0 and second.item() == 0.5
-
-
-def test_a_parameter_that_changed_its_shape_while_the_groups_changed():
-    ours, theirs = twins()
-    optimizer = optim.Adam(ours[:2])
-    give_gradients(ours, theirs, 0)
-    optimizer.step()
-    ours[1].data = np.ones(6)
-    optimizer.add_param_group({"params": ours[4]})
-    for _ in range(2):
-        with pytest.raises(
-            ValueError, match=r"parameter 1 is now \(6,\) float64, .* its state for \(5,\) float64"
-        ):
-            optimizer.step()
-
-
 def test_mixed_dtypes_in_one_group(walk):
     ours, theirs = twins("float32")
     more, more_theirs = twins("float64", seed=1)
@@ -375,26 +278,6 @@ def test_mixed_dtypes_in_one_group(walk):
         a.step()
         b.step()
     assert_same(ours, theirs, 1e-6)
-
-
-@pytest.mark.parametrize("small", [True, False])
-def test_memory_that_others_hold_or_replace_stays_the_parameters(small):
-    shapes = [(3, 4), (5,)] if small else [(200, 100)]
-    ours, theirs = twins(shapes=shapes)
-    a, b = optim.AdamW(ours, lr=0.1), torch.optim.AdamW(theirs, lr=0.1)
-    held = ours[0]._data
-    for step in range(6):
-        if step == 2:  # a user puts another array in, once of another layout
-            ours[0]._data = np.asfortranarray(np.ones(shapes[0]))
-            theirs[0].data = torch.ones(shapes[0], dtype=torch.float64)
-        give_gradients(ours, theirs, step)
-        a.step()
-        b.step()
-        if step == 1:
-            assert ours[0]._data is held
-            assert_same(ours, theirs, 1e-12)
-    assert ours[0]._data is not held
-    assert_same(ours, theirs, 1e-12)
 
 
 @pytest.mark.parametrize("groups", [False, True])
@@ -438,22 +321,8 @@ def test_a_step_is_a_change_that_a_pending_graph_notices():
     frozen = Tensor([3.0, 4.0], requires_grad=True)
     loss = (w * w).sum()
     w.grad = Tensor([1.0, 1.0])
-    before = guard.last_change(frozen._data)
     optim.SGD([w, frozen]).step()
-    with pytest.raises(ValueError, match="changed in place.*test_optim"):
-        loss.backward()
-    assert guard.last_change(frozen._data) == before
-
-
-def test_a_step_that_breaks_off_is_a_change_too():
-    w = Tensor(np.array([1.0, 2.0]), requires_grad=True, dtype=np.float64)
-    v = Tensor(np.ones(2, np.float32), requires_grad=True)
-    loss = (w * w).sum()
-    w.grad, v.grad = np.ones(2), np.full(2, 3e38)
-    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
-        optim.SGD([w, v], lr=10.0).step()
-    assert w._data.tolist() == [-9.0, -8.0]  # the first was done
-    with pytest.raises(ValueError, match="changed in place.*test_optim"):
+    with pytest.raises(ValueError, match="changed in place"):
         loss.backward()
 
 
@@ -587,16 +456,6 @@ def test_a_state_whose_indices_have_become_strings_is_loaded():
     }
     optimizer.load_state_dict(state)
     assert optimizer.state_dict()["state"][0]["momentum_buffer"] == 3
-
-
-def test_what_another_kind_keeps_besides_is_left_out():
-    p = Tensor([1.0], requires_grad=True)
-    optimizer = optim.SGD([p])
-    state = optimizer.state_dict() | {
-        "state": {0: {"step": np.array(2), "square_avg": np.zeros((2, 2)), "momentum_buffer": None}}
-    }
-    optimizer.load_state_dict(state)
-    assert optimizer.state_dict()["state"] == {}
 
 
 def test_zeros_in_place_of_a_gradient_with_a_graph_have_none():
@@ -735,59 +594,12 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         a.load_state_dict({**state, "state": {0: {"exp_avg": kept, "exp_avg_sq": kept}}})
     with pytest.raises(ValueError, match="of parameter 7, but there are 5"):
         a.load_state_dict({**state, "state": {7: {}}})
-    with pytest.raises(ValueError, match="lr must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="lr must be a number, 0 or more; got -1"):
         a.load_state_dict({**state, "param_groups": [{**state["param_groups"][0], "lr": -1}]})
     with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[5\]"):
         a.load_state_dict(optim.Adam(ours[:2]).state_dict())
     for index, entry in now["state"].items():
         np.testing.assert_array_equal(a.state_dict()["state"][index]["exp_avg"], entry["exp_avg"])
-
-
-def test_ctrl_c_at_any_call_of_loading_leaves_all_of_the_old_state_or_all_of_the_new():
-    """Python looks for it when a function of its own begins and when one written in C has returned."""
-
-    def made(lr, steps):
-        ps = [Tensor([1.0], requires_grad=True) for _ in range(2)]
-        optimizer = optim.SGD([{"params": [p], "lr": lr} for p in ps], lr=1.0, momentum=0.9)
-        for _ in range(steps):
-            for p in ps:
-                p.grad = Tensor([1.0])
-            optimizer.step()
-        return optimizer
-
-    def seen(optimizer):
-        state = optimizer.state_dict()
-        return (
-            [g["lr"] for g in groups],
-            [g["lr"] for g in state["param_groups"]],
-            [int(s["step"]) for s in state["state"].values()],
-        )
-
-    def profile(frame, event, arg):
-        nonlocal left
-        left -= (
-            frame.f_code.co_filename == optimizer_module.__file__
-            and event in ("call", "c_return")
-            and frame.f_code.co_name != "<genexpr>"
-        )
-        if left == 0:
-            left = -1
-            raise KeyboardInterrupt
-
-    state, tries, came = made(0.2, 2).state_dict(), 0, True
-    while came:
-        optimizer, tries, came, before = made(0.1, 1), tries + 1, False, sys.getprofile()
-        groups, left = optimizer.param_groups, tries
-        sys.setprofile(profile)
-        try:
-            optimizer.load_state_dict(state)
-        except KeyboardInterrupt:
-            came = True
-        finally:
-            sys.setprofile(before)
-        old, new = (([lr] * 2, [lr] * 2, [steps] * 2) for lr, steps in ((0.1, 1), (0.2, 2)))
-        assert seen(optimizer) in (old, new), tries
-    assert tries > 20 and seen(optimizer) == new
 
 
 @pytest.mark.parametrize(
@@ -836,7 +648,7 @@ def test_a_step_that_is_refused_counts_for_nobody(refused):
         if step == 1:
             array = ours[refused]._data
             ours[refused]._data = array.astype(np.float32)
-            with pytest.raises(ValueError, match=f"parameter {refused} is now .* float32"):
+            with pytest.raises(ValueError, match="parameter is now .* float32"):
                 a.step()
             ours[refused]._data = array
         a.step()
@@ -927,33 +739,6 @@ def test_clipping_a_spent_generator_is_told(clip):
         clip(parameters, 1.0)
 
 
-def test_clipping_takes_numpys_numbers_and_refuses_integer_gradients():
-    p = Tensor([1.0, 2.0], requires_grad=True)
-    for bound in (np.float32(1.0), np.float64(1.0), np.int64(1)):
-        p.grad = Tensor([3.0, 4.0])
-        assert optim.clip_grad_norm_([p], bound) == 5.0 and p.grad.dtype == np.float32
-        np.testing.assert_allclose(p.grad._data, [0.6, 0.8], rtol=1e-6)
-        p.grad = Tensor([3.0, -4.0])
-        optim.clip_grad_value_([p], bound)
-        assert p.grad._data.tolist() == [1, -1]
-    p.grad = Tensor(np.array([3, 4]))
-    for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
-        with pytest.raises(
-            TypeError, match=r"gradient is Tensor \(2,\) int64.*p.grad.astype\(p.dtype\)"
-        ):
-            clip([p], 0.5)
-        assert p.grad._data.tolist() == [3, 4]
-
-
-def test_clip_grad_value():
-    ours, theirs = twins()
-    give_gradients(ours, theirs, 1)
-    optim.clip_grad_value_(ours, 0.3)
-    torch.nn.utils.clip_grad_value_(theirs, 0.3)
-    for p, q in zip(ours, theirs):
-        np.testing.assert_array_equal(p.grad._data, q.grad.numpy())
-
-
 # ---- schedules ------------------------------------------------------------------------------------------------------
 
 
@@ -974,15 +759,6 @@ def test_warmup_cosine_by_hand():
     np.testing.assert_allclose(got[:, 0], expected, rtol=1e-12)
     np.testing.assert_allclose(got[:, 1], 2 * got[:, 0], rtol=1e-12)
     assert (rates(optim.warmup_cosine(optim.SGD([a], lr=0.2), 0, 5, min_lr=0.2), 7) == 0.2).all()
-
-
-def test_noam_by_hand():
-    optimizer = optim.Adam(twins()[0], lr=1.0)
-    got = rates(optim.noam(optimizer, d_model=64, warmup_steps=5), 20)[:, 0]
-    np.testing.assert_allclose(
-        got, [min(n**-0.5, n * 5**-1.5) / 8 for n in range(1, 21)], rtol=1e-12
-    )
-    assert got.argmax() == 4
 
 
 def test_a_schedule_as_torchs_lambda_lr_and_resumed():
@@ -1027,10 +803,8 @@ def test_a_schedule_that_refuses_stays_where_it_was():
     for refused in (
         schedule.step,
         lambda: schedule.load_state_dict({"step_number": 1, "initial_lr": [7.0]}),
-        lambda: schedule.load_state_dict({"step_number": "x", "initial_lr": [7.0]}),
-        lambda: schedule.load_state_dict({"step_number": 2, "initial_lr": ["x"]}),
     ):
-        with pytest.raises(TypeError, match="is a number, got"):
+        with pytest.raises(TypeError, match="must be a number, got"):
             refused()
         assert schedule.state_dict() == saved and schedule.lr == 1
     answers[1] = 0.5
@@ -1044,7 +818,7 @@ def test_a_parameter_that_is_no_longer_of_its_gradients_shape_is_refused():
     optimizer = optim.SGD([p])
     p.grad = np.ones(3)
     p.data = np.ones((2, 3))
-    with pytest.raises(ValueError, match=r"is now \(2, 3\) .* its gradient is for \(3,\)"):
+    with pytest.raises(ValueError, match=r"has a gradient of shape \(3,\)"):
         optimizer.step()
 
 
@@ -1056,7 +830,7 @@ def test_a_read_only_parameter_is_refused_before_anything_is_counted(sizes):
     params[-1].data = fixed
     for p in params:
         p.grad = np.ones(p.shape)
-    with pytest.raises(ValueError, match=f"parameter {len(sizes) - 1}, .* is read-only"):
+    with pytest.raises(ValueError, match="is read-only"):
         optimizer.step()
     assert optimizer.state_dict()["state"] == {} and all((p.numpy() == 1).all() for p in params)
 
@@ -1068,321 +842,6 @@ def leaf():
     return Tensor([1.0, 2.0], requires_grad=True)
 
 
-def without_update():
-    p = leaf()
-    p.grad = leaf()
-    type("OnlyNames", (optim.Optimizer,), {"_state_names": lambda self, group: ()})(
-        [p], {"lr": 0.1}
-    ).step()
-
-
-def exhausted():
-    generator = (p for p in [leaf()])
-    list(generator)
-    return generator
-
-
-@pytest.mark.parametrize(
-    "call, error, text",
-    [
-        (
-            lambda: optim.SGD(exhausted()),
-            ValueError,
-            r"generator.*write list\(model.parameters\(\)\)",
-        ),
-        (lambda: optim.SGD([]), ValueError, "got no parameters"),
-        (
-            lambda: optim.SGD([{"params": []}]),
-            ValueError,
-            "group is empty: leave it out; or has the generator",
-        ),
-        (
-            lambda: optim.SGD([{"params": [leaf()], "name": "head"}]),
-            ValueError,
-            r"param_groups\[i\]\[key\] = value afterwards for a key",
-        ),
-        (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; write SGD\(\[p\]\)"),
-        (lambda: optim.SGD(3), TypeError, "list of parameters, got int"),
-        (
-            lambda: optim.SGD(nn.Sequential(nn.ReLU())),
-            TypeError,
-            r"got Sequential; .*SGD\(model.parameters\(\)\) for a module",
-        ),
-        (lambda: optim.SGD({"params": [leaf()]}), TypeError, "list of parameters, got dict"),
-        (lambda: optim.SGD([np.ones(3)]), TypeError, "item 0 is of type ndarray"),
-        (
-            lambda: optim.SGD([("weight", leaf())]),
-            TypeError,
-            r"item 0 is of type tuple; named_parameters",
-        ),
-        (
-            lambda: optim.SGD([leaf(), leaf() * 2]),
-            ValueError,
-            r"item 1 of shape \(2,\) is the result of a computation",
-        ),
-        (
-            lambda: optim.SGD([Tensor([1.0])]),
-            ValueError,
-            "does not require a gradient; set p.requires_grad = True",
-        ),
-        (lambda: optim.SGD([{"parameters": [leaf()]}]), ValueError, "has 'params' and any of"),
-        (
-            lambda: optim.SGD([{"params": [leaf()], "beta": 3}]),
-            ValueError,
-            "has 'params' and any of.*'lr'",
-        ),
-        (
-            lambda: optim.SGD([leaf()], lr=-0.1),
-            ValueError,
-            "SGD: lr must be 0 or more, got -0.1.*maximize=True",
-        ),
-        (lambda: optim.SGD([leaf()], lr=math.nan), ValueError, "lr must be 0 or more, got nan"),
-        (lambda: optim.SGD([{"params": [leaf()], "lr": -1}]), ValueError, "lr must be 0 or more"),
-        (
-            lambda: optim.Adam([leaf()], lr=Tensor(0.1)),
-            ValueError,
-            r"lr must be 0 or more, got Tensor .*; write lr=float\(\.\.\.\)$",
-        ),
-        (
-            lambda: optim.SGD([leaf()], lr=np.array(0.1)),
-            ValueError,
-            r"got array \(\) float64; write lr=float\(\.\.\.\)$",
-        ),
-        (lambda: optim.SGD([leaf()], lr=None), ValueError, "lr must be 0 or more, got None$"),
-        (
-            lambda: optim.Adam([leaf()], betas=("a", "b")),
-            ValueError,
-            r"betas are two numbers in \[0, 1\), got \('a', 'b'\)",
-        ),
-        (
-            lambda: optim.Adam([leaf()], betas=(0.9, Decimal("0.999"))),
-            ValueError,
-            r"betas are two numbers in \[0, 1\), got \(0.9, Decimal",
-        ),
-        (
-            lambda: optim.Adam([leaf()], betas=(np.array([0.9, 0.8]), 0.999)),
-            ValueError,
-            r"betas are two numbers in \[0, 1\), got \(array",
-        ),
-        (
-            lambda: optim.Adam([leaf()], betas=(Tensor([0.9, 0.8]), 0.999)),
-            ValueError,
-            r"betas are two numbers in \[0, 1\), got \(Tensor",
-        ),
-        (
-            lambda: optim.Adam([leaf()], betas=(10**400, 0.999)),
-            ValueError,
-            r"betas are two numbers in \[0, 1\), got \(10",
-        ),
-        (
-            lambda: optim.clip_grad_norm_([leaf()], 1.0, "l2"),
-            ValueError,
-            "norm_type is a number such as 2.0 or math.inf; got 'l2'",
-        ),
-        (
-            lambda: optim.clip_grad_norm_([leaf()], 1.0, None),
-            ValueError,
-            "norm_type is a number such as 2.0 or math.inf; got None",
-        ),
-        (
-            lambda: optim.SGD([leaf()], momentum=-1),
-            ValueError,
-            "momentum must be 0 or more, got -1$",
-        ),
-        (
-            lambda: optim.SGD([leaf()], momentum=0.9, dampening="0.1"),
-            ValueError,
-            "dampening must be 0 or more, got '0.1'$",
-        ),
-        (
-            lambda: optim.clip_grad_norm_([leaf()], "1"),
-            ValueError,
-            "max_norm is the largest norm allowed, a number .* got '1'",
-        ),
-        (
-            lambda: optim.clip_grad_norm_([leaf(), nn.Linear(1, 1, bias=False).bias], 1.0),
-            TypeError,
-            "takes a list of Tensors, got None",
-        ),
-        (
-            lambda: optim.clip_grad_value_([leaf()], -1.0),
-            ValueError,
-            "clip_value is the largest value allowed, a number .* got -1.0",
-        ),
-        (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
-        (
-            lambda: optim.SGD([leaf()], momentum=0.9, dampening=0.1, nesterov=True),
-            ValueError,
-            "momentum > 0 and dampening=0",
-        ),
-        (
-            lambda: optim.Adam([leaf()], betas=(0.9, 1.0)),
-            ValueError,
-            r"in \[0, 1\), got \(0.9, 1.0\)",
-        ),
-        (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be 0 or more, got -1$"),
-        (
-            lambda: optim.AdamW([leaf()], weight_decay=-1),
-            ValueError,
-            "weight_decay must be 0 or more, got -1$",
-        ),
-        (
-            lambda: optim.Optimizer([leaf()], {"lr": 0.1}).step(),
-            TypeError,
-            "subclass Optimizer and give _state_names and _update",
-        ),
-        (without_update, TypeError, "subclass Optimizer and give _state_names and _update"),
-        (
-            lambda: optim.SGD([leaf()]).state,
-            AttributeError,
-            r"'SGD' object has no attribute 'state'. Write .*state_dict\(\)\['state'\].*"
-            r"self.state = defaultdict\(dict\)",
-        ),
-        (
-            lambda: optim.Adam([leaf()]).lr,
-            AttributeError,
-            r"'Adam' object has no attribute 'lr'. Write optimizer.param_groups\[0\]\['lr'\]\.$",
-        ),
-        (
-            lambda: setattr(optim.SGD([leaf()]), "lr", 0.5),
-            AttributeError,
-            r"an attribute would change nothing. Write "
-            r"optimizer.param_groups\[0\]\['lr'\] = 0\.5\.$",
-        ),
-        (
-            lambda: setattr(optim.AdamW([leaf()]), "betas", (0, 0)),
-            AttributeError,
-            r"AdamW has its betas in its groups",
-        ),
-        (
-            lambda: optim.SGD([leaf()]).step(leaf().sum()),
-            TypeError,
-            r"step\(\) takes nothing, or a function .* got Tensor",
-        ),
-        (
-            lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
-            ValueError,
-            r"item 0 of shape \(2, 2\) is a value of a state dict, .* write model.parameters\(\)",
-        ),
-        (
-            lambda: optim.Adam([nn.Buffer(np.ones(2))]),
-            ValueError,
-            "item 0 of shape .* does not require a gradient",
-        ),
-        (
-            lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()),
-            TypeError,
-            r"type Parameter; that is PyTorch's. Copy its weights by model.load_state_dict",
-        ),
-        (lambda: optim.SGD(nn.Linear(2, 2).state_dict().keys()), TypeError, "write model.param"),
-        (
-            lambda: optim.Adam([leaf()]).load_state_dict(
-                optim.Adam([leaf()]).state_dict()
-                | {"state": {0: dict(step=1.5, exp_avg=np.ones(2), exp_avg_sq=np.ones(2))}}
-            ),
-            ValueError,
-            "parameter 0 has step 1.5, which counts updates",
-        ),
-        (
-            lambda: optim.lr_scheduler.StepLR,
-            AttributeError,
-            r"Write it as docs/from-pytorch\.md shows",
-        ),
-        (lambda: optim.Adaam, AttributeError, "tinygrad_attn.optim.*'Adaam'.*mean 'Adam'"),
-        (
-            lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict(
-                {"step_number": 1, "initial_lr": [1, 2]}
-            ),
-            ValueError,
-            "2 groups.* has 1",
-        ),
-        (
-            lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 10),
-            ValueError,
-            "0 <= warmup_steps < total_steps",
-        ),
-        (
-            lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, min_lr=5),
-            ValueError,
-            "min_lr must lie between",
-        ),
-        (
-            lambda: optim.warmup_cosine([leaf()], 1, 10),
-            TypeError,
-            "a schedule steers an optimiser, got list",
-        ),
-        (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "d_model >= 1"),
-        (lambda: optim.noam(optim.SGD([leaf()]), 8, 0), ValueError, "warmup_steps >= 1"),
-        (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "steers an optimiser, got list"),
-        (lambda: optim.warmup_cosine([leaf()], 1, 10), TypeError, "steers an optimiser, got list"),
-        (
-            lambda: optim.noam(optim.SGD([leaf()]), 4).load_state_dict({"last_epoch": 3}),
-            ValueError,
-            "no schedule's state.*'initial_lr'",
-        ),
-        (
-            lambda: optim.Adam([leaf()]).load_state_dict({"param_groups": [{"params": [0]}]}),
-            ValueError,
-            "no optimiser's state.* no 'state'",
-        ),
-        (
-            lambda: optim.Schedule(optim.SGD([leaf()]), lambda t: None),
-            TypeError,
-            r"factor\(0\) is a number, got None",
-        ),
-        (
-            lambda: optim.warmup_cosine(optim.SGD([leaf()]), "10", 100),
-            TypeError,
-            "warmup_steps is a number, got '10'",
-        ),
-        (
-            lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, None),
-            TypeError,
-            "total_steps is a number, got None",
-        ),
-        (
-            lambda: optim.warmup_cosine(optim.SGD([leaf()]), 10, 20, min_lr="0"),
-            TypeError,
-            "min_lr is a number, got '0'",
-        ),
-        (lambda: optim.noam(optim.SGD([leaf()]), "8"), TypeError, "d_model is a number, got '8'"),
-        (
-            lambda: optim.noam(optim.SGD([leaf()]), 8, None),
-            TypeError,
-            "warmup_steps is a number, got None",
-        ),
-        (
-            lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 10, True),
-            TypeError,
-            "min_lr is a number, got True",
-        ),
-        (
-            lambda: optim.clip_grad_norm_([leaf()], True),
-            ValueError,
-            "max_norm is the largest norm allowed, a number .* got True",
-        ),
-        (
-            lambda: optim.clip_grad_norm_([leaf()], 1.0, True),
-            ValueError,
-            "norm_type is a number such as 2.0 or math.inf; got True",
-        ),
-        (
-            lambda: optim.clip_grad_value_([leaf()], True),
-            ValueError,
-            "clip_value is the largest value allowed, a number .* got True",
-        ),
-        (
-            lambda: optim.Schedule(optim.SGD([leaf()]), [math.exp]),
-            TypeError,
-            r"one function of the step.*; got \[<built-in",
-        ),
-    ],
-)
-def test_wrong_calls_are_explained(call, error, text):
-    with pytest.raises(error, match=text):
-        call()
-
-
 @pytest.mark.parametrize("wrong", [None, "0.1", True, np.ones(2)])
 @pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
 def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
@@ -1391,29 +850,12 @@ def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
     optimizer = kind([p], lr=0.5)
     p.grad = np.ones(2)
     optimizer.param_groups[0]["lr"] = wrong
-    with pytest.raises(TypeError, match=f"{kind.__name__}: lr is a number, got "):
+    with pytest.raises(TypeError, match=f"{kind.__name__}: lr is a plain number, got "):
         optimizer.step()
     assert p.tolist() == [1, 2] and not optimizer.state_dict()["state"]
     optimizer.param_groups[0]["lr"] = np.array(0.5)
     optimizer.step()
     assert p.tolist() != [1, 2]
-
-
-@pytest.mark.parametrize("base", [optim.Optimizer, optim.SGD])
-def test_an_optimiser_of_ones_own_may_keep_its_settings_as_it_likes(base):
-    class Own(base):
-        def __init__(self, params, lr):
-            self.lr = lr
-            optim.Optimizer.__init__(
-                self,
-                params,
-                {"lr": lr, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False},
-            )
-            self.momentum = 0.5
-
-    own = Own([leaf()], 0.1)
-    own.lr *= 2
-    assert (own.lr, own.momentum, copy.deepcopy(own).lr) == (0.2, 0.5, 0.2)
 
 
 def test_a_parameter_given_twice():
@@ -1441,12 +883,12 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p._data = p._data.astype(np.float32)
     with pytest.raises(
         ValueError,
-        match=r"parameter 0 is now \(2,\) float32.*make the optimiser after model.astype.*"
+        match=r"parameter is now \(2,\) float32.*make the optimiser after model.astype.*"
         r"p\.data\[\.\.\.\] = values",
     ):
         optimizer.step()
     p._data, q._data = p._data.astype(np.float64), np.ones((2, 1))
-    with pytest.raises(ValueError, match=r"parameter 1 is now \(2, 1\) float64"):
+    with pytest.raises(ValueError, match="gradient of shape"):
         optimizer.step()
 
 
@@ -1514,50 +956,81 @@ def test_the_state_of_an_optimiser_of_ones_own_is_saved_and_loaded(tmp_path):
     }
 
 
-class Counting(optim.Optimizer):
-    """With a state of its own that is not kept by parameter."""
-
-    def __init__(self, params, state):
-        super().__init__(params, {"lr": 0.1})
-        self.state = state
-
-    def step(self, closure=None):
-        self.state["steps"] = self.state.get("steps", 0) + 1
-
-
-@pytest.mark.parametrize("state", [{"steps": 0}, [np.zeros(2)], 1])
-def test_a_state_that_is_not_kept_by_parameter_is_left_alone(state):
-    optimizer = Counting([leaf()], state)
-    optimizer.load_state_dict(optimizer.state_dict())
-    assert optimizer.state is state and state in ({"steps": 0}, 1) or len(state) == 1
-
-
 def test_a_state_of_a_parameter_that_there_is_not_is_refused():
     for optimizer in (SignMomentum([leaf()]), optim.Adam([leaf()])):
         saved = optimizer.state_dict() | {"state": {3: {"step": 1}}}
-        with pytest.raises(ValueError, match="of parameter 3, but there are 1 parameters"):
+        with pytest.raises(ValueError, match="of parameter 3, but there are 1"):
             optimizer.load_state_dict(saved)
 
 
-def test_a_state_of_ones_own_of_a_single_number_comes_back_as_an_array(tmp_path):
-    require("safetensors")
-    model = nn.Module()
-    model.b = nn.Parameter(np.float32(2.0))
-    optimizer = SignMomentum(model.parameters())
-    (model.b * 3).backward()
-    optimizer.step()
-    ta.save_checkpoint(tmp_path / "c.st", model=model, optimizer=optimizer)
-    ta.load_checkpoint(tmp_path / "c.st", model=model, optimizer=optimizer)
-    optimizer.state[model.b]["m"][...] = 1  # in place, as an update may do it
-    optimizer.step()
+@pytest.mark.parametrize(
+    "call, error, text",
+    [
+        (lambda: optim.SGD([]), ValueError, r"no parameters.*list\(model.parameters\(\)\)"),
+        (lambda: optim.SGD([{"params": []}]), ValueError, "got no parameters"),
+        (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; .*SGD\(\[p\]\) for one tensor"),
+        (lambda: optim.SGD(nn.ReLU()), TypeError, r"SGD\(model.parameters\(\)\) for a module"),
+        (lambda: optim.SGD({"params": [leaf()]}), TypeError, "list of parameters, got dict"),
+        (lambda: optim.SGD([("w", leaf())]), TypeError, "item 0 is of type builtins.tuple"),
+        (lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()), TypeError, "type torch.*Parameter"),
+        (lambda: optim.SGD([leaf() * 2]), ValueError, "was computed from others"),
+        (lambda: optim.SGD([Tensor([1.0])]), ValueError, "set p.requires_grad = True"),
+        (
+            lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
+            ValueError,
+            "not the values of a state dict",
+        ),
+        (lambda: optim.SGD([{"params": [leaf()], "b": 3}]), ValueError, "any of .*'lr'"),
+        (lambda: optim.SGD([leaf()], lr=-0.1), ValueError, "lr must be .*-0.1; write maximize=T"),
+        (lambda: optim.SGD([leaf()], lr=math.nan), ValueError, "lr must be a number, 0 or more"),
+        (lambda: optim.SGD([leaf()], lr=None), ValueError, "lr must be a number, .* got None"),
+        (lambda: optim.Adam([leaf()], lr=Tensor(0.1)), ValueError, "lr must be .*got Tensor"),
+        (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be a number"),
+        (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
+        (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), .* got \(0.9"),
+        (lambda: optim.Adam([leaf()], betas=("a", 0.9)), ValueError, r"in \[0, 1\)"),
+        (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be a number, 0 or more"),
+        (lambda: setattr(optim.SGD([leaf()]), "lr", 1), AttributeError, r"\[0\]\['lr'\] = 1"),
+        (lambda: optim.lr_scheduler, AttributeError, "Write optim.Schedule"),
+        (lambda: optim.Adaam, AttributeError, "mean 'Adam'"),
+        (lambda: optim.clip_grad_norm_([leaf()], "1"), ValueError, "max_norm must be a number"),
+        (lambda: optim.clip_grad_value_([leaf()], -1.0), ValueError, "clip_value must be a number"),
+        (lambda: optim.clip_grad_norm_(nn.ReLU(), 1.0), TypeError, r"write model.parameters\(\)"),
+        (lambda: optim.clip_grad_norm_([None], 1.0), TypeError, "list of Tensors, got None"),
+        (
+            lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict(
+                {"step_number": 1, "initial_lr": [1, 2]}
+            ),
+            ValueError,
+            "2 groups.* has 1",
+        ),
+        (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "need d_model >= 1"),
+        (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 9, 9), ValueError, "< total_steps"),
+        (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 0.1, 9), ValueError, "count updates"),
+        (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 9, 5), ValueError, "min_lr must be"),
+        (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "optimiser and a function"),
+        (lambda: optim.Schedule(optim.SGD([leaf()]), lambda t: None), TypeError, "a number, got N"),
+        (
+            lambda: optim.Adam([leaf()]).load_state_dict({"weight": 1}),
+            ValueError,
+            "has 'state' and 'param_groups'",
+        ),
+        (
+            lambda: optim.Adam([leaf()]).load_state_dict(optim.SGD([leaf()]).state_dict()),
+            ValueError,
+            "another kind of optimiser",
+        ),
+    ],
+)
+def test_wrong_calls_are_explained(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
 
 
-def test_a_schedules_factor_may_look_at_the_step():
-    optimizer, schedule = optim.SGD([leaf()], lr=0.1), None
-    schedule = optim.Schedule(optimizer, lambda t: 0.5 ** (schedule.step_number if schedule else 0))
-    schedule.step()
-    assert optimizer.param_groups[0]["lr"] == 0.05
-    schedule.factor = lambda t: "no number"
-    with pytest.raises(TypeError):
-        schedule.step()
-    assert schedule.step_number == 1
+def test_reprs_show_settings_and_sizes():
+    optimizer = optim.SGD([leaf(), leaf()], lr=0.5)
+    assert repr(optimizer) == (
+        "SGD(lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, "
+        "maximize=False, 2 parameters of 4 numbers)"
+    )
+    assert repr(optim.Schedule(optimizer, lambda t: 0.5)) == "Schedule(step_number=0, lr=0.25)"

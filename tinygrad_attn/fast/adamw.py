@@ -15,8 +15,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy import ndarray
 
-from ..optim import Adam, Optimizer, optimizer
-from ..optim.optimizer import Work
+from ..engine import kernel
+from ..optim import Adam, Optimizer
+from ..optim.optimizer import Work, apply_updates
 from . import tuning
 from .threads import tasks
 
@@ -108,18 +109,19 @@ class _Plan:
 _plans: WeakKeyDictionary[Optimizer, list[_Plan]] = WeakKeyDictionary()
 
 
-def update(optimizer: Any, work: list[Work]) -> bool:
-    """Update all parameters; return False, and do nothing, where this does not handle them."""
+@kernel(apply_updates)
+def update(optimizer: Any, work: list[Work]) -> Any:
+    """Update all parameters in blocks."""
     arrays = [a for w in work for a in w.values]
     owners = {id(a if a.base is None else a.base) for a in arrays}
     if type(optimizer)._update is not Adam._update or len(owners) < len(arrays):
-        return False  # parameters that share memory must see each other's updates
+        return NotImplemented  # parameters that share memory must see each other's updates
     work = [w for w in work if w.parameters]
     plans = _plans.get(optimizer, ())
     if len(plans) != len(work) or not all(map(_Plan.fits, plans, work)):
         plans = _plans[optimizer] = [_Plan(w) for w in work]
     pieces: list[tuple] = []  # (rule, parameter, gradient, *state), flat
-    copies = []
+    copies: list[tuple[ndarray, ndarray]] = []
     for plan, w in zip(plans, work):
         for flat in plan.together:
             flat.gather(w)
@@ -145,7 +147,4 @@ def update(optimizer: Any, work: list[Work]) -> bool:
     tasks(run, len(blocks), big=sum([piece[1].size for piece in pieces]) >= tuning.SECOND_THREAD)
     for values, updated in copies:
         values[...] = updated
-    return True
-
-
-optimizer.quick_walk = update
+    return None

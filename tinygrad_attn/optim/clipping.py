@@ -1,9 +1,8 @@
-"""Gradients kept small, in place, between `backward()` and `optimizer.step()`."""
+"""Gradient clipping, in place, between `backward()` and `optimizer.step()`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,55 +19,33 @@ Array = NDArray[Any]
 
 
 def _gradients(parameters: Any) -> list[Array]:
-    """The arrays of all gradients there are; a parameter listed twice counts once."""
+    """Return the arrays of all gradients; a parameter listed twice counts once."""
     if hasattr(parameters, "parameters"):
-        raise TypeError(
-            f"clipping takes parameters, got {type(parameters).__name__}; write model.parameters()"
-        )
+        raise TypeError(f"clipping got {type(parameters).__name__}; write model.parameters().")
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
-    spent = isinstance(parameters, Iterator)
-    parameters = list(parameters) if hasattr(parameters, "__iter__") else [parameters]
-    if spent and not parameters:
-        warn(
-            "clipping got a generator with nothing in it, so nothing is clipped; "
-            "model.parameters() can be walked through once: write list(model.parameters()) where "
-            "it is used twice."
-        )
-    for p in parameters:
+    distinct = {id(p): p for p in parameters}.values()
+    for p in distinct:
         if not isinstance(p, Tensor):
-            raise TypeError(
-                f"clipping takes a list of Tensors, got {describe(p)}; "
-                "write list(model.parameters())"
-            )
-    grads = [p.grad for p in {id(p): p for p in parameters}.values() if p.grad is not None]
-    if parameters and not grads:
+            raise TypeError(f"clipping takes a list of Tensors, got {describe(p)}.")
+    found = [p.grad._array() for p in distinct if p.grad is not None]
+    if not found and not isinstance(parameters, list | tuple) or distinct and not found:
         warn(
             "clipping changed nothing: no parameter has a gradient. Call it between "
-            "loss.backward() and optimizer.step(), with the parameters, not with their gradients."
+            "loss.backward() and optimizer.step(). A generator such as model.parameters() can be "
+            "read once: write list(model.parameters()) where it is used twice."
         )
-    for g in grads:
-        if g.dtype.kind != "f":
-            raise TypeError(
-                f"a gradient is {describe(g)}, which has no place for fractions; "
-                "write p.grad = p.grad.astype(p.dtype)"
-            )
-    return [g._array() for g in grads]
+    return found
 
 
-def _bound(bound: Any, name: str, what: str) -> float:
+def _bound(bound: Any, name: str) -> float:
     bound = single(bound)
     if not is_number(bound) or not bound >= 0:
-        raise ValueError(
-            f"{name} is the largest {what} allowed, a number such as 1.0; got {bound!r}"
-        )
+        raise ValueError(f"{name} must be a number, 0 or more, such as 1.0; got {bound!r}.")
     return float(bound)
 
 
 def _norm(x: Array, norm_type: float) -> float:
-    """The norm of x as one vector, without an overflow that PyTorch would not have.
-
-    The powers of float16 numbers are taken in float32, and those of a single number not at all.
-    """
+    """Return the norm of x as one vector, which overflows no sooner than PyTorch's."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
         return abs(float(x[0]))
@@ -76,26 +53,17 @@ def _norm(x: Array, norm_type: float) -> float:
 
 
 def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
-    """The arrays of all gradients there are, and their norm as one vector.
-
-    Raises TypeError for what are no parameters, ValueError for a `norm_type` that is no number.
-    """
-    try:
-        power = math.nan if isinstance(norm_type, bool) else float(norm_type)
-    except (TypeError, ValueError):
-        power = math.nan
-    if math.isnan(power):
-        raise ValueError(f"norm_type is a number such as 2.0 or math.inf; got {norm_type!r}")
-    grads = _gradients(parameters)
-    norms = [_norm(g, power) for g in grads if g.size]
-    return grads, _norm(np.array(norms), power) if norms else 0.0
+    """Return the arrays of all gradients, and their norm as one vector."""
+    gradients, norm_type = _gradients(parameters), float(norm_type)
+    norms = [_norm(g, norm_type) for g in gradients if g.size]
+    return gradients, _norm(np.array(norms), norm_type) if norms else 0.0
 
 
 def check_finite(total: float) -> None:
     """Raise for a norm that is NaN or infinite."""
     if not math.isfinite(total):
         raise ValueError(
-            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it"
+            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it."
         )
 
 
@@ -104,18 +72,16 @@ def clip_grad_norm_(
 ) -> float:
     """g = g min(1, max_norm / (|g| + 1e-6)); returns |g|, the norm of all gradients as one vector.
 
-    `norm_type` may be math.inf. Raises TypeError for what are no parameters and for integer
-    gradients, ValueError for a `max_norm` that is no number >= 0, a `norm_type` that is no number,
-    and with `error_if_nonfinite` if the norm is NaN or infinite. As
-    `torch.nn.utils.clip_grad_norm_`.
+    `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`, and with
+    `error_if_nonfinite` for a norm that is NaN or infinite. As `torch.nn.utils.clip_grad_norm_`.
     """
-    max_norm = _bound(max_norm, "max_norm", "norm")
-    grads, total = gradients_and_norm(parameters, norm_type)
+    max_norm = _bound(max_norm, "max_norm")
+    gradients, total = gradients_and_norm(parameters, norm_type)
     if error_if_nonfinite:
         check_finite(total)
     factor = max_norm / (total + 1e-6)
-    if not factor >= 1:
-        for g in grads:
+    if not factor >= 1:  # NaN spreads, as in PyTorch
+        for g in gradients:
             g *= g.dtype.type(factor)
             inplace.changed(g)
     return total
@@ -126,7 +92,7 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
 
     As `torch.nn.utils.clip_grad_value_`. Raises as `clip_grad_norm_` does.
     """
-    clip_value = _bound(clip_value, "clip_value", "value")
+    clip_value = _bound(clip_value, "clip_value")
     for g in _gradients(parameters):
         np.clip(g, -clip_value, clip_value, out=g)
         inplace.changed(g)

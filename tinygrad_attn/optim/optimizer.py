@@ -1,333 +1,345 @@
-"""What all optimisers share: parameter groups, the step, saving and loading. Arrays only, no graph.
+"""The base class of the optimisers: parameter groups, the step, saving and loading.
 
-An optimiser says which arrays it keeps beside each parameter (`_state_names`) and how one step
-changes one parameter and them (`_update`). The step collects what is to be updated, and
-`apply_updates` calls the rule for one parameter after the other.
+A subclass names the arrays that it keeps beside each parameter (`_state_names`) and changes one
+parameter and these arrays in place (`_update`). No graph is involved.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import context, enable_grad, inplace
-from ..errors import describe, warn
+from ..engine import enable_grad, inplace, reference
+from ..errors import describe, is_number, warn
 from ..functional.checks import check_number
-from ..nn.parameter import zero_gradients
+from ..nn.parameter import Parameter
 from ..tensor import Tensor
-from . import arguments
 
 Array = NDArray[Any]
 History = dict[str, Any]
-"""What is kept for one parameter: {"step": how many updates it has had, name: array}."""
-
-_ABSTRACT = "use SGD, Adam or AdamW, or subclass Optimizer and give _state_names and _update"
-_NO_GRADIENT = (
-    "step() changed nothing: no parameter has a gradient. Call loss.backward() before it, and "
-    "zero_grad() before that, not between; the loss must depend on the parameters that the "
-    "optimiser was given"
-)
+"""What is kept for one parameter: {"step": number of its updates, name: array}."""
 
 
 @dataclass(slots=True)
 class Work:
-    """What a step is about to do to one group; item i of each list belongs to parameter i."""
+    """What a step does to one group; item i of each list belongs to parameter i."""
 
     group: Mapping[str, Any]
     parameters: list[Tensor]  # those that have a gradient
     histories: list[History]
-    steps: list[int]  # the number that this update has, from 1
+    steps: list[int]  # the number of this update, from 1
     values: list[Array]
     gradients: list[Array]
-    states: list[list[Array]]  # for each name of `_state_names` the arrays of all parameters
+    states: list[list[Array]]  # for each of `_state_names` the arrays of all parameters
 
 
+@reference
 def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
     """Change each parameter and its state by the optimiser's rule."""
     for w in work:
-        for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states, strict=True):
+        for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states):
             optimizer._update(w.group, step, p, g, *state)
 
 
-quick_walk: Callable[[Optimizer, list[Work]], bool] | None = None
-"""A quicker `apply_updates`, put here from outside; returns False where it does not fit."""
-
-
-def _alike(values: list[Array], gradients: list[Array], states: list[list[Array]]) -> bool:
-    """Has each parameter its gradient's shape, and what its state was made for? May it be changed?
-
-    All of a parameter's state was made like the first array of it.
-    """
-    shapes = [p.shape for p in values]
-    known = states[0] if states else values
-    return (
-        shapes == [g.shape for g in gradients]
-        and shapes == [a.shape for a in known]
-        and [p.dtype for p in values] == [a.dtype for a in known]
-        and all([p.flags.writeable for p in values])
-    )
-
-
 class Optimizer:
-    """What SGD, Adam and AdamW share: parameter groups, the step, saving and loading.
+    """What SGD, Adam and AdamW have in common.
 
     `params` is a list of parameters (`model.parameters()`), or of dicts such as {"params": [...],
-    "lr": 1e-4}, whose settings replace the common ones. A parameter whose `.grad` is None is left
-    alone, its step count too.
+    "lr": 1e-4} with settings of their own. A parameter whose `.grad` is None is left alone.
+    `state[p]` holds what is kept for parameter p. A subclass with a `step()` of its own may keep
+    there what it likes: it is saved and loaded.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
-        self._histories: dict[Tensor, History] = {}
-        for group in arguments.parameter_groups(params):
+        self.state: defaultdict[Tensor, History] = defaultdict(dict)
+        for group in _groups(params):
             self.add_param_group(group)
+
+    def __repr__(self) -> str:
+        lines = []
+        for group in self.param_groups:
+            settings = "".join(f"{key}={group[key]!r}, " for key in self.defaults)
+            count = len(group["params"])
+            size = sum(p.size for p in group["params"])
+            lines.append(f"{settings}{count} parameters of {size:,} numbers")
+        return f"{type(self).__name__}({'; '.join(lines)})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self).get("defaults", ()) and type(self).__module__.startswith(
+            "tinygrad_attn."
+        ):
+            raise AttributeError(
+                f"{type(self).__name__} reads {name} from its groups, so this attribute would have "
+                f"no effect. Write optimizer.param_groups[0][{name!r}] = {describe(value)}."
+            )
+        object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Train more parameters, with settings of their own. Raises as the constructor does."""
-        unknown = arguments.keys_of(group) - set(self.defaults) - {"params", "initial_lr"}
-        if unknown or "params" not in group:
+        if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
             raise ValueError(
                 f"a parameter group has 'params' and any of {sorted(self.defaults)}; got "
-                f"{sorted(group)}. Write optimizer.param_groups[i][key] = value afterwards for a "
-                "key of your own"
+                f"{sorted(group)}."
             )
-        seen = {id(p) for p, _ in self._parameters()}
-        params = arguments.parameters_of_group(group["params"], seen)
-        full = {**self.defaults, **group, "params": params}
+        given = group["params"]
+        params = [given] if isinstance(given, Tensor) else list(given)
+        if not params:
+            raise ValueError(_EMPTY)
+        taken = {id(p) for p, _ in self._parameters()}
+        for i, p in enumerate(params):
+            _check_parameter(p, i)
+            if id(p) in taken:
+                raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
+        distinct = list({id(p): p for p in params}.values())
+        if len(distinct) < len(params):
+            warn("a parameter is given twice to the optimiser; it is updated once per step.")
+        full = {**self.defaults, **group, "params": distinct}
         self._check(full)
         self.param_groups.append(full)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients (or fill them with zeros). Call it before each backward pass."""
-        zero_gradients((p for p, _ in self._parameters()), set_to_none)
+        """Forget the gradients, or fill them with zeros. Call it before each backward pass."""
+        for p, _ in self._parameters():
+            if set_to_none or p.grad is None:
+                p.grad = None
+            else:
+                if p.grad.requires_grad:
+                    p.grad = p.grad.detach()  # else each step's graph would keep the last one
+                p.grad._array()[...] = 0
+                inplace.changed(p.grad._array())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient.
+        """Update every parameter that has a gradient.
 
-        A `closure`, a function that computes the gradients and returns the loss, is called before,
-        and its loss returned. Ctrl-C in the middle may leave some parameters, or only their state,
-        updated and others not: go on from a checkpoint.
+        `closure`, a function that computes the gradients and returns the loss, is called before;
+        its loss is returned.
         """
         loss = None
         if closure is not None:
             with enable_grad():
-                loss = arguments.check_closure(closure)()
-        work = self._collected()  # raises, if at all, before anything has changed
-        for w in work:
-            if self._counts(w.group):
-                for history, step in zip(w.histories, w.steps, strict=True):
-                    history["step"] = step
+                loss = closure()
+        work = self._collected()  # raises before anything has changed
         if not any(w.parameters for w in work):
-            warn(_NO_GRADIENT)
+            warn(
+                "step() changed nothing: no parameter has a gradient. Call loss.backward() before "
+                "it, and zero_grad() before backward(); the loss must depend on the parameters "
+                "that the optimiser was given."
+            )
+        for w in work:
+            for history, step in zip(w.histories, w.steps):
+                history["step"] = step
         try:
-            plain = quick_walk is None or context.plain
-            if plain or not quick_walk(self, work):  # type: ignore[misc]
-                apply_updates(self, work)
-        finally:  # a step that was broken off has changed some
+            apply_updates(self, work)
+        finally:
             inplace.changed(*[array for w in work for array in w.values])
         return loss
 
-    # ---- what an optimiser says of itself
+    # ---- what a subclass defines
 
     def _check(self, group: Mapping[str, Any]) -> None:
-        """Raise for settings of a group that make no sense."""
+        """Raise ValueError for settings that make no sense."""
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
-            if name in group:
-                arguments.check_setting(group[name], name, type(self).__name__)
+            value = group.get(name, 0.0)
+            if not is_number(value) or not value >= 0:
+                hint = "; write maximize=True to climb" if name == "lr" else ""
+                raise ValueError(
+                    f"{type(self).__name__}: {name} must be a number, 0 or more; "
+                    f"got {describe(value)}{hint}."
+                )
 
     def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The arrays kept beside each parameter, zeros at first."""
-        raise TypeError(_ABSTRACT)
-
-    def _counts(self, group: Mapping[str, Any]) -> bool:
-        """Does `step` count this update? SGD counts those with momentum, as the first differs."""
-        return True
+        return ()
 
     def _update(
         self, group: Mapping[str, Any], step: int, p: Array, g: Array, *state: Array
     ) -> None:
-        """The equation: change parameter and state in place, by the gradient g, which is read."""
-        raise TypeError(_ABSTRACT)
+        """Change the parameter p and its state in place by the gradient g."""
+        raise NotImplementedError("use SGD, Adam or AdamW, or write _update in your own Optimizer")
 
-    # ---- the parameters and what is kept beside them
+    # ---- the arrays of a step
 
     def _parameters(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-        """Each parameter with its group, in the order in which a saved state numbers them."""
+        """Yield each parameter with its group, in the order of saved states."""
         for group in self.param_groups:
             for p in group["params"]:
                 yield p, group
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
-        """What is kept for p; these names at least, for momentum, say, may be switched on later."""
-        history = self._histories.setdefault(p, {"step": 0})
+        """Return what is kept for p, with zeros for the arrays that are missing."""
+        history = self.state[p]
+        history.setdefault("step", 0)
         for name in names:
             if name not in history:
-                history[name] = np.zeros(p._data.shape, p._data.dtype)
+                history[name] = np.zeros_like(p._array())
+                if name == "momentum_buffer":  # the first step with momentum is different
+                    history["step"] = 0
         return history
 
     def _collected(self) -> list[Work]:
-        """What there is to do for the parameters that have a gradient, in each group."""
+        """Return the arrays of the parameters that have a gradient, for each group."""
         work = []
         for group in self.param_groups:
             check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # it may be set by hand
             names = self._state_names(group)
-            params = [p for p in group["params"] if p._grad is not None]
-            values: list[Any] = [
-                p._data if p._data.__class__ is np.ndarray else p._array() for p in params
-            ]
-            gradients = [
-                g if (g := p._grad).__class__ is np.ndarray else p.grad._array() for p in params
-            ]
-            try:
-                histories = list(map(self._histories.__getitem__, params))
-                states = [[history[name] for history in histories] for name in names]
-            except KeyError:  # a new parameter, or a new name
-                histories = [self._history(p, names) for p in params]
-                states = [[history[name] for history in histories] for name in names]
-            if not _alike(values, gradients, states):
-                for arrays in zip(params, values, gradients, *states[:1], strict=True):
-                    self._check_arrays(*arrays)
+            params = [p for p in group["params"] if p.grad is not None]
+            values = [p._array() for p in params]
+            gradients = [p.grad._array() for p in params]  # type: ignore[union-attr]
+            for p, value, gradient in zip(params, values, gradients):
+                self._check_arrays(p, value, gradient, names)
+            histories = [self._history(p, names) for p in params]
             steps = [history["step"] + 1 for history in histories]
+            states = [[history[name] for history in histories] for name in names]
             work.append(Work(group, params, histories, steps, values, gradients, states))
         return work
 
-    def _check_arrays(self, p: Tensor, values: Array, gradient: Array, *state: Array) -> None:
-        """Raise where the parameter has got another shape or dtype, or may not be written to."""
-        known, whose = state[0] if state else values, "the optimiser has its state for"
-        if known.shape == values.shape and known.dtype == values.dtype:
-            if gradient.shape == values.shape and values.flags.writeable:
-                return
-            known, whose = gradient, "its gradient is for"
-        index = [id(q) for q, _ in self._parameters()].index(id(p))
-        if not values.flags.writeable:
+    def _check_arrays(
+        self, p: Tensor, value: Array, gradient: Array, names: tuple[str, ...]
+    ) -> None:
+        """Raise where a parameter has got another shape or dtype, or is read-only."""
+        kept = self.state[p].get(names[0], value) if names else value
+        if not value.flags.writeable:
+            raise ValueError(f"{describe(p)} is read-only; write p.data = p.numpy().copy().")
+        if value.shape != gradient.shape:
+            raise ValueError(f"{describe(p)} has a gradient of shape {gradient.shape}.")
+        if value.shape != kept.shape or value.dtype != kept.dtype:
             raise ValueError(
-                f"parameter {index}, {p.shape}, is read-only and cannot be updated; write p.data = "
-                "p.numpy().copy()"
+                f"a parameter is now {value.shape} {value.dtype}, but the optimiser has its state "
+                f"for {kept.shape} {kept.dtype}; make the optimiser after model.astype(...), and "
+                "set new values by p.data[...] = values."
             )
-        raise ValueError(
-            f"parameter {index} is now {p.shape} {p.dtype}, but {whose} {known.shape} "
-            f"{known.dtype}; make the optimiser after model.astype(...), and put new numbers in by "
-            "p.data[...] = values"
-        )
 
     # ---- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """{"state": {index: {"step": n, name: array}}, "param_groups": [...]}, PyTorch's form.
-
-        The arrays are copies.
-        """
-        state, own = {}, self._own_state() or {}
-        for index, (p, group) in enumerate(self._parameters()):
-            if p in own:
-                state[index] = copy.deepcopy(own[p])
-            elif p in self._histories and self._histories[p]["step"]:
-                history = self._history(p, self._state_names(group))
-                state[index] = {name: np.array(value) for name, value in history.items()}
-        numbers = count()
+        """Return a copy, as PyTorch's: {"state": {index: {...}}, "param_groups": [...]}."""
+        params = [p for p, _ in self._parameters()]
+        numbers = {id(p): i for i, p in enumerate(params)}
+        kept = {i: self.state[p] for i, p in enumerate(params) if p in self.state}
         groups = [
-            {**group, "params": [next(numbers) for _ in group["params"]]}
+            {**group, "params": [numbers[id(p)] for p in group["params"]]}
             for group in self.param_groups
         ]
-        return {"state": state, "param_groups": groups}
+        return {
+            "state": {i: copy.deepcopy(history) for i, history in kept.items() if len(history)},
+            "param_groups": groups,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
+        """Go on from a saved state, of this package or of PyTorch.
 
-        Raises ValueError if groups, indices, names, shapes or the kind differ.
+        Raises ValueError if the kind, groups, names or shapes differ; then nothing has changed.
         """
-        arguments.check_state(state_dict)
-        arguments.check_sizes(state_dict, self.param_groups)
-        saved_groups = state_dict["param_groups"]
-        arguments.check_kind(saved_groups, self.defaults, type(self).__name__)
-        renewed = [
-            self._renewed(*groups) for groups in zip(self.param_groups, saved_groups, strict=True)
-        ]
-        state = {int(index): entry for index, entry in state_dict["state"].items()}
-        loaded = self._loaded(state, renewed)
-        # Ctrl-C comes before or after a call, not in it: so all is as it was, or all is loaded.
-        any(map(dict.update, [*self.param_groups, vars(self)], [*renewed, loaded]))
-
-    def _renewed(self, group: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-        """The group with the saved settings, as far as this kind of optimiser has them."""
-        arguments.check_decay(saved, getattr(self, "decoupled", True))
-        settings = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in saved.items()
-            if name in self.defaults or name == "initial_lr"
-        }
-        renewed = {**group, **settings}
-        self._check(renewed)
-        return renewed
-
-    def _loaded(
-        self, state: Mapping[int, Mapping[str, Any]], groups: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        """The attribute that keeps what was saved beside the parameters, by its name."""
-        numbered = [(p, group) for group in groups for p in group["params"]]
-        if (own := self._own_state()) is not None:
-            loaded = copy.copy(own)  # a defaultdict stays one
-            loaded.clear()
-            loaded.update(
-                {p: copy.deepcopy(state[i]) for i, (p, _) in enumerate(numbered) if i in state}
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= {*state_dict}:
+            raise ValueError(
+                "an optimiser's state has 'state' and 'param_groups', as state_dict() returns it; "
+                "a model's weights go to model.load_state_dict."
             )
-            return {"state": loaded}
-        histories = {}
-        for index, entry in state.items():
-            p, group = numbered[index]
-            histories[p] = self._loaded_history(p, group, entry, index)
-        return {"_histories": histories}
+        saved = state_dict["param_groups"]
+        ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
+        if ours != theirs:
+            raise ValueError(
+                f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; make "
+                "it from the same model."
+            )
+        settings = [self._loaded_settings(group) for group in saved]
+        groups = [{**g, **new} for g, new in zip(self.param_groups, settings)]
+        for group in groups:
+            self._check(group)
+        params = [(p, group) for group in groups for p in group["params"]]
+        state: defaultdict[Tensor, History] = defaultdict(dict)
+        for index, entry in state_dict["state"].items():
+            if int(index) >= len(params):
+                raise ValueError(
+                    f"the saved state is of parameter {index}, but there are {len(params)}."
+                )
+            p, group = params[int(index)]
+            state[p] = self._loaded_history(p, self._state_names(group), entry, index)
+        for group, new in zip(self.param_groups, settings):
+            group.update(new)
+        self.state = state
+
+    def _loaded_settings(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the saved settings that this kind of optimiser has."""
+        if not {*self.defaults} & {"betas", "momentum"} <= {*saved}:
+            raise ValueError(
+                f"this state was saved by another kind of optimiser: {type(self).__name__} has the "
+                f"settings {sorted(self.defaults)}, the state {sorted({*saved} - {'params'})}."
+            )
+        decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
+        if decoupled and not getattr(self, "decoupled", True):
+            raise ValueError(
+                "this state was saved with decoupled_weight_decay=True; load it into optim.AdamW."
+            )
+        return {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in saved.items()
+            if key in self.defaults or key == "initial_lr"
+        }
 
     def _loaded_history(
-        self, p: Tensor, group: Mapping[str, Any], entry: Mapping[str, Any], index: int
+        self, p: Tensor, names: tuple[str, ...], entry: Mapping[str, Any], index: Any
     ) -> History:
-        names = self._state_names(group)
-        needed = (*names, "step") if "exp_avg" in names else names  # PyTorch's SGD saves no step
-        if lacking := [name for name in needed if name not in entry]:
-            raise ValueError(
-                f"the saved state of parameter {index} lacks {lacking[0]!r}; it has {sorted(entry)}"
-            )
-        if entry.get("momentum_buffer") is not None:  # kept where momentum is off for now
-            names = (*dict.fromkeys((*names, "momentum_buffer")),)
-        steps = arguments.saved_steps(entry.get("step", 1), index)
-        history: History = {"step": steps if names or self._counts(group) else 0}
-        for name in names:
-            history[name] = arguments.saved_array(entry[name], name, index, p._array())
+        """Return a copy of what was saved for p, with arrays in p's dtype."""
+        if "exp_avg" in names:
+            for name in ("exp_avg", "exp_avg_sq", "step"):
+                if name not in entry:
+                    raise ValueError(f"the saved state of parameter {index} lacks {name!r}.")
+        history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
+        history["step"] = int(history.get("step", 1))  # PyTorch's SGD saves no step
+        for name in {*names, "momentum_buffer"} & {*history}:
+            history[name] = np.array(history[name], dtype=p.dtype)
+            if history[name].shape != p.shape:
+                raise ValueError(
+                    f"parameter {index}: {name} was saved as {history[name].shape}, here it is "
+                    f"{p.shape}."
+                )
         return history
 
-    def _own_state(self) -> dict[Tensor, Any] | None:
-        """self.state of an optimiser with a step() of its own, if that keeps it by parameter."""
-        own = vars(self).get("state") if type(self)._update is Optimizer._update else None
-        by_parameter = isinstance(own, dict) and all(isinstance(p, Tensor) for p in own)
-        return own if by_parameter else None
 
-    # ---- settings stand in the groups: as attributes no step would see them
+_EMPTY = (
+    "the optimiser got no parameters. A generator such as model.parameters() can be read once: "
+    "write list(model.parameters()) where it is used twice; and a module trains nn.Parameter, "
+    "not Tensor."
+)
 
-    def __getattr__(self, name: str) -> Any:
-        hint = ""
-        if name in vars(self).get("defaults", ()):
-            hint = f" Write optimizer.param_groups[0][{name!r}]."
-        if name == "state":
-            hint = (
-                " Write optimizer.state_dict()['state'] to read it; one of your own begins by "
-                "self.state = defaultdict(dict)."
-            )
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
+
+def _groups(params: Any) -> list[Mapping[str, Any]]:
+    """Return what an optimiser was given as a list of groups."""
+    if isinstance(params, (Tensor, np.ndarray, Mapping)) or not isinstance(params, Iterable):
+        raise TypeError(
+            f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
+            "SGD(model.parameters()) for a module, SGD([p]) for one tensor, "
+            "SGD([{'params': [p]}]) for a group."
         )
+    params = list(params)
+    if not params:
+        raise ValueError(_EMPTY)
+    return params if isinstance(params[0], Mapping) else [{"params": params}]
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        ours = type(self).__module__.startswith(__name__.partition(".")[0] + ".")
-        if ours and name in vars(self).get("defaults", ()):
-            raise AttributeError(
-                f"{type(self).__name__} has its {name} in its groups, and an attribute would "
-                f"change nothing. Write optimizer.param_groups[0][{name!r}] = {describe(value)}."
-            )
-        object.__setattr__(self, name, value)
+
+def _check_parameter(p: Any, i: int) -> None:
+    """Raise for what would never be trained; a Parameter may be frozen for a time."""
+    if not isinstance(p, Tensor):
+        raise TypeError(
+            f"an optimiser trains Tensors, but item {i} is of type {type(p).__module__}."
+            f"{type(p).__name__}; write model.parameters() of a module of this package."
+        )
+    if not p.is_leaf:
+        raise ValueError(
+            f"item {i}, {describe(p)}, was computed from others and never gets a .grad; train "
+            "what it was computed from."
+        )
+    if not p.requires_grad and not isinstance(p, Parameter):
+        raise ValueError(
+            f"item {i}, {describe(p)}, does not require a gradient; set p.requires_grad = True, "
+            "and take model.parameters(), not the values of a state dict."
+        )

@@ -1,12 +1,10 @@
 """Learning rates that change with the step: each group's own `lr` times a factor of the step.
 
-    schedule = optim.warmup_cosine(optimizer, warmup_steps=100, total_steps=1000)
-    for batch in batches:
-        ...
-        optimizer.step()
-        schedule.step()
-
-Any optimiser will do that has `param_groups`, a subclass of your own too.
+schedule = optim.warmup_cosine(optimizer, warmup_steps=100, total_steps=1000)
+for batch in batches:
+    ...
+    optimizer.step()
+    schedule.step()
 """
 
 from __future__ import annotations
@@ -15,147 +13,90 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..errors import MissingName, describe
+from ..errors import MissingName, describe, is_number
 
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    if not hasattr(optimizer, "param_groups"):
-        raise TypeError(
-            f"a schedule steers an optimiser, got {type(optimizer).__name__}; the optimiser comes "
-            "first, as in Schedule(optimizer, factor)"
-        )
-    return optimizer.param_groups
-
-
-def _number(value: Any, name: str) -> Any:
-    """The value, or TypeError unless it is one number.
-
-    A function without a return gives None, and a command line gives texts.
-    """
-    if (
-        isinstance(value, (str, bool))
-        or not hasattr(value, "__float__")
-        or getattr(value, "shape", ()) != ()
-    ):
-        raise TypeError(f"{name} is a number, got {describe(value)}")
-    return value
-
-
 def _initial(group: dict[str, Any]) -> float:
-    """The rate that the factor multiplies; a group may be added while a schedule is under way."""
+    """Return the rate that the factor multiplies."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
 
 class Schedule:
-    """lr = initial_lr * factor(t), with t = 0 from the start and one more at each `step()`.
+    """lr = initial_lr * factor(t), with t = 0 at the start and one more at each `step()`.
 
-    As `torch.optim.lr_scheduler.LambdaLR`. `factor` is any function of the step. The initial rates
-    are the groups' `lr` when the schedule first sees them, or their `initial_lr` where an earlier
-    schedule or a checkpoint left one. Raises TypeError unless it is given an optimiser and a
-    function, and where the function returns no number; then the step and the rates stay as they
-    were.
+    As `torch.optim.lr_scheduler.LambdaLR`, for any object with `param_groups`. Raises TypeError if
+    `factor`, a function of the step, is no function or returns no number.
     """
 
-    get_last_lr = MissingName(
-        "get_last_lr", "schedule.lr, or [group['lr'] for group in optimizer.param_groups]"
-    )
+    get_last_lr = MissingName("get_last_lr", "schedule.lr")
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
-        _groups(optimizer)
-        if not callable(factor):
+        if not hasattr(optimizer, "param_groups") or not callable(factor):
             raise TypeError(
-                "a schedule takes one function of the step, which all groups follow, each from its "
-                f"own rate; got {describe(factor)}"
+                "a schedule takes an optimiser and a function of the step; "
+                f"got {describe(optimizer)} and {describe(factor)}."
             )
         self.optimizer, self.factor, self.step_number = optimizer, factor, 0
         self._go_to(0)
 
+    def __repr__(self) -> str:
+        return f"Schedule(step_number={self.step_number}, lr={self.lr!r})"
+
     def step(self) -> None:
-        """Go on to the next step's rate; call it after `optimizer.step()`."""
+        """Set the next step's rate; call it after `optimizer.step()`."""
         self._go_to(self.step_number + 1)
 
     @property
     def lr(self) -> float:
-        """The rate of the first group now."""
+        """The present rate of the first group."""
         return self.optimizer.param_groups[0]["lr"]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on: the number of the step and the initial rates."""
-        return {
-            "step_number": self.step_number,
-            "initial_lr": [_initial(g) for g in self.optimizer.param_groups],
-        }
+        """Return the number of the step and the initial rates."""
+        rates = [_initial(group) for group in self.optimizer.param_groups]
+        return {"step_number": self.step_number, "initial_lr": rates}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
-
-        Raises ValueError if it is no schedule's or the number of groups differs.
-        """
-        if not isinstance(state_dict, Mapping) or not {"step_number", "initial_lr"} <= {
-            *state_dict
-        }:
-            found = sorted(state_dict) if isinstance(state_dict, Mapping) else describe(state_dict)
-            raise ValueError(
-                f"this is no schedule's state: it has {found} where 'initial_lr' and 'step_number' "
-                "belong. Give it what schedule.state_dict() returned"
-            )
+        """Go on from a saved state; raises ValueError if the number of groups differs."""
+        if not isinstance(state_dict, Mapping) or "initial_lr" not in state_dict:
+            raise ValueError("a schedule's state has 'step_number' and 'initial_lr'.")
         rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
         if len(rates) != len(groups):
             raise ValueError(
-                f"the schedule was saved for {len(rates)} groups, the optimiser has {len(groups)}"
+                f"the schedule was saved for {len(rates)} groups, the optimiser has {len(groups)}."
             )
-        self._go_to(
-            int(_number(state_dict["step_number"], "step_number")),
-            [_number(rate, "initial_lr") for rate in rates],
-        )
+        self._go_to(int(state_dict["step_number"]), [float(rate) for rate in rates])
 
     def _go_to(self, step_number: int, rates: Iterable[float] | None = None) -> None:
-        """Set the rates of this step, from these initial ones if given.
-
-        If the factor is refused, everything stays as it was.
-        """
-        before, self.step_number = self.step_number, step_number  # the factor may look at it
-        try:
-            factor = float(_number(self.factor(step_number), f"factor({step_number})"))
-        except BaseException:
-            self.step_number = before
-            raise
-        groups = self.optimizer.param_groups
-        for group, rate in zip(groups, map(_initial, groups) if rates is None else rates):
-            group["initial_lr"], group["lr"] = rate, rate * factor
+        """Set the rates of this step; a factor that is refused changes nothing."""
+        factor = self.factor(step_number)
+        if isinstance(factor, (str, bool)) or not hasattr(factor, "__float__"):
+            raise TypeError(f"factor({step_number}) must be a number, got {describe(factor)}.")
+        groups, self.step_number = self.optimizer.param_groups, step_number
+        for group, rate in zip(groups, rates or [_initial(group) for group in groups]):
+            group["initial_lr"], group["lr"] = rate, rate * float(factor)
 
 
 def warmup_cosine(
     optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> Schedule:
-    """A straight line up to lr in `warmup_steps` updates, then half a cosine down to `min_lr`.
+    """Rise in a straight line to lr in `warmup_steps` updates, then fall by half a cosine.
 
     lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
     min_lr + (lr - min_lr) (1 + cos(pi (t - warmup_steps) / (total_steps - warmup_steps))) / 2.
-    With several groups `min_lr` is that of the first, the others' in proportion. Raises ValueError,
-    and TypeError for what is no optimiser or no number.
+    With several groups `min_lr` is that of the first, and the others' are in proportion.
+    Raises ValueError unless 0 <= warmup_steps < total_steps and 0 <= min_lr <= lr.
     """
-    for value, name in (
-        (warmup_steps, "warmup_steps"),
-        (total_steps, "total_steps"),
-        (min_lr, "min_lr"),
-    ):
-        _number(value, name)
-    if 0 < warmup_steps < 1:
+    if 0 < warmup_steps < 1 or not 0 <= warmup_steps < total_steps:
         raise ValueError(
-            f"warmup_steps counts updates, got {warmup_steps}; a share of them is "
-            f"int({warmup_steps} * total_steps)"
+            "warmup_steps and total_steps count updates, 0 <= warmup_steps < total_steps; "
+            f"got {warmup_steps} and {total_steps}."
         )
-    if not 0 <= warmup_steps < total_steps:
-        raise ValueError(
-            f"need 0 <= warmup_steps < total_steps, got {warmup_steps} and {total_steps}"
-        )
-    first = _groups(optimizer)[0]
-    peak = first.get("initial_lr", first["lr"])
-    if not 0 <= min_lr <= peak:
-        raise ValueError(f"min_lr must lie between 0 and the optimiser's lr {peak}, got {min_lr}")
+    peak = _initial({**optimizer.param_groups[0]})
+    if not is_number(min_lr) or not 0 <= min_lr <= peak:
+        raise ValueError(f"min_lr must be between 0 and the optimiser's lr {peak}, got {min_lr}.")
     floor = min_lr / peak if peak else 0.0
 
     def factor(t: int) -> float:
@@ -170,13 +111,12 @@ def warmup_cosine(
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 
-    A straight line up, then falling with the root of the step; make the optimiser with lr=1.
-    "Attention Is All You Need", section 5.3. Raises ValueError, and TypeError for what is no
-    optimiser or no number.
+    A straight line up, then down with the root of the step; make the optimiser with lr=1.
+    "Attention Is All You Need", section 5.3. Raises ValueError unless both numbers are at least 1.
     """
-    if not _number(d_model, "d_model") >= 1 or not _number(warmup_steps, "warmup_steps") >= 1:
+    if not (d_model >= 1 and warmup_steps >= 1):
         raise ValueError(
-            f"need d_model >= 1 and warmup_steps >= 1, got {d_model} and {warmup_steps}"
+            f"need d_model >= 1 and warmup_steps >= 1, got {d_model} and {warmup_steps}."
         )
     return Schedule(
         optimizer, lambda t: d_model**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup_steps**-1.5)
