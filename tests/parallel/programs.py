@@ -89,7 +89,7 @@ def train(model, optimizer, clip, sampler, dtype, accumulate=1, steps=range(STEP
 
 
 def on_ranks(kind, dtype, accumulate, steps=range(STEPS), seed=RANK):
-    model = parallel.DataParallel(make(seed, dtype), bucket_cap_mb=0.001)
+    model = parallel.DataParallel(make(seed, dtype))
     sampler = parallel.DistributedSampler(SAMPLES, seed=1)
     optimizer = optimizer_for(kind, model)
     return train(
@@ -177,7 +177,6 @@ def graphs():
             if p.grad is not None:
                 error = np.abs(p.grad.numpy() - q.grad.numpy()).max()
                 assert error < 1e-14, (name, error)
-                assert q.grad.numpy().base is None
         return model
 
     cross = lambda m, rows: F.cross_entropy(m(x[rows]), y[rows])  # noqa: E731
@@ -212,37 +211,6 @@ def graphs():
         assert not model(x)["one"].requires_grad
     some_ranks_only(x)
     refusals(x, y)
-    leaves_early()
-
-
-def leaves_early():
-    """A layer's gradient is in its bucket, and the bucket sent, before older layers are undone."""
-    if SIZE == 1:
-        return
-    log = []
-
-    @ta.op
-    def mark(x):
-        return x.copy()
-
-    def marked(g, y, x):
-        log.append(f"{len(model._exchange.buckets.requests)} buckets sent")
-        return g
-
-    mark.vjp(marked)
-
-    class Deep(nn.Module):
-        def __init__(self):
-            self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(mark(x))
-            return x
-
-    model = parallel.DataParallel(make(0, net=Deep), bucket_cap_mb=1e-6)  # a bucket a parameter
-    model(Tensor(np.ones((2, 4)), requires_grad=True)).sum().backward()
-    assert log == ["2 buckets sent", "4 buckets sent", "6 buckets sent"], log
 
 
 class Choice(nn.Module):

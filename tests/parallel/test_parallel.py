@@ -139,15 +139,14 @@ def test_ctrl_c_on_one_rank_ends_all():
     assert code == 130 and lines == ["rank 1 of 2 was interrupted. All ranks are stopped."]
 
 
-def test_a_call_of_some_ranks_only_is_told():
-    text = fails(3, "alone_in_a_call")[1][-1]
-    assert "rank 0 waits in mean of loss" in text and "rank 1 does not wait" in text
-    assert "rank 2 waits in the comparison of the models" in text
+def test_a_call_of_some_ranks_only_ends():
+    lines = fails(3, "alone_in_a_call")[1]
+    assert "has waited" in lines[-1] and "TimeoutError" in lines[-1]
 
 
 def test_different_calls_are_told():
     _, lines = fails(2, "other_call")
-    assert "rank 0: mean of loss with 16 bytes; rank 1: barrier() with 8 bytes" in lines[-1]
+    assert "rank 0: mean of loss; rank 1: barrier()" in lines[-1]
 
 
 @pytest.mark.slow
@@ -212,15 +211,13 @@ def test_arguments_are_checked():
         parallel.DataParallel(nn.Linear)
     with pytest.raises(TypeError, match="communicator of mpi4py"):
         parallel.DataParallel(nn.Linear(1, 1), comm=3)
-    with pytest.raises(ValueError, match="above 0"):
-        parallel.DataParallel(nn.Linear(1, 1), bucket_cap_mb=0)
     with pytest.raises(ValueError, match="both, or neither"):
         parallel.DistributedSampler(3, rank=0)
     with pytest.raises(ValueError, match="rank below num_replicas"):
         parallel.DistributedSampler(3, 2, 2)
     with pytest.raises(ValueError, match="batch_size"):
         next(parallel.DistributedSampler(3, 1, 0).batches(0))
-    with pytest.raises(TypeError, match="number of samples"):
+    with pytest.raises(TypeError):
         parallel.DistributedSampler(2.5)
     with pytest.raises(ValueError, match="above 0"):
         parallel.set_time_limit(0)
@@ -331,32 +328,6 @@ def test_one_process_clips_as_without_ranks(size, norm_type):
             np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-14)
 
 
-@pytest.mark.parametrize("number", [1, 2, 7])
-def test_a_stand_in_gets_a_time_of_its_own_just_before_its_first_use(number):
-    from tinygrad_attn import Tensor
-    from tinygrad_attn.parallel.data_parallel import place_before_first_use
-
-    stand_ins = [Tensor(1.0, requires_grad=True) * 1.0 for _ in range(number)]
-    between = Tensor(2.0, requires_grad=True) * 3.0
-    first = sum(stand_ins[1:], stand_ins[0] * between)
-    second = sum(stand_ins) * first
-    uses = {id(x): [] for x in stand_ins}
-    found, seen = [second], set()
-    while found:
-        y = found.pop()
-        if y._node is None or id(y) in seen:
-            continue
-        seen.add(id(y))
-        for x in y._node.inputs:
-            uses.get(id(x), []).append(y._node.number)
-            found.append(x) if isinstance(x, Tensor) else None
-    place_before_first_use(stand_ins, [second])
-    times = [x._node.number for x in stand_ins]
-    for x, t in zip(stand_ins, times):
-        assert min(uses[id(x)]) - 1 < t < min(uses[id(x)])
-    assert len({*times}) == number
-
-
 def test_in_one_process_a_mean_and_a_total_are_the_values_themselves():
     from tinygrad_attn import parallel
 
@@ -369,48 +340,3 @@ def test_in_one_process_a_mean_and_a_total_are_the_values_themselves():
                 assert np.shape(found) == np.shape(values)
                 np.testing.assert_array_equal(found, values)
     assert parallel.mean(2.5, weight=7) == 2.5
-
-
-class AlikeRanks:
-    """Stands for a group of ranks that have the same gradients; the last of them uses only some parameters."""
-
-    def __init__(self, size):
-        self.size, self.finished = size, 0
-
-    def begin_sum(self, array):
-        array *= self.size
-        return array
-
-    def finish(self, call, requests):
-        self.finished = len(requests)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize(
-    "size, members", [(8, [[5], [4], [3, 2], [1], [0]]), (9, [[5], [4, 3, 2], [1, 0]])]
-)
-def test_a_bucket_gives_the_mean_also_of_what_no_sync_has_left(size, members, ranks, monkeypatch):
-    from tinygrad_attn import Tensor
-    from tinygrad_attn.parallel.buckets import Buckets
-
-    monkeypatch.setattr(Buckets, "_progress", lambda self: None)  # which asks MPI to go on
-    rng, kinds = np.random.default_rng(0), [*"ddfffd"]
-    shapes = [(2, 3), (), (4,), (0,), (2,), (3, 1)]
-    parameters = [Tensor(np.zeros(s, k)) for s, k in zip(shapes, kinds)]
-    buckets = Buckets(parameters, AlikeRanks(ranks), size)
-    gradients, before = (
-        [rng.standard_normal(s).astype(k) for s, k in zip(shapes, kinds)] for _ in range(2)
-    )
-    for unused in (None, 2, None):
-        buckets.begin()
-        for i in (5, 3, 4, 2, 1, 0):  # not quite the last first
-            if i != unused:
-                buckets.put(i, gradients[i], before[i] if i % 2 else None)
-            assert buckets.has(i) == (i != unused)
-        buckets.finish()
-        assert buckets.group.finished == len(buckets.all)
-        for i, g in enumerate(gradients):
-            expected = 0 * g if i == unused else g + before[i] if i % 2 else g
-            np.testing.assert_allclose(buckets.get(i), expected, rtol=1e-6)
-            assert buckets.get(i).shape == g.shape
-    assert [bucket.members for bucket in buckets.all] == members

@@ -9,21 +9,17 @@
         (weight * loss_of(model, x[indices], y[indices])).backward()
 
 Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. As one process it works
-without them. In reading order: group.py (who talks to whom), buckets.py, data_parallel.py,
-sampler.py, clipping.py, sharded.py, checkpoints.py, tensor_parallel.py.
+without them. In reading order: group.py, data_parallel.py, sampler.py, sharded.py,
+tensor_parallel.py, training.py (seeds, means, clipping, checkpoints).
 """
 
 from typing import TYPE_CHECKING, Any
 
 from ..errors import missing_names
-from .checkpoints import load_checkpoint, save_checkpoint
-from .clipping import clip_grad_norm_
 from .data_parallel import DataParallel
-from .group import barrier, rank, world_size
-from .metrics import mean, total
+from .group import barrier, get_time_limit, rank, set_time_limit, world_size
 from .sampler import Batch, DistributedSampler
 from .sharded import ShardedAdamW
-from .streams import manual_seed
 from .tensor_parallel import (
     ColumnParallelLinear,
     ParallelAttention,
@@ -32,7 +28,7 @@ from .tensor_parallel import (
     ShardedParameter,
     grid,
 )
-from .time_limit import get_time_limit, set_time_limit
+from .training import clip_grad_norm_, load_checkpoint, manual_seed, mean, save_checkpoint, total
 
 __all__ = [
     "Batch",

@@ -1,4 +1,4 @@
-"""Which samples are whose: every rank takes its share of each batch, and no sample comes twice."""
+"""Which samples belong to which rank: no sample comes twice."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from .group import group
 class Batch(NamedTuple):
     """This rank's part of one batch of all ranks.
 
-    `indices` says which samples, never none. `weight` is what the mean of their losses is to be
-    multiplied by, so that the mean over the ranks is the mean over the whole batch: 1 where all
-    ranks have as many samples. A rank for which none is left gets a sample of another rank's and
-    weight 0. `samples` counts those that are its own.
+    `indices` are its samples, at least one. The mean of their losses times `weight`, averaged over
+    the ranks, is the mean over the whole batch: 1 where all ranks have as many samples. A rank for
+    which none is left gets a sample of another rank's and weight 0. `samples` counts its own.
     """
 
     indices: NDArray[np.int64]
@@ -44,7 +43,7 @@ class DistributedSampler:
 
     def __init__(
         self,
-        size: int,
+        size: Any,
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = True,
@@ -53,32 +52,27 @@ class DistributedSampler:
         *,
         comm: Any = None,
     ) -> None:
-        if getattr(size, "ndim", 0) or not hasattr(size, "__index__"):
-            if not hasattr(size, "__len__"):
-                raise TypeError(f"size is the number of samples, got {size!r}; write len(data).")
-            size = len(size)
-        self.size = operator.index(size)
-        if (num_replicas is None) != (rank is None):
-            raise ValueError("give num_replicas and rank both, or neither.")
-        ranks = group(comm) if num_replicas is None else None
-        self.num_replicas = ranks.size if ranks else operator.index(num_replicas)  # type: ignore
-        self.rank = ranks.rank if ranks else operator.index(rank)  # type: ignore
-        if self.size < 0 or not 0 <= self.rank < self.num_replicas:
+        self.size = operator.index(len(size) if hasattr(size, "__len__") else size)
+        if num_replicas is None or rank is None:
+            if num_replicas is not rank:
+                raise ValueError("give num_replicas and rank both, or neither.")
+            num_replicas, rank = group(comm).size, group(comm).rank
+        if self.size < 0 or not 0 <= rank < num_replicas:
             raise ValueError(
                 f"size is 0 or more and rank below num_replicas; got size {self.size}, rank "
-                f"{self.rank} of {self.num_replicas}."
+                f"{rank} of {num_replicas}."
             )
+        self.num_replicas, self.rank = num_replicas, rank
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The order of this epoch from now on; call it on every rank before each."""
+        """Take the order of this epoch from now on; call it on every rank before each."""
         self.epoch = operator.index(epoch)
 
     def order(self) -> NDArray[np.int64]:
-        """The samples of all ranks in this epoch's order, the same on every rank."""
-        if not self.shuffle:
-            every = np.arange(self.size)
-        else:
+        """Return the samples of all ranks in this epoch's order, the same on every rank."""
+        every = np.arange(self.size)
+        if self.shuffle:
             every = np.asarray(Generator(self.seed + self.epoch).permutation(self.size))
         rest = self.size % self.num_replicas if self.drop_last else 0
         return every[: self.size - rest]
@@ -87,16 +81,16 @@ class DistributedSampler:
         return iter(self.order()[self.rank :: self.num_replicas].tolist())
 
     def __len__(self) -> int:
-        kept = self.size - (self.size % self.num_replicas if self.drop_last else 0)
-        return len(range(self.rank, kept, self.num_replicas))
+        rest = self.size % self.num_replicas if self.drop_last else 0
+        return len(range(self.rank, self.size - rest, self.num_replicas))
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """`batch_size` samples over all ranks, this rank's part of them; as many on every rank.
+        """Yield this rank's parts of batches of `batch_size` over all ranks, as many on each rank.
 
-        The last batch may be smaller, unless `drop_last`. Raises ValueError unless batch_size is a
-        whole number above 0.
+        The last batch may be smaller; with `drop_last` it is left out. Raises ValueError unless
+        batch_size is above 0.
         """
-        if not hasattr(batch_size, "__index__") or batch_size < 1:
+        if batch_size < 1:
             raise ValueError(f"batch_size is a whole number above 0, got {batch_size!r}.")
         every = self.order()
         for start in range(0, len(every), batch_size):

@@ -1,9 +1,9 @@
 """`ShardedAdamW`: each rank keeps a part of AdamW's state (ZeRO, stage 1).
 
-AdamW keeps two numbers for each parameter's number. With N ranks that do the same step from the
-same gradients, N - 1 of the N copies are of no use. So each parameter is cut into N equal parts,
-rank r updates the r-th with the state of that part alone, and the parts are joined on all ranks.
-Rajbhandari et al., 2020. AdamW treats each number by itself, so cutting changes no bit of them.
+AdamW keeps two numbers for each number of a parameter. With N ranks that make the same step from
+the same gradients, N - 1 of the N copies are of no use. So each parameter is cut into N equal
+parts. Rank r updates the r-th with the state of that part alone, and the parts are joined on all
+ranks. AdamW treats each number by itself, so cutting changes no bit. Rajbhandari et al., 2020.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STATE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 class ShardedAdamW(AdamW):
     """AdamW whose state is divided among the ranks; arguments and numbers as `optim.AdamW`.
 
-    The gradients must be the same on all ranks, as DataParallel makes them, and `step()` is a
-    collective. `state_dict()` is one, too: it joins the whole state, on every rank, in AdamW's own
-    form, so that AdamW can load it, or a ShardedAdamW on another number of ranks. As
+    The gradients must be the same on all ranks, as DataParallel makes them. `step()` is a
+    collective. So is `state_dict()`: it joins the whole state, on every rank, in AdamW's own form.
+    AdamW can load it, and so can a ShardedAdamW on another number of ranks. As
     torch.distributed.optim.ZeroRedundancyOptimizer.
     """
 
@@ -46,65 +46,72 @@ class ShardedAdamW(AdamW):
         comm: Any = None,
     ) -> None:
         self._group = group(comm)
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._parts: list[tuple[Tensor, Tensor]] = []  # parameters, and this rank's part of each
         self._own: AdamW | None = None
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Train more parameters, with settings of their own. Raises as the constructor does."""
         super().add_param_group(group)
-        if self._own is not None:
-            self._own.add_param_group(self._group_of_parts(self.param_groups[-1]))
+        if self._group.size == 1:
+            return
+        full = self.param_groups[-1]
+        parts = []
+        for p in full["params"]:
+            p._data = np.ascontiguousarray(p._array()).reshape(p.shape)  # so that parts are views
+            parts.append(Tensor(self._mine(p, p._data), requires_grad=True))
+            self._parts.append((p, parts[-1]))
+        if self._own is None:
+            self._own = AdamW([{**full, "params": parts}])
+        else:
+            self._own.add_param_group({**full, "params": parts})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient, each rank its part. A collective."""
+        """Update every parameter that has a gradient, each rank its part. A collective."""
         if self._group.size == 1:
             return super().step(closure)
         loss = None if closure is None else closure()
-        own = self._for_parts()
         joined = []
         for p, part in self._parts:
-            part._data = self._mine(p, _contiguous(p))
-            part.grad = None
+            p._data = np.ascontiguousarray(p._array()).reshape(p.shape)
+            part._data, part.grad = self._mine(p, p._data), None
             if p.grad is not None:
                 part.grad = Tensor(self._mine(p, p.grad._array()))
                 joined.append(p)
         if joined:
-            own.step()
+            self._with_settings().step()
         requests = [self._group.begin_join(p._data, self._bounds(p)) for p in joined]
-        self._group.finish("ShardedAdamW.step()", requests)
+        self._group.wait("ShardedAdamW.step()", requests)
         inplace.changed(*(p._data for p in joined))
         for _, part in self._parts:
             part.grad = None
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's, with the whole state. A collective."""
+        """Return AdamW's state dict, with the whole state. A collective."""
         if self._group.size == 1:
             return super().state_dict()
-        found = self._for_parts().state_dict()
-        for i, (p, _) in enumerate(self._parts):
-            if i in found["state"]:
-                entry = found["state"][i]
-                for name in filter(entry.__contains__, STATE):
-                    entry[name] = self._joined(p, entry[name])
+        found = self._with_settings().state_dict()
+        for i, entry in found["state"].items():
+            p = self._parts[i][0]
+            for name in filter(entry.__contains__, STATE):
+                whole = np.empty(p.shape, entry[name].dtype)
+                self._mine(p, whole)[...] = entry[name]
+                request = self._group.begin_join(whole, self._bounds(p))
+                self._group.wait("ShardedAdamW.state_dict()", [request])
+                entry[name] = whole
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken, by AdamW or on any number of ranks; keep a part."""
+        """Load what `state_dict` returned, by AdamW or on any number of ranks; keep a part."""
         if self._group.size == 1:
             super().load_state_dict(state_dict)
             return
-        own = self._for_parts()
-        parts = {i: self._part_of(i, entry) for i, entry in state_dict["state"].items()}
-        own.load_state_dict({**state_dict, "state": parts})
-        for full, some in zip(self.param_groups, own.param_groups, strict=True):
-            full.update({key: value for key, value in some.items() if key != "params"})
-
-    def _part_of(self, i: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """This rank's part of the state of parameter i."""
-        found = dict(entry)
-        if str(i).isdecimal() and int(i) < len(self._parts):  # if not, AdamW says so
+        parts = {}
+        for i, entry in state_dict["state"].items():
+            parts[i] = dict(entry)
+            if not 0 <= int(i) < len(self._parts):
+                continue  # AdamW refuses it below
             p = self._parts[int(i)][0]
             for name in filter(entry.__contains__, STATE):
                 value = np.asarray(entry[name])
@@ -112,44 +119,25 @@ class ShardedAdamW(AdamW):
                     raise ValueError(
                         f"parameter {i}: {name} was saved as {value.shape}, here it is {p.shape}"
                     )
-                found[name] = self._mine(p, value)
-        return found
+                parts[i][name] = self._mine(p, value)
+        own = self._with_settings()
+        own.load_state_dict({**state_dict, "state": parts})
+        for full, some in zip(self.param_groups, own.param_groups, strict=True):
+            full.update({key: value for key, value in some.items() if key != "params"})
 
     def _mine(self, p: Tensor, array: Array) -> Array:
-        """This rank's part of an array of p's shape, flat; a view where the array is contiguous."""
+        """Return this rank's part of an array of p's shape, flat; a view if it is contiguous."""
         start, end = self._bounds(p)[self._group.rank :][:2]
         return array.reshape(-1)[start:end]
 
     def _bounds(self, p: Tensor) -> list[int]:
-        """Where the parts of a parameter begin and end, for all ranks."""
+        """Return where the parts of a parameter begin and end, for all ranks."""
         size = self._group.size
         return [r * p.size // size for r in range(size + 1)]
 
-    def _joined(self, p: Tensor, part: Array) -> Array:
-        bounds, whole = self._bounds(p), np.empty(p.shape, part.dtype)
-        self._mine(p, whole)[...] = part
-        self._group.finish("ShardedAdamW.state_dict()", [self._group.begin_join(whole, bounds)])
-        return whole
-
-    def _for_parts(self) -> AdamW:
-        """The optimiser of this rank's parts, with the settings that the groups have now."""
-        if self._own is None:
-            groups = [self._group_of_parts(full) for full in self.param_groups]
-            self._own = AdamW(groups)
+    def _with_settings(self) -> AdamW:
+        """Return the optimiser of this rank's parts, with the groups' present settings."""
+        assert self._own is not None
         for full, some in zip(self.param_groups, self._own.param_groups, strict=True):
             some.update({key: value for key, value in full.items() if key != "params"})
         return self._own
-
-    def _group_of_parts(self, full: Mapping[str, Any]) -> dict[str, Any]:
-        parts = []
-        for p in full["params"]:
-            parts.append(Tensor(self._mine(p, _contiguous(p)), requires_grad=True))
-            self._parts.append((p, parts[-1]))
-        return {**full, "params": parts}
-
-
-def _contiguous(p: Tensor) -> Array:
-    """The parameter's values, moved if need be, so that a part of them is a view."""
-    if not p._array().flags.c_contiguous:
-        p._data = np.ascontiguousarray(p._data)
-    return p._data

@@ -6,19 +6,19 @@ alone, and the sum over the ranks is y. In attention the parts are heads. Shoeyb
 
     x -> to_all_ranks -> A_r -> f -> B_r -> sum_of_ranks -> + bias -> y
 
-Two ops say what happens in between, and each is the other's derivative: what every rank uses gets
-a gradient from every rank, and what is a sum hands its gradient to every rank.
+Each of the two ops is the derivative of the other: what every rank uses gets a gradient from every
+rank, and what is a sum passes its gradient to every rank.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
 from ..engine import Variable, op
-from ..errors import describe
 from ..nn import Linear, Module, MultiheadAttention, Parameter
 from ..tensor import Tensor
 from .group import Group, group
@@ -55,18 +55,8 @@ class ShardedParameter(Parameter):
         return new
 
 
-def _made(layer: Any, kind: type, user: Any) -> Any:
-    """The layer whose parts are shared out, or TypeError."""
-    if not isinstance(layer, kind):
-        raise TypeError(
-            f"{type(user).__name__} takes an nn.{kind.__name__} that is made, and divides it; got "
-            f"{describe(layer)}."
-        )
-    return layer
-
-
-def _share(size: int, ranks: Group, what: str) -> slice:
-    """Which of `size` things are this rank's."""
+def _part(size: int, ranks: Group, what: str) -> slice:
+    """Return which of `size` things are this rank's."""
     if size % ranks.size:
         raise ValueError(f"{size} {what} do not divide into equal parts for {ranks.size} ranks.")
     each = size // ranks.size
@@ -80,13 +70,12 @@ class ColumnParallelLinear(Module):
     """
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
-        _made(linear, Linear, self)
-        self._ranks = group(comm)
-        mine = _share(linear.out_features, self._ranks, "outputs")
-        self.weight = ShardedParameter(linear.weight.numpy()[mine], self._ranks)
+        ranks = self._ranks = group(comm)
+        mine = _part(linear.weight.shape[0], ranks, "outputs")
+        self.weight = ShardedParameter(linear.weight.numpy()[mine], ranks)
         self.bias: Any = None
         if linear.bias is not None:
-            self.bias = ShardedParameter(linear.bias.numpy()[mine], self._ranks)
+            self.bias = ShardedParameter(linear.bias.numpy()[mine], ranks)
 
     def forward(self, input: Any) -> Tensor:
         """(..., in) -> (..., out / N)"""
@@ -100,10 +89,9 @@ class RowParallelLinear(Module):
     """
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
-        _made(linear, Linear, self)
-        self._ranks = group(comm)
-        mine = _share(linear.in_features, self._ranks, "inputs")
-        self.weight = ShardedParameter(linear.weight.numpy()[:, mine], self._ranks)
+        ranks = self._ranks = group(comm)
+        mine = _part(linear.weight.shape[1], ranks, "inputs")
+        self.weight = ShardedParameter(linear.weight.numpy()[:, mine], ranks)
         self.bias: Any = None if linear.bias is None else Parameter(linear.bias.numpy())
 
     def forward(self, input: Any) -> Tensor:
@@ -115,8 +103,8 @@ class RowParallelLinear(Module):
 class ParallelFeedForward(Module):
     """y = activation(x W_1^T + b_1) W_2^T + b_2, the hidden units divided among the ranks.
 
-    Made from two Linear layers that are the same on every rank. Dropout between them would need a
-    stream of its own on each rank and is left out.
+    Made from two Linear layers that are the same on every rank. Without dropout, which would need a
+    stream of its own on each rank.
     """
 
     def __init__(self, linear1: Linear, linear2: Linear, activation: Any, comm: Any = None) -> None:
@@ -138,19 +126,16 @@ class ParallelAttention(Module):
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
-        _made(attention, MultiheadAttention, self)
         ranks = group(comm)
         if attention.dropout or attention.bias_k is not None or attention.add_zero_attn:
             raise ValueError(
                 "ParallelAttention takes attention without dropout, add_bias_kv and add_zero_attn."
             )
-        _share(attention.num_heads, ranks, "heads")
+        _part(attention.num_heads, ranks, "heads")
         self.heads: int = attention.num_heads // ranks.size
         self.batch_first: bool = attention.batch_first
-        query, key, value = _projections(attention)
-        self.query: ColumnParallelLinear = ColumnParallelLinear(query, comm)
-        self.key: ColumnParallelLinear = ColumnParallelLinear(key, comm)
-        self.value: ColumnParallelLinear = ColumnParallelLinear(value, comm)
+        layers = [ColumnParallelLinear(layer, comm) for layer in _projections(attention)]
+        self.query, self.key, self.value = layers
         self.out_proj: RowParallelLinear = RowParallelLinear(attention.out_proj, comm)
 
     def forward(
@@ -177,46 +162,43 @@ class ParallelAttention(Module):
 
 
 def _allowed(attn_mask: Any, key_padding_mask: Any) -> Any:
-    """Masks of `nn`, True = blocked or added to the scores, as F takes them, True = allowed."""
-    if key_padding_mask is None:
-        if attn_mask is None or isinstance(attn_mask, Variable):
-            return attn_mask
-        mask = np.asarray(attn_mask)
-        return ~mask if mask.dtype == bool else mask
-    blocked = np.asarray(key_padding_mask)[:, None, None, :]  # (B, 1, 1, S)
-    if blocked.dtype != bool:
-        raise ValueError("ParallelAttention takes a boolean key_padding_mask, True = blocked.")
+    """Turn masks of `nn`, True = blocked or added to scores, into one of F's, True = allowed."""
+    if isinstance(attn_mask, Variable) and key_padding_mask is None:
+        return attn_mask
+    blocked: Any = np.False_
+    if key_padding_mask is not None:
+        blocked = np.asarray(key_padding_mask)[:, None, None, :]  # (B, 1, 1, S)
+        if blocked.dtype != bool:
+            raise ValueError("ParallelAttention takes a boolean key_padding_mask, True = blocked.")
     if attn_mask is None:
-        return ~blocked
+        return None if key_padding_mask is None else ~blocked
     mask = np.asarray(attn_mask)
     return ~(mask | blocked) if mask.dtype == bool else np.where(blocked, -np.inf, mask)
 
 
-def _projections(attention: MultiheadAttention) -> list[Linear]:
-    """Query, key and value of an attention as three Linear layers."""
+def _projections(attention: MultiheadAttention) -> list[Any]:
+    """Return query's, key's and value's weight and bias, each as the layer it would be."""
+    values = attention.out_proj.weight.shape[1]  # the rows of value's projection
+
+    def split(packed: Any) -> list[Any]:
+        width = (len(packed) - values) // 2
+        return [packed[:width], packed[width : 2 * width], packed[2 * width :]]
+
     if attention.in_proj_weight is not None:
-        weights = np.split(attention.in_proj_weight.numpy(), np.cumsum(attention._widths)[:2])
+        weights = split(attention.in_proj_weight.detach())
     else:
-        names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-        weights = [getattr(attention, name).numpy() for name in names]
+        weights = [getattr(attention, f"{name}_proj_weight") for name in "qkv"]
     biases: list[Any] = [None] * 3
     if attention.in_proj_bias is not None:
-        biases = np.split(attention.in_proj_bias.numpy(), np.cumsum(attention._widths)[:2])
-    made = []
-    for weight, bias in zip(weights, biases, strict=True):
-        linear = Linear(weight.shape[1], weight.shape[0], bias is not None, dtype=weight.dtype)
-        linear.weight = Parameter(weight)
-        if bias is not None:
-            linear.bias = Parameter(bias)
-        made.append(linear)
-    return made
+        biases = split(attention.in_proj_bias.detach())
+    return [SimpleNamespace(weight=w, bias=b) for w, b in zip(weights, biases, strict=True)]
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
-    """Two communicators for data x tensor ranks: (for DataParallel, for the layers here).
+    """Return two communicators for data x tensor ranks: for DataParallel, and for layers here.
 
-    Ranks that stand side by side share a layer, since they talk most. A collective. Raises
-    ValueError unless data * tensor is the number of ranks. With one rank both are None.
+    Neighbouring ranks share a layer, since they talk most. A collective. Raises ValueError unless
+    data * tensor is the number of ranks. With one rank both are None.
     """
     ranks = group(comm)
     if data * tensor != ranks.size:
