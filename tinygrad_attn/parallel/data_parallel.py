@@ -11,7 +11,7 @@ enters the model, and registers a watcher, which averages all gradients when tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -130,7 +130,7 @@ def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
     return g
 
 
-def average_over_ranks(parameters: list[Tensor], ranks: Group) -> None:
+def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
     """Replace every `.grad` by its mean over the ranks. A gradient that is missing counts as zeros.
 
     The gradients of one dtype travel in one array. Behind them is a number for each: 1 where this
@@ -142,7 +142,7 @@ def average_over_ranks(parameters: list[Tensor], ranks: Group) -> None:
     for kind in dict.fromkeys(kinds):
         some = [p for p, k in zip(parameters, kinds, strict=True) if k == kind]
         ends = np.cumsum([p.size for p in some])
-        flat = np.zeros(ends[-1] + len(some), kind)
+        flat: Any = np.zeros(ends[-1] + len(some), kind)
         for i, (p, end) in enumerate(zip(some, ends, strict=True)):
             if p.grad is not None:
                 flat[end - p.size : end] = np.ravel(p.grad._array())

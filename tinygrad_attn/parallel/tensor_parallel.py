@@ -134,8 +134,10 @@ class ParallelAttention(Module):
         _part(attention.num_heads, ranks, "heads")
         self.heads: int = attention.num_heads // ranks.size
         self.batch_first: bool = attention.batch_first
-        layers = [ColumnParallelLinear(layer, comm) for layer in _projections(attention)]
-        self.query, self.key, self.value = layers
+        query, key, value = _projections(attention)
+        self.query: ColumnParallelLinear = ColumnParallelLinear(query, comm)
+        self.key: ColumnParallelLinear = ColumnParallelLinear(key, comm)
+        self.value: ColumnParallelLinear = ColumnParallelLinear(value, comm)
         self.out_proj: RowParallelLinear = RowParallelLinear(attention.out_proj, comm)
 
     def forward(

@@ -93,8 +93,6 @@ def clip_grad_norm_(
     ranks = group(comm)
     given = parameters if isinstance(parameters, (list, tuple)) else [parameters]
     owners = dict.fromkeys(getattr(p, "group", None) for p in given)
-    if ranks.size == 1 and owners.keys() <= {None}:
-        return optim.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
     every = [(p, p.grad._array()) for p in {id(p): p for p in given}.values() if p.grad is not None]
     norms: list[float] = []
     for owner in owners:
@@ -170,21 +168,18 @@ def load_checkpoint(
     try:
         progress = load_here(path, model=bare, optimizer=optimizer, schedule=schedule)
         _restore_generator(path, ranks)
-        digest = zlib.crc32(b"".join(p._array().tobytes() for p in bare.parameters()))
     except Exception as refused:
-        error, digest = refused, 0
+        error = refused
     ranks.agree("load_checkpoint", error)
-    if len({*ranks.gather("load_checkpoint", digest)[:, 0].tolist()}) > 1 and not _is_sharded(bare):
-        raise RuntimeError(f"load_checkpoint: the ranks have read different values from {path}.")
+    whole = [p for p in bare.parameters() if not isinstance(p, ShardedParameter)]
+    digest = zlib.crc32(b"".join(p._array().tobytes() for p in whole))
+    if len({*ranks.gather("load_checkpoint", digest)[:, 0].tolist()}) > 1:
+        raise RuntimeError(f"load_checkpoint: the ranks have read different values from {path!r}.")
     return progress
 
 
 def _bare(model: Any) -> Any:
     return model.module if isinstance(model, DataParallel) else model
-
-
-def _is_sharded(model: Any) -> bool:
-    return any(isinstance(p, ShardedParameter) for p in model.parameters())
 
 
 def _restore_generator(path: Path, ranks: Group) -> None:
