@@ -1,7 +1,7 @@
 """Random numbers: PyTorch's CPU stream, number for number, drawn from NumPy's MT19937.
 
-`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister, so equality
-is a matter of consuming its 32-bit words exactly as PyTorch does:
+`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Its 32-bit
+words are consumed as PyTorch consumes them:
 
     uniform, float32      24 low bits of one word                            bit-equal to PyTorch
     uniform, float64      53 low bits of two words, the first one high       bit-equal
@@ -13,22 +13,14 @@ is a matter of consuming its 32-bit words exactly as PyTorch does:
     normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws   float32 within 1e-6,
                           the last 16                                        float64 1e-15
 
-The last line is not bit-equal because PyTorch's and NumPy's vectorised sine, cosine and logarithm
-round differently; the number of words consumed is the same, so whatever is drawn afterwards is
-again equal. This is PyTorch 2.13's ordinary CPU path; builds that hand dropout masks to MKL's own
-generator draw other masks.
-
-A thread other than the main one that calls `manual_seed` gets a stream of its own, so two threads
-that each seed and train draw the same numbers as they would one after the other. All other threads
-share the process's generator. A forked child goes on with the stream of the thread that forked; the
-fork waits for a draw that is under way.
+Vectorised sine, cosine and logarithm round differently in PyTorch and NumPy, which the last line
+shows; the number of words is the same. This is PyTorch 2.13's ordinary CPU path; builds that hand
+dropout masks to MKL's own generator draw other masks.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -67,68 +59,46 @@ def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArra
 
 
 class Generator:
-    """One stream of random numbers. Every draw takes a lock, so that threads may share it."""
+    """One stream of random numbers. A copy is a stream of its own that goes on from here."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
-        self._lock = threading.RLock()
         self._bits = np.random.MT19937()
         self._drawing = np.random.Generator(self._bits)
         self._spare_normal: float | None = None
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start the stream anew; as in PyTorch only the low 32 bits of `seed` matter.
-
-        Raises TypeError for a seed that is not an integer.
-        """
+        """Start the stream anew. As in PyTorch only the low 32 bits of `seed` matter."""
         if not is_integer(seed):
-            raise TypeError(
-                f"manual_seed takes an integer, got {seed!r} of type {type(seed).__name__}"
-            )
+            raise TypeError(f"manual_seed takes an integer, got {seed!r}.")
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
-        with self._lock:
-            self._bits.state = legacy
-            self._spare_normal = None
+        self._bits.state, self._spare_normal = legacy, None
         return self
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """The whole state as named arrays, ready for `ta.save`."""
-        with self._lock:
-            twister, spare = self._bits.state["state"], self._spare_normal
-            return {
-                "key": twister["key"].astype(np.uint32),
-                "position": np.array(twister["pos"], dtype=np.int64),
-                "spare_normal": np.array(math.nan if spare is None else spare, dtype=np.float64),
-            }
+        twister, spare = self._bits.state["state"], self._spare_normal
+        return {
+            "key": twister["key"].astype(np.uint32),
+            "position": np.array(twister["pos"], dtype=np.int64),
+            "spare_normal": np.array(math.nan if spare is None else spare, dtype=np.float64),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go back to a state that `get_state` returned. Raises ValueError for anything else."""
-        missing = {"key", "position", "spare_normal"} - set(
-            state if isinstance(state, Mapping) else ()
-        )
-        if missing:
-            raise ValueError(
-                f"not a generator state: {sorted(missing)} missing; pass what get_state() returned"
-            )
         try:
             key = np.asarray(state["key"], dtype=np.uint32)
             position, spare = int(state["position"]), float(state["spare_normal"])
-        except (TypeError, ValueError, OverflowError) as error:
+            if key.shape != (624,) or not 0 <= position <= 624:
+                raise ValueError(f"key of shape {key.shape}, position {position}")
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"not a generator state: {error}; pass what get_state() returned"
+                f"not a generator state ({error!r}); pass what get_state() returned."
             ) from error
-        if key.shape != (624,) or not 0 <= position <= 624:
-            raise ValueError(
-                f"not a generator state: key {key.shape} must be (624,), position {position} in "
-                "0..624"
-            )
-        with self._lock:
-            self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
-            self._spare_normal = None if math.isnan(spare) else spare
+        self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
+        self._spare_normal = None if math.isnan(spare) else spare
 
-    def __getstate__(self) -> dict[str, NDArray[Any]]:
-        """A copy, also through pickle, is a stream of its own that goes on from here."""
-        return self.get_state()
+    __getstate__ = get_state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
@@ -138,8 +108,7 @@ class Generator:
 
     def _words(self, count: int) -> NDArray[np.uint32]:
         if count < 1000:
-            return self._bits.random_raw(count).astype(np.uint32)  # The same words, begun sooner.
-        # Numbers of all 32 bits take one word each.
+            return self._bits.random_raw(count).astype(np.uint32)  # the same words, quicker
         return self._drawing.integers(2**32, size=count, dtype=np.uint32)
 
     def _double_words(self, count: int) -> NDArray[np.uint64]:
@@ -162,12 +131,11 @@ class Generator:
         dtype = _floating(dtype)
         if not low <= high:
             raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
-        with self._lock:
-            u = self._unit(_size(shape), dtype)
+        u = self._unit(_size(shape), dtype)
         if (low, high) != (0.0, 1.0):
             u = _fused_multiply_add(u, u.dtype.type(high) - u.dtype.type(low), low)
         u = u.astype(dtype, copy=False)
-        u[u == dtype.type(high)] = low  # Rounding may reach the open end.
+        u[u == dtype.type(high)] = low  # rounding may reach the open end
         return u.reshape(shape)
 
     def normal(
@@ -178,15 +146,14 @@ class Generator:
         if not std >= 0:
             raise ValueError(f"normal needs std >= 0, got {std}")
         size = _size(shape)
-        with self._lock:
-            if size < 16:
-                few = [self._one_normal() * std + mean for _ in range(size)]
-                return np.array(few, dtype=np.float64).astype(dtype).reshape(shape)
-            n = self._unit(size, dtype)
-            whole = size - size % 16
-            n[:whole] = _box_muller(n[:whole])
-            if whole < size:
-                n[-16:] = _box_muller(self._unit(16, dtype))
+        if size < 16:
+            few = [self._one_normal() * std + mean for _ in range(size)]
+            return np.array(few, dtype=np.float64).astype(dtype).reshape(shape)
+        n = self._unit(size, dtype)
+        whole = size - size % 16
+        n[:whole] = _box_muller(n[:whole])
+        if whole < size:
+            n[-16:] = _box_muller(self._unit(16, dtype))
         if (mean, std) != (0.0, 1.0):
             n = _fused_multiply_add(n, std, mean)
         return n.astype(dtype, copy=False).reshape(shape)
@@ -209,12 +176,11 @@ class Generator:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
         # Each draw is a number k of 53 bits, 21 of one word and 32 of the next. k / 2^53 < p: True.
         high, low = divmod(math.ceil(p * 2.0**53), 2**32)
-        with self._lock:
-            words = self._words(2 * _size(shape))
+        words = self._words(2 * _size(shape))
         first = words[0::2] & np.uint32(2**21 - 1)
         keep = first < np.uint32(high)
         tie = first == np.uint32(high)
-        if tie.any():  # Seldom does the second word decide.
+        if tie.any():  # seldom
             keep[tie] = words[1::2][tie] < low
         return keep.reshape(shape)
 
@@ -225,11 +191,8 @@ class Generator:
                 f"randint needs low < high, within int64, got low={low} and high={high}"
             )
         spread = int(high) - int(low)
-        with self._lock:
-            words = (
-                self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
-            )
-        if spread < 2**64:  # Else every word is one of the numbers.
+        words = self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
+        if spread < 2**64:  # else every word is one of the numbers
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
@@ -237,8 +200,7 @@ class Generator:
         """0 .. n-1 in random order, as `torch.randperm`. int64, shape (n,)."""
         if n < 0:
             raise ValueError(f"randperm needs n >= 0, got {n}")
-        with self._lock:
-            words = self._words(max(n - 1, 0))
+        words = self._words(max(n - 1, 0))
         steps = words % np.arange(n, 1, -1, dtype=np.uint64)
         order = list(range(n))
         for i, step in enumerate(steps.tolist()):
@@ -267,60 +229,27 @@ def _floating(dtype: DTypeLike) -> np.dtype[Any]:
 
 # ---- the generator in use
 
-_of_the_process = Generator()
-_of_the_thread = threading.local()
-
-
-def _fork() -> None:
-    """Wait until no other thread draws.
-
-    A child would find the stream half renewed, and locks that nobody there will release.
-    """
-    _of_the_thread.forking = default_generator()
-    _of_the_thread.forking._lock.acquire()  # NumPy's own lock is taken under this one only.
-
-
-def _forked() -> None:
-    _of_the_thread.forking._lock.release()
-
-
-def _forked_child() -> None:
-    """In a forked child the thread that forked is the main one."""
-    global _of_the_process
-    _forked()
-    _of_the_process = default_generator()
-    vars(_of_the_thread).clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_fork, after_in_parent=_forked, after_in_child=_forked_child)
+_default = Generator()
 
 
 def default_generator() -> Generator:
-    """The generator every initialiser, dropout mask and `ta.rand` draws from in this thread."""
-    return getattr(_of_the_thread, "generator", _of_the_process)
+    """Return the generator that every initialiser, dropout mask and `ta.rand` draws from."""
+    return _default
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` on the CPU.
-
-    Called in a thread other than the main one it gives that thread a stream of its own. Returns the
-    generator. Raises TypeError for a seed that is not an integer.
-    """
-    if threading.current_thread() is threading.main_thread():
-        return _of_the_process.manual_seed(seed)
-    _of_the_thread.generator = Generator(seed)
-    return _of_the_thread.generator
+    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` on the CPU."""
+    return _default.manual_seed(seed)
 
 
 def get_rng_state() -> dict[str, NDArray[Any]]:
-    """The state of this thread's generator as named arrays."""
-    return default_generator().get_state()
+    """Return the state of the default generator as named arrays."""
+    return _default.get_state()
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Put this thread's generator back into `state`, which `get_rng_state` returned."""
-    default_generator().set_state(state)
+    """Put the default generator back into `state`, which `get_rng_state` returned."""
+    _default.set_state(state)
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -336,63 +265,36 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """u from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`.
-
-    The default dtype unless one is given. Raises TypeError for a shape that is not made of integers
-    >= 0, and for a dtype that is not floating.
-    """
-    dtype = get_default_dtype() if dtype is None else dtype
-    return Tensor(
-        default_generator().uniform(_shape(shape), dtype=dtype), requires_grad=requires_grad
-    )
+    """Draw from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`."""
+    array = _default.uniform(_shape(shape), dtype=dtype or get_default_dtype())
+    return Tensor(array, requires_grad=requires_grad)
 
 
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """n from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`.
-
-    The default dtype unless one is given. Raises TypeError as `rand` does.
-    """
-    dtype = get_default_dtype() if dtype is None else dtype
-    return Tensor(
-        default_generator().normal(_shape(shape), dtype=dtype), requires_grad=requires_grad
-    )
+    """Draw from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`."""
+    array = _default.normal(_shape(shape), dtype=dtype or get_default_dtype())
+    return Tensor(array, requires_grad=requires_grad)
 
 
-def randint(low: Any = ..., high: Any = ..., size: Any = None) -> Tensor:
-    """Integers low <= i < high, int64: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`.
+def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
+    """Draw integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`.
 
-    As `torch.randint`. Raises TypeError for a size that is no tuple of integers >= 0 and for bounds
-    that are not whole, ValueError unless low < high.
+    int64, as `torch.randint`. Raises ValueError unless low < high.
     """
     if size is None:  # randint(10, (2, 3))
-        low, high, size = 0, low, None if high is ... else high
-    elif low is ... or high is ...:  # randint(10, size=(2, 3)), or high=10
-        low, high = 0, low if high is ... else high
+        low, high, size = 0, low, high
+    elif low is None or high is None:  # randint(10, size=(2, 3)), or high=10
+        low, high = 0, low if high is None else high
     if not isinstance(size, (tuple, list)):
         raise TypeError(
-            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))"
+            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
         )
-    try:
-        low, high = index(low), index(high)
-    except TypeError:
-        raise TypeError(
-            f"randint takes whole numbers as low and high, got {low!r} and {high!r}"
-        ) from None
-    return Tensor(default_generator().integers(low, high, _shape(tuple(size))))
+    return Tensor(_default.integers(index(low), index(high), _shape(tuple(size))))
 
 
 def randperm(n: int) -> Tensor:
-    """0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`.
-
-    Raises TypeError unless n is whole, ValueError below 0.
-    """
-    try:
-        count = index(n)
-    except TypeError:
-        raise TypeError(
-            f"randperm takes a whole number, got {n!r}; write randperm(len(x))"
-        ) from None
-    return Tensor(default_generator().permutation(count))
+    """Draw 0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`."""
+    return Tensor(_default.permutation(index(n)))
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here

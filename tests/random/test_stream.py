@@ -2,12 +2,7 @@
 
 import copy
 import math
-import os
 import pickle
-import select
-import signal
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -199,12 +194,6 @@ def test_a_copy_is_a_stream_of_its_own(copied):
 
 def test_state_that_is_none_is_refused():
     state = Generator(1).get_state()
-    with pytest.raises(ValueError, match="spare_normal.*missing"):
-        Generator().set_state({k: v for k, v in state.items() if k != "spare_normal"})
-    with pytest.raises(ValueError, match=r"\(3,\) must be \(624,\)"):
-        Generator().set_state({**state, "key": np.zeros(3)})
-    with pytest.raises(ValueError, match="position 700"):
-        Generator().set_state({**state, "position": 700})
     for none in (
         3,
         None,
@@ -212,134 +201,11 @@ def test_state_that_is_none_is_refused():
         {**state, "position": None},
         {**state, "spare_normal": None},
         {**state, "key": [None]},
+        {**state, "key": np.zeros(3)},
+        {**state, "position": 700},
     ):
         with pytest.raises(ValueError, match="not a generator state"):
             Generator().set_state(none)
-
-
-def test_threads_that_seed_draw_as_if_alone():
-    def train(seed, drawn):
-        random.manual_seed(seed)
-        drawn += [random.randn(5)._data.tolist() for _ in range(200)]
-
-    alone, together = [[], []], [[], []]
-    for seed in (0, 1):
-        thread = threading.Thread(target=train, args=(seed, alone[seed]))
-        thread.start()
-        thread.join()
-    random.manual_seed(7)
-    both = [threading.Thread(target=train, args=(seed, together[seed])) for seed in (0, 1)]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
-    assert together == alone and alone[0] != alone[1]
-    np.testing.assert_array_equal(
-        random.rand(4)._data, Generator(7).uniform(4)
-    )  # the main thread's stream is its own
-    random.manual_seed(7)
-    thread = threading.Thread(
-        target=random.rand, args=(4,)
-    )  # which sets no seed, and so draws from the main thread's stream
-    thread.start()
-    thread.join()
-    np.testing.assert_array_equal(random.rand(4)._data, Generator(7).uniform(8)[4:])
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda g: g.uniform(3),
-        lambda g: g.normal(3),
-        lambda g: g.normal(20),
-        lambda g: g.bernoulli(3, 0.5),
-        lambda g: g.integers(0, 9, 3),
-        lambda g: g.permutation(3),
-    ],
-    ids=["uniform", "few normals", "normals", "bernoulli", "integers", "permutation"],
-)
-def test_no_other_thread_comes_between_the_words_of_a_draw(draw, monkeypatch):
-    generator, entered = Generator(3), []
-    words = generator._words
-
-    def watched(count):
-        other = threading.Thread(
-            target=lambda: entered.append(generator._lock.acquire(blocking=False))
-        )
-        other.start()
-        other.join()
-        return words(count)
-
-    monkeypatch.setattr(generator, "_words", watched)
-    draw(generator)
-    assert entered and not any(entered)
-
-
-def in_child(draw):
-    """What draw() gives in a forked child, and None if it does not end there."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(theirs, draw().tobytes())
-        os._exit(0)
-    os.close(theirs)
-    with open(ours, "rb") as found:
-        if not select.select([found], [], [], 20)[0]:  # it may hang before its first line
-            os.kill(child, signal.SIGKILL)
-        numbers = np.frombuffer(found.read(), np.float32)
-    return numbers if os.waitpid(child, 0)[1] == 0 else None
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_forked_while_a_thread_draws_goes_on_from_there(monkeypatch):
-    """Nor may NumPy's lock be held then: since 2.5 it is taken even to read the state."""
-    drawing = threading.Event()
-    generator, words = random.manual_seed(7), Generator._words
-
-    def slowly(self, count):
-        with self._bits.lock:
-            drawing.set()
-            time.sleep(0.3)
-        return words(self, count)  # outside: before NumPy 2.4 the lock cannot be taken twice
-
-    monkeypatch.setattr(Generator, "_words", slowly)
-    thread = threading.Thread(target=generator.uniform, args=(4,))
-    thread.start()
-    drawing.wait(10)
-    monkeypatch.undo()
-    found = in_child(lambda: np.concatenate([generator.uniform(4), random.rand(4)._data]))
-    thread.join()
-    here = np.concatenate(
-        [generator.uniform(4), random.rand(4)._data]
-    )  # the parent's lock is free again
-    np.testing.assert_array_equal(found, Generator(7).uniform(12)[4:])
-    np.testing.assert_array_equal(here, found)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_forked_by_a_thread_with_a_stream_of_its_own_has_it_until_it_seeds():
-    def both():
-        first = random.rand(4)._data
-        random.manual_seed(7)
-        thread = threading.Thread(target=lambda: found.append(random.rand(4)._data))
-        thread.start()
-        thread.join()
-        return np.concatenate([first, *found, random.rand(4)._data])
-
-    def fork():
-        random.manual_seed(5)
-        children.append(in_child(both))
-
-    children, found = [], []
-    random.manual_seed(3)
-    thread = threading.Thread(target=fork)
-    thread.start()
-    thread.join()
-    np.testing.assert_array_equal(
-        children[0], np.concatenate([Generator(5).uniform(4), Generator(7).uniform(8)])
-    )
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 1 / 3, 0.5, 0.9, 1 - 2**-30, 1.0])
@@ -398,15 +264,8 @@ def test_whole_numbers_of_every_kind_are_bounds(kind):
         (lambda: random.rand(2, dtype=np.int64), TypeError, "use randint"),
         (lambda: random.randint(10, 3), TypeError, r"write randint\(10, \(2, 3\)\)"),
         (lambda: random.randint(5, 5, (2,)), ValueError, "low < high"),
-        (
-            lambda: random.randint(2.5, (2,)),
-            TypeError,
-            "randint takes whole numbers as low and high, got 0 and 2.5",
-        ),
-        (lambda: random.randint(0, None, (2,)), TypeError, "randint takes whole numbers"),
         (lambda: random.randint(0, 2**64, (2,)), ValueError, "within int64"),
         (lambda: random.randperm(-1), ValueError, "n >= 0"),
-        (lambda: random.randperm(2.5), TypeError, "randperm takes a whole number, got 2.5"),
         (lambda: Generator().uniform(3, 2, 1), ValueError, "low <= high"),
         (lambda: Generator().normal(3, 0, -1), ValueError, "std >= 0"),
         (lambda: Generator().bernoulli(3, 1.5), ValueError, "between 0 and 1"),

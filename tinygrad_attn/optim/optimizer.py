@@ -192,7 +192,7 @@ class Optimizer:
             names = self._state_names(group)
             params = [p for p in group["params"] if p.grad is not None]
             values = [p._array() for p in params]
-            gradients = [p.grad._array() for p in params]  # type: ignore[union-attr]
+            gradients = [p.grad._array() for p in params]
             for p, value, gradient in zip(params, values, gradients):
                 self._check_arrays(p, value, gradient, names)
             histories = [self._history(p, names) for p in params]

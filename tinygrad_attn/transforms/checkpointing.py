@@ -116,8 +116,7 @@ def _run_again(
         raise ValueError(
             "a checkpointed function must do the same when it is run again, but its result is "
             "another one. Was an array changed in place that it uses, or train() or eval() called "
-            "in between? Random numbers come from ta.rand and the like, which are repeated; where "
-            "several threads draw, each calls ta.manual_seed for a stream of its own."
+            "in between? Random numbers come from ta.rand and the like, which are repeated."
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
