@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument(
         "--rivals",
         action="store_true",
-        help="also HIPS autograd, MyGrad, micrograd and JAX where installed",
+        help="also HIPS autograd and JAX where installed",
     )
     parser.add_argument("--compiled", action="store_true", help="also with ta.compile")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))

@@ -20,8 +20,6 @@ MODULES = {
     "compiled": "compiled",
     "torch": "torch_eager",
     "hips": "hips",
-    "mygrad": "mygrad_",
-    "micrograd": "micrograd_",
     "jax": "jax_",
 }
 

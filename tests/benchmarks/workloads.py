@@ -222,7 +222,7 @@ WORKLOADS: list[Workload] = [
         "small",
         0.7,
         1.0,
-        rivals=("hips", "mygrad", "jax"),
+        rivals=("hips", "jax"),
     ),
     Workload(
         "chain of 1,000 ops on (8,)",
@@ -231,13 +231,13 @@ WORKLOADS: list[Workload] = [
         "small",
         0.25,
         0.5,
-        rivals=("hips", "mygrad", "jax"),
+        rivals=("hips", "jax"),
     ),
     Workload("chain of 100,000 ops on (8,)", "chain", dict(n=100_000), "small", 0.25, 0.5),
     Workload(
         "recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), "small", rivals=("hips",)
     ),
-    Workload("scalar graph", "scalars", dict(), "small", rivals=("micrograd",)),
+    Workload("scalar graph", "scalars", dict(), "small"),
     Workload("AdamW tiny", "adamw", dict(d=32, ff=64), "optimiser", 0.06, 0.2),
     Workload("AdamW base", "adamw", dict(d=384, ff=1536), "optimiser", 0.6, 1.2),
     Workload("exact GELU", "gelu", dict(shape=(1024, 1536)), "ops", 2.0, 3.0),
