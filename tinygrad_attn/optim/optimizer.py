@@ -194,28 +194,18 @@ class Optimizer:
             values = [p._array() for p in params]
             gradients = [p.grad._array() for p in params]
             for p, value, gradient in zip(params, values, gradients):
-                self._check_arrays(p, value, gradient, names)
+                kept = self.state[p].get(names[0], value) if names else value
+                if (
+                    not value.flags.writeable
+                    or not value.shape == gradient.shape == kept.shape
+                    or value.dtype != kept.dtype
+                ):
+                    raise _mismatch(p, value, gradient, kept)
             histories = [self._history(p, names) for p in params]
             steps = [history["step"] + 1 for history in histories]
             states = [[history[name] for history in histories] for name in names]
             work.append(Work(group, params, histories, steps, values, gradients, states))
         return work
-
-    def _check_arrays(
-        self, p: Tensor, value: Array, gradient: Array, names: tuple[str, ...]
-    ) -> None:
-        """Raise where a parameter has got another shape or dtype, or is read-only."""
-        kept = self.state[p].get(names[0], value) if names else value
-        if not value.flags.writeable:
-            raise ValueError(f"{describe(p)} is read-only; write p.data = p.numpy().copy().")
-        if value.shape != gradient.shape:
-            raise ValueError(f"{describe(p)} has a gradient of shape {gradient.shape}.")
-        if value.shape != kept.shape or value.dtype != kept.dtype:
-            raise ValueError(
-                f"a parameter is now {value.shape} {value.dtype}, but the optimiser has its state "
-                f"for {kept.shape} {kept.dtype}; make the optimiser after model.astype(...), and "
-                "set new values by p.data[...] = values."
-            )
 
     # ---- saving and loading
 
@@ -303,6 +293,19 @@ class Optimizer:
                     f"{p.shape}."
                 )
         return history
+
+
+def _mismatch(p: Tensor, value: Array, gradient: Array, kept: Array) -> ValueError:
+    """Return the error for a parameter that is read-only or has got another shape or dtype."""
+    if not value.flags.writeable:
+        return ValueError(f"{describe(p)} is read-only; write p.data = p.numpy().copy().")
+    if value.shape != gradient.shape:
+        return ValueError(f"{describe(p)} has a gradient of shape {gradient.shape}.")
+    return ValueError(
+        f"a parameter is now {value.shape} {value.dtype}, but the optimiser has its state for "
+        f"{kept.shape} {kept.dtype}; make the optimiser after model.astype(...), and set new "
+        "values by p.data[...] = values."
+    )
 
 
 _EMPTY = (
