@@ -122,12 +122,6 @@ INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
         "x": rng.standard_normal((T, B, d)),
         "w": rng.standard_normal((d, d)) / np.sqrt(d),
     },
-    "scalars": lambda rng, inputs=4, hidden=8: {
-        "x": rng.standard_normal(inputs),
-        "w": rng.standard_normal((hidden, inputs)),
-        "b": rng.standard_normal(hidden),
-        "v": rng.standard_normal(hidden),
-    },
     "adamw": lambda rng, d, ff: {
         k: v
         for name, p in _layer(rng, d, ff).items()
@@ -237,7 +231,6 @@ WORKLOADS: list[Workload] = [
     Workload(
         "recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), "small", rivals=("hips",)
     ),
-    Workload("scalar graph", "scalars", dict(), "small"),
     Workload("AdamW tiny", "adamw", dict(d=32, ff=64), "optimiser", 0.06, 0.2),
     Workload("AdamW base", "adamw", dict(d=384, ff=1536), "optimiser", 0.6, 1.2),
     Workload("exact GELU", "gelu", dict(shape=(1024, 1536)), "ops", 2.0, 3.0),
