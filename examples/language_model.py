@@ -245,15 +245,13 @@ def sampler(temperature, top_k, seed):
     return choose
 
 
-def compare_with_and_without_cache(model, compiled, start, count):
-    """The same characters, written three times: are the scores the same, and how fast is it? ->
-    whether they are
-    """
-    numbers, scores = write(compiled, start, count, greedy)  # the first time it is traced
+def compare_with_and_without_cache(model, start, count):
+    """Write the same characters without the cache and with it; return whether the scores agree."""
+    numbers, scores = write(model, start, count, greedy)
     speeds = []
-    for step, cached in ((model, False), (model, True), (compiled, True)):
+    for cached in (False, True):
         again, begun = iter(numbers), time.perf_counter()
-        _, others = write(step, start, count, lambda scores: next(again), cached)  # noqa: B023
+        _, others = write(model, start, count, lambda scores: next(again), cached)  # noqa: B023
         speeds.append(f"{count / (time.perf_counter() - begun):.0f}")
         if not cached:
             same = np.allclose(scores, others, rtol=1e-4, atol=1e-4)
@@ -261,7 +259,7 @@ def compare_with_and_without_cache(model, compiled, start, count):
     print(
         f"{'true      ' if same else 'false     '} the key/value cache changes no score (largest "
         f"difference {difference:.0e})\n           characters per second: {speeds[0]} without it, "
-        f"{speeds[1]} with it, {speeds[2]} with it and compiled"
+        f"{speeds[1]} with it"
     )
     return same
 
@@ -396,10 +394,7 @@ def main():
             f"{runs}{'' if ours < loss else ' (still better than the model)'}"
         )
     print(f"  {ours:.2f}  the model\n")
-    # One program for all lengths of the cache; never the function instead, so that the text is the
-    # same each time.
-    compiled = ta.compile(model, measure=False)
-    same = compare_with_and_without_cache(model, compiled, prompt, chosen.length)
+    same = compare_with_and_without_cache(model, prompt, chosen.length)
 
     for how, choose in (
         ("always the likeliest character", greedy),
@@ -408,7 +403,7 @@ def main():
             sampler(chosen.temperature, chosen.top_k, chosen.seed),
         ),
     ):
-        numbers, _ = write(compiled, prompt, chosen.length, choose)
+        numbers, _ = write(model, prompt, chosen.length, choose)
         print(f"\n---- {how}\n{chosen.prompt}{manual.decode(numbers)}")
     if not (sound and same):
         sys.exit(1)

@@ -22,13 +22,13 @@ from .tensor import Tensor, get_default_dtype, set_default_dtype
 if TYPE_CHECKING:
     from . import check, functional, nn, ops, optim, viz
     from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
-    from .fast.compiling import compile
     from .fast.memory import reuse_memory
     from .fast.threads import get_num_threads, set_num_threads
     from .files import load, save
     from .files.checkpoints import load_checkpoint, save_checkpoint
     from .nn.scopes import record_attention
     from .nn.stateless import functional_call
+    from .program.compile import compile
     from .program.source import Program, source
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
     from .viz import backward_steps
@@ -43,13 +43,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
-    "program": ("Program", "source"),
+    "program": ("Program", "compile", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
     "nn.stateless": ("functional_call",),
     "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
     "nn.scopes": ("record_attention",),
-    "fast.compiling": ("compile",),
     "fast.memory": ("reuse_memory",),
     "fast.threads": ("get_num_threads", "set_num_threads"),
     "viz": ("backward_steps",),
@@ -104,15 +103,13 @@ __all__ = [
 
 
 def _without_fast(name: str) -> Any:
-    """What stands for ta.compile, ta.set_num_threads and the like where fast/ has been deleted."""
+    """What stands for ta.set_num_threads and the like where fast/ has been deleted."""
 
-    def nothing(f: Any = None, **_: Any) -> Any:
+    def nothing(*_: Any) -> Any:
         errors.warn(
             f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which all that is for speed is "
             "seen to, has been deleted."
         )
-        if name == "compile":
-            return (lambda f: f) if f is None else f
         return {"get_num_threads": 1, "reuse_memory": False}.get(name)
 
     return nothing

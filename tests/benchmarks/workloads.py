@@ -103,7 +103,7 @@ def _mlp(rng, batch, width, classes=10):
     }
 
 
-COMPILED = ("encoder", "decoder", "train", "mlp", "chain", "generate")
+COMPILED = ("encoder", "decoder", "train", "mlp", "chain")
 """The kinds that ta.compile is measured on."""
 
 INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {

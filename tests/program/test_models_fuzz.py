@@ -149,7 +149,7 @@ def test_random_models(seed):
     others = [a + 0.1 * r.standard_normal(a.shape) if a.dtype == np.float64 else a for a in args]
     program = ta.source(f, *args, params=model)
     forward = ta.source(several, *args, params=model, backward=False)
-    compiled = ta.compile(several, measure=False)
+    compiled = ta.compile(several)
     assert max(map(len, (program.text + forward.text).splitlines())) <= 100
     for arrays in (args, [np.asarray(a) for a in others]):
         values, gradients, _ = own(several, arrays, model)

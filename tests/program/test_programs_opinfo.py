@@ -86,7 +86,7 @@ def compare_source(call, tensors, leaves, loss, slopes):
 
 def compare_compiled(function, call, tensors, leaves, loss, slopes):
     """The compiled function's results and gradients, twice, or the reason why there is none."""
-    c = ta.compile(function, measure=False)
+    c = ta.compile(function)
     for _ in range(2):
         ta.manual_seed(0)
         y = call(iter(tensors), c)

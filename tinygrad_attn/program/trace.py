@@ -188,15 +188,19 @@ def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[d
 @contextmanager
 def nothing_random() -> Iterator[None]:
     """Raise TypeError at the end of the block if random numbers were drawn inside."""
-    states = lambda: pickle.dumps((np.random.get_state(), random.get_rng_state()))
-    before = states()
+    before = random_states()
     yield
-    if states() != before:
+    if random_states() != before:
         raise TypeError(
             "ta.source: the function draws random numbers (dropout in training mode, say), and a "
             "program would drop the same elements each time. Call model.eval() before, or draw "
             "outside and pass what was drawn as an argument."
         )
+
+
+def random_states() -> bytes:
+    """The states of the global streams of random numbers."""
+    return pickle.dumps((np.random.get_state(), random.get_rng_state()))
 
 
 # ---- outputs
