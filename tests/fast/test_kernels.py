@@ -183,6 +183,7 @@ def op_examples() -> dict[str, Example]:
     ties = {"prepare": lambda x: np.round(2 * x) / 2}
     found = {
         "relu": Example(ops.relu, [(130, 7)], **ties),
+        "erf": Example(ops.erf, [(130, 7)]),
         "embedding": Example(lambda w: F.embedding(whole(5, 2, 7), w), [(5, 3)]),
         "embedding, wide": Example(lambda w: F.embedding(whole(40, 600), w), [(40, 60)]),
         "embedding, one row": Example(lambda w: F.embedding(np.zeros(200, int), w), [(3, 130)]),

@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -39,12 +39,19 @@ from ..nn.cache import KeyValueCache
 from ..nn.module import Module
 from ..tensor import get_default_dtype
 from .flat import Changed, Flat
-from .ir import BACKWARD, FORWARD, Expression, reached, rewrite
+from .ir import BACKWARD, reached, rewrite
 from .lower import Lowering
 from .simplify import simplified
 from .source import largest_in, same
 from .symbol import Symbol, is_symbol
-from .trace import Trace, input_symbol, only, parameters_as_symbols, random_states
+from .trace import (
+    Trace,
+    expressed,
+    input_symbol,
+    only,
+    parameters_as_symbols,
+    random_states,
+)
 
 PROGRAMS = 8
 """Kinds of call for which a function has programs. Calls of further kinds run as they are."""
@@ -142,10 +149,8 @@ class Compiled:
         if context.plain or context.watchers:
             return own.f(*args, **kwargs)
         call = Call(args, kwargs)
-        for entry in own.entries.get(call.spec, ()):
-            if entry.fits():
-                return entry.answer(call)
-        return own.first(call)
+        entry = own.entry(call)
+        return own.first(call) if entry is None else entry.answer(call)
 
 
 class Programs:
@@ -155,32 +160,31 @@ class Programs:
         self.f, self.check, self.too_many = f, check, False
         self.entries: dict[Any, list[Entry]] = {}  # by the signature of the arguments
 
+    def entry(self, call: Call) -> Entry | None:
+        """The entry of this kind of call."""
+        return next((e for e in self.entries.get(call.spec, ()) if e.fits()), None)
+
     def first(self, call: Call) -> Any:
         """The output of a call of a new kind."""
-        if sum(map(len, self.entries.values())) >= PROGRAMS:
-            self.too_many = True
-            return self.f(*call.args, **call.kwargs)
         with TRACING:
-            call = Call(call.args, call.kwargs)  # not while another thread traces
-            for entry in self.entries.get(call.spec, ()):
-                if entry.fits():
-                    return entry.answer(call)
-            entry = Entry(self, call)
-            y = entry.first(call)
-            self.entries.setdefault(call.spec, []).append(entry)
-        return y
+            call = Call(call.args, call.kwargs)  # without symbols of another thread
+            entry = self.entry(call)
+            if entry is not None:
+                return entry.answer(call)
+            if sum(map(len, self.entries.values())) < PROGRAMS:
+                entry = Entry(self, call)
+                y = entry.first(call)
+                self.entries.setdefault(call.spec, []).append(entry)
+                return y
+        self.too_many = True
+        return call.of(self.f)
 
     def report(self) -> list[Signature]:
         """A line for each kind of call."""
-        found = [
-            Signature(e.arguments, not e.reason, e.lines, e.reason)
-            for entries in list(self.entries.values())
-            for e in entries
-        ]
-        if self.too_many:
-            reason = f"it is called in more than {PROGRAMS} ways"
-            found.append(Signature("other arguments", False, 0, reason))
-        return found
+        every = [e for entries in list(self.entries.values()) for e in entries]
+        found = [Signature(e.arguments, not e.reason, e.lines, e.reason) for e in every]
+        reason = f"it is called in more than {PROGRAMS} ways"
+        return found + [Signature("other arguments", False, 0, reason)] * self.too_many
 
 
 class Call:
@@ -189,38 +193,36 @@ class Call:
     __slots__ = ("args", "kwargs", "spec", "tensors", "arrays", "objects", "containers")
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
+        self.args, self.kwargs, self.containers = args, kwargs, False
         self.tensors: list[Any] = []
         self.arrays: list[Any] = []
         self.objects: list[Any] = []
-        self.containers = False
-        spec: list[Any] = [context.recording, get_default_dtype()]
-        spec += [self.look(x) for x in args]
-        for name, x in kwargs.items():
-            spec += (name, self.look(x))
-        self.spec = tuple(spec)
+        self.spec = (
+            *(context.recording, get_default_dtype()),
+            *map(self.look, args),
+            *((name, self.look(x)) for name, x in kwargs.items()),
+        )
 
     def look(self, x: Any) -> Any:
         """What has to be the same of an argument."""
+        kind = type(x)
         if isinstance(x, Variable):
             data = x._data
             return place(x, self.tensors) or (data.shape, data.dtype, x._tracked)
-        kind = type(x)
         if kind is np.ndarray:
             return place(x, self.arrays) or ("array", x.shape, x.dtype)
-        if isinstance(x, VALUES):
-            return kind, repr(x) if kind in (float, complex, slice) else x
-        if isinstance(x, np.generic):
-            return kind, repr(x)
-        if kind in (tuple, list) or hasattr(x, "_fields"):
+        if isinstance(x, (*VALUES, np.generic)):
+            exact = kind in (float, complex, slice) or isinstance(x, np.generic)
+            return kind, repr(x) if exact else x
+        if kind in (tuple, list, dict) or hasattr(x, "_fields"):
             self.containers = True
-            return (kind, *map(self.look, x))
-        if kind is dict:
-            self.containers = True
-            return (kind, *((self.look(k), self.look(v)) for k, v in x.items()))
-        if kind is not KeyValueCache:
-            self.objects.append(x)
-        return (kind, id(x)) if kind is not KeyValueCache else kind
+            return (kind, *map(self.look, x.items() if kind is dict else x))
+        self.objects.append(x)
+        return kind, id(x)
+
+    def of(self, f: Any) -> Any:
+        """What f returns for these arguments."""
+        return f(*self.args, **self.kwargs)
 
     def copied(self) -> Call:
         """The same call, with lists and dicts as they are now."""
@@ -241,13 +243,12 @@ def place(x: Any, known: list[Any]) -> Any:
 def nested(a: Any, f: Callable[[Any], Any]) -> Any:
     """f of each value in nested tuples, named tuples, lists and dicts."""
     kind = type(a)
-    if isinstance(a, tuple) and hasattr(a, "_fields"):
-        return kind(*(nested(x, f) for x in a))
-    if kind in (tuple, list):
-        return kind(nested(x, f) for x in a)
     if kind is dict:
         return {k: nested(v, f) for k, v in a.items()}
-    return f(a)
+    if kind not in (tuple, list) and not hasattr(kind, "_fields"):
+        return f(a)
+    parts = [nested(x, f) for x in a]
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
 class Output:
@@ -266,6 +267,14 @@ class Output:
             return x
         raise TypeError(f"it returns {describe(x)}")
 
+    def kinds(self) -> list[tuple[bool, bool]]:
+        """Of each value, whether it is a Tensor and is differentiated."""
+        return [(isinstance(x, Variable), tracked(x)) for x in self.values]
+
+    def parts(self) -> list[Any]:
+        """The Tensors that are differentiated."""
+        return [x for x in self.values if tracked(x)]
+
     def built(self, values: list[Any]) -> Any:
         """The same structure of other values."""
         if type(self.structure) is Place:
@@ -277,11 +286,8 @@ class Place(int):
     """Stands for a Tensor or an array in the structure of an output."""
 
 
-# ---- what a function reads beside its arguments
-
-
 class Seen(Watcher):
-    """Collects the modules that are called, and the Tensors that ops differentiate."""
+    """Collects the modules that are called, and the Tensors from outside that ops differentiate."""
 
     def __init__(self) -> None:
         self.modules: dict[int, Module] = {}
@@ -290,7 +296,7 @@ class Seen(Watcher):
         self.begin = Node(None, (), {}, None, None).number
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Note the outermost module of this call and the tensors from outside."""
+        """Note the modules that run and the inputs that were there before."""
         scope = context.scope
         while scope is not self.outer:
             self.modules[id(scope.module)] = scope.module
@@ -300,34 +306,13 @@ class Seen(Watcher):
                 self.tensors[id(x)] = x
 
 
-class Frozen(Watcher):
-    """Raises where a Tensor that requires a gradient would become a constant."""
-
-    def __init__(self, found: Trace) -> None:
-        self.found = found
-
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Check the inputs of an op."""
-        for x in inputs:
-            if tracked(x) and x._node is None and not is_symbol(x._data):
-                error = TypeError(f"it makes {describe(x)}, which requires a gradient")
-                self.found.listing.refused.append(error)
-                raise error
-
-
-def modules_of(f: Any) -> Iterator[Module]:
+def modules_of(f: Any) -> list[Module]:
     """The modules that a function is, belongs to or refers to by name."""
     found = [f, getattr(f, "__self__", None)]
-    if isinstance(f, functools.partial):
-        found += [*f.args, *f.keywords.values()]
-        yield from modules_of(f.func)
     with suppress(TypeError, ValueError):  # no function of Python's, or a name without a value yet
         outside = inspect.getclosurevars(f)
         found += [*outside.nonlocals.values(), *outside.globals.values()]
-    yield from (x for x in found if isinstance(x, Module))
-
-
-# ---- a kind of call
+    return [x for x in found if isinstance(x, Module)]
 
 
 class Entry:
@@ -338,136 +323,132 @@ class Entry:
         self.name = getattr(self.f, "__name__", type(self.f).__name__)
         words = [*map(describe, call.args), *(f"{k}={describe(x)}" for k, x in call.kwargs.items())]
         self.arguments, self.lines, self.reason = ", ".join(words), 0, ""
-        self.objects = call.objects  # kept, so that no other object gets the id
-        self.params: list[Any] = []  # Tensors that the function reads beside its arguments
+        self.objects: list[Any] = []  # kept, so that no other object gets the id
+        self.attributes: list[Any] = []  # parameters, buffers, modules and `training`
+        self.params: list[Any] = []  # Tensors that f reads beside its arguments
         self.kinds: list[Any] = []
-        self.attributes: list[tuple[dict[str, Any], str]] = []
-        self.held: list[Any] = []  # their values
-        self.ids: list[int] = []
 
     def fits(self) -> bool:
         """Whether parameters, buffers and `training` are as they were."""
-        return [id(space.get(name)) for space, name in self.attributes] == self.ids and [
-            kind_of(t) for t in self.params
-        ] == self.kinds
+        return all(space.get(name) is x for space, name, x in self.attributes) and self.kinds == [
+            (t._tracked, t._data.shape, t._data.dtype) for t in self.params
+        ]
 
     def first(self, call: Call) -> Any:
         """The output of the first call, from which the program is made."""
-        if KeyValueCache in map(type, [*call.args, *call.kwargs.values()]):
+        if any(isinstance(x, KeyValueCache) for x in call.objects):
             self.reason = "its key/value cache grows, so that no two calls have the same shapes"
-            return self.f(*call.args, **call.kwargs)
+            return call.of(self.f)
+        self.objects = call.objects
         seen, before = Seen(), random_states()
         with watching(seen):
-            y = self.f(*call.args, **call.kwargs)
-        self.watch(seen, call)
+            y = call.of(self.f)
+        params = self.outside(seen)
         try:
             if random_states() != before:
                 raise TypeError("it draws random numbers")
-            self.write(call)
+            self.write(call, params)
             mine = self.run(call)
             self.compare(y, mine)
             return mine
         except Exception as error:
-            self.reason = str(error).replace("ta.source", "ta.compile").rstrip(".")
-            self.reason = self.reason or type(error).__name__
+            reason = str(error) or type(error).__name__
+            self.reason = reason.replace("ta.source", "ta.compile").rstrip(".")
             return y
+        finally:
+            self.kinds = [(t._tracked, t._data.shape, t._data.dtype) for t in self.params]
 
-    def watch(self, seen: Seen, call: Call) -> None:
-        """Note what belongs to the signature beside the arguments."""
+    def outside(self, seen: Seen) -> list[Any]:
+        """The Tensors that f may read beside its arguments, and the attributes that hold them."""
         roots = [*modules_of(self.f), *seen.modules.values()]
-        roots += [x for x in call.objects if isinstance(x, Module)]
-        modules = {id(m): m for root in roots for m in root.modules()}
-        params = {id(t): t for t in seen.tensors.values()}
-        for module in modules.values():
+        roots += [x for x in self.objects if isinstance(x, Module)]
+        params = dict(seen.tensors)
+        for module in {id(m): m for root in roots for m in root.modules()}.values():
             for name, x in vars(module).items():
                 if name == "training" or x is None or isinstance(x, (Module, Variable)):
-                    self.attributes.append((vars(module), name))
+                    self.attributes.append((vars(module), name, x))
             params |= {id(t): t for t in [*module.parameters(False), *module.buffers(False)]}
-        self.params = list(params.values())
-        self.held = [space[name] for space, name in self.attributes]
-        self.ids = list(map(id, self.held))
-        self.kinds = [kind_of(t) for t in self.params]
+        return list(params.values())
 
     # ---- the program
 
-    def write(self, call: Call) -> None:
+    def write(self, call: Call, params: list[Any]) -> None:
         """Trace the function and write the program."""
-        found, outputs, gradients = self.traced(call)
-        checks = [e for e in found.checks if e.args[0].kind not in ("constant", "number")]
-        made = rewrite(simplified([outputs, gradients, checks]), Lowering())
-        self.sizes = [max((largest_in(x.value) for x in e.operands), default=0.0) for e in outputs]
-        names = [n for n in found.inputs if not n.startswith("d_output")]
-        used = {e.name for e in reached_inputs(made)}
-        here = len(call.tensors) + len(call.arrays)
-        params = [t for i, t in enumerate(self.params, here) if names[i] in used]
-        places = {id(t): i for i, t in enumerate(params, here)}
-        at = [
-            i if i < here else places.get(id(self.params[i - here]), -1) for i in range(len(names))
+        found, outputs, gradients = self.traced(call, params)
+        self.sizes = [
+            max((largest_in(x.value) for x in getattr(e, "operands", ())), default=0.0)
+            for e in outputs
         ]
-        self.places = [i for i, n in zip(at, names) if n in used]
-        self.params, self.kinds = params, [kind_of(t) for t in params]
-        inputs = [n for n in names if n in used]
-        self.leaf = {n: i for i, n in enumerate(inputs)}
-        self.flat = Flat(inputs, *made)
+        made = simplified([outputs, gradients, found.checks])
+        made[2] = [e for e in made[2] if e.args[0].kind not in ("constant", "number")]
+        made = rewrite(made, Lowering())
+        used = {e.name for e in reached(made) if e.kind == "input"}
+        names = [n for n in found.inputs if n in used and n[0] != "d"]
+        self.leaf = {n: i for i, n in enumerate(names)}
+        self.params = [params[int(n[1:])] for n in names if n[0] == "p"]
+        self.given = [(n[0], int(n[1:])) for n in names if n[0] != "p"]
+        self.flat = Flat(names, *made)
         self.lines = "".join(self.flat.texts).count("\n    ")
         self.ops = [Program(self, i) for i in range(len(gradients))]
 
-    def traced(self, call: Call) -> tuple[Trace, list[Any], list[dict[str, Any]]]:
+    def traced(self, call: Call, params: list[Any]) -> tuple[Trace, list[Any], list[Any]]:
         """Run the function on symbols: its trace, outputs, and gradients by each output."""
-        found = Trace()
-        symbols: dict[int, Any] = {}
+        found, seen, symbols, gradients = Trace(), Seen(), {}, []
         leaves: dict[str, Any] = {}
         for i, t in enumerate(call.tensors):
-            leaves[f"x{i}"] = symbols[id(t)] = tensor_of(
-                input_symbol(found, f"x{i}", np.asarray(t._data))
-            )
+            symbol = input_symbol(found, f"x{i}", np.asarray(t._data))
+            leaves[f"x{i}"] = symbols[id(t)] = tensor_of(symbol)
             symbols[id(t)]._tracked = t._tracked
         for i, a in enumerate(call.arrays):
             symbols[id(a)] = input_symbol(found, f"a{i}", a)
         args, kwargs = nested((call.args, call.kwargs), lambda x: symbols.get(id(x), x))
-        params = {f"p{i}": t for i, t in enumerate(self.params)}
-        with parameters_as_symbols(found, params), only(Frozen(found)), plain():
-            leaves |= params
-            self.output = Output(self.f(*args, **kwargs))
-            outputs = [expression_of(found, x) for x in self.output.values]
-            self.kinds_of_output = [
-                (isinstance(x, Variable), tracked(x)) for x in self.output.values
-            ]
-            roots = [x for x in self.output.values if tracked(x)]
-            wanted = {n: t for n, t in leaves.items() if t._tracked}
-            gradients = [differentiate(found, i, y, wanted) for i, y in enumerate(roots)]
-            self.output.values = []
+        named = {f"p{i}": t for i, t in enumerate(params)}
+        with parameters_as_symbols(found, named), only(seen), plain():
+            y = Output(self.f(*args, **kwargs))
+            for x in seen.tensors.values():
+                if not is_symbol(x._data):
+                    raise TypeError(f"it makes {describe(x)}, which requires a gradient")
+            outputs = expressed(found, y.values)
+            leaves = {n: t for n, t in (leaves | named).items() if t._tracked}
+            found.listing.phase = BACKWARD
+            for i, part in enumerate(y.parts()):
+                example = np.random.default_rng(i).standard_normal(part.shape)
+                seed = input_symbol(found, f"d_output{i}", np.asarray(example, part.dtype))
+                with no_grad():
+                    every = list(leaves.values())
+                    by = sweep([part], [seed], wanted=every, retain_graph=True, stop=True)
+                gradients.append(expressed(found, {n: by[t] for n, t in leaves.items() if t in by}))
+            self.kinds_of_output, y.values, self.output = y.kinds(), [], y
         for refused in found.listing.refused:  # which the function, or a VJP, has caught
             raise refused
         return found, outputs, gradients
 
     def compare(self, y: Any, mine: Any) -> None:
-        """Raise unless outputs and gradients are those of the function itself."""
-        theirs, ours = Output(y).values, Output(mine).values
-        kinds = [(isinstance(x, Variable), tracked(x)) for x in theirs]
-        if kinds != self.kinds_of_output or not all(
-            same(array_of(a), array_of(b), size) for a, b, size in zip(ours, theirs, self.sizes)
+        """Raise RuntimeError unless outputs and gradients are those of the function itself."""
+        theirs, ours = Output(y), Output(mine)
+        pairs = zip(ours.values, theirs.values, self.sizes)
+        if theirs.kinds() != ours.kinds() or not all(
+            same(array_of(a), array_of(b), size) for a, b, size in pairs
         ):
             raise RuntimeError(
                 "the program gives other numbers than the function. Does the function draw random "
                 "numbers, or keep something between calls?"
             )
         draw = np.random.default_rng(0).standard_normal
-        roots = [x for x in theirs if tracked(x)]
-        seeds = [draw(x.shape).astype(x.dtype)[()] for x in roots]
-        mine = [x for x in ours if tracked(x)]
-        leaves = list({id(x): x for part in mine for x in part._node.inputs if tracked(x)}.values())
+        seeds = [draw(x.shape).astype(x.dtype)[()] for x in theirs.parts()]
+        leaves = {id(x): x for part in ours.parts() for x in part._node.inputs if tracked(x)}
+        wanted = list(leaves.values())
         with no_grad(), np.errstate(all="ignore"):
             expected, found = (
-                sweep(parts, seeds, wanted=leaves, retain_graph=True, stop=True)
-                for parts in (roots, mine)
+                sweep(output.parts(), seeds, wanted=wanted, retain_graph=True, stop=True)
+                for output in (theirs, ours)
             )
         size = max(map(largest_in, expected.values()), default=0.0)
-        for x in leaves:
+        for x in wanted:
             zero = np.zeros(x.shape, x.dtype)
+            a, b = (np.asarray(by.get(x, zero)) for by in (found, expected))
             # Where all contributions cancel, only the rounding errors of the seeds are left.
-            least = max(size, float(np.cbrt(np.finfo(x.dtype).eps)))
-            if not same(np.asarray(found.get(x, zero)), np.asarray(expected.get(x, zero)), least):
+            if not same(a, b, max(size, float(np.cbrt(np.finfo(x.dtype).eps)))):
                 raise RuntimeError("the program gives other gradients than the function")
 
     # ---- calls
@@ -475,21 +456,21 @@ class Entry:
     def answer(self, call: Call) -> Any:
         """The output of a later call."""
         if self.reason:
-            return self.f(*call.args, **call.kwargs)
+            return call.of(self.f)
         try:
             mine = self.run(call)
         except Changed:
-            return self.f(*call.args, **call.kwargs)
+            return call.of(self.f)
         if self.check:
             with TRACING:
-                self.compare(self.f(*call.args, **call.kwargs), mine)
+                self.compare(call.of(self.f), mine)
         return mine
 
     def run(self, call: Call) -> Any:
-        """The output of the program, each Tensor that is differentiated with a node."""
-        every = [*call.tensors, *call.arrays, *self.params]
-        inputs = [every[i] for i in self.places]
-        arrays = settled(inputs, [x._data if isinstance(x, Variable) else x for x in inputs])
+        """The output of the program, in which each differentiated Tensor has a node."""
+        inputs = [(call.tensors if kind == "x" else call.arrays)[i] for kind, i in self.given]
+        inputs += self.params
+        arrays = settled(inputs, list(map(array_of, inputs)))
         with np.errstate(all="ignore"):
             values, saved = self.flat.forward(*arrays)
         if self.ops:
@@ -513,7 +494,7 @@ class Entry:
                 "parameters or training have been replaced since the first call. Do it before."
             )
         with TRACING, enable_grad():
-            return [x for x in Output(self.f(*call.args, **call.kwargs)).values if tracked(x)]
+            return Output(call.of(self.f)).parts()
 
 
 class Program(Op):
@@ -527,16 +508,17 @@ class Program(Op):
     def pull(self, g: Any, y: Any, node: Node, inputs: Any, needs: Any) -> Any:
         """The contributions to the inputs that need one."""
         entry, (saved, call) = self.entry, node.saved
-        if not isinstance(g, Variable):
+        recorded = isinstance(g, Variable)
+        if not recorded:
             leaf = entry.leaf
             wanted = tuple(n for n in entry.flat.gradients[self.which] if needs[leaf[n]])
+            backward = entry.flat.backward(self.which, wanted)
             with suppress(Changed), np.errstate(all="ignore"):
-                backward = entry.flat.backward(self.which, wanted)
-                found: Any = backward(g, saved, settled(node.inputs, inputs))
-                by = dict(zip([leaf[n] for n in wanted], found))
+                gradients = backward(g, saved, settled(node.inputs, inputs))
+                by = {leaf[n]: d for n, d in zip(wanted, gradients)}
                 return [by.get(i) for i in range(len(inputs))]
-        root, recorded = entry.again(call)[self.which], isinstance(g, Variable)
         leaves = [x for x, need in zip(node.inputs, needs) if need]
+        root = entry.again(call)[self.which]
         found = sweep([root], [g], wanted=leaves, create_graph=recorded, stop=True)
         return [found.pop(x, None) if need else None for x, need in zip(node.inputs, needs)]
 
@@ -547,38 +529,3 @@ def settled(inputs: Any, arrays: list[Any]) -> list[Any]:
         return arrays
     with TRACING:
         return list(map(array_of, inputs))
-
-
-def kind_of(t: Any) -> Any:
-    """What has to be the same of a parameter."""
-    return t._tracked, t._data.shape, t._data.dtype
-
-
-def reached_inputs(ends: Any) -> list[Expression]:
-    """The inputs that these need."""
-    return [e for e in reached(ends) if e.kind == "input"]
-
-
-def expression_of(found: Trace, x: Any) -> Any:
-    """The expression of an output."""
-    array = array_of(x)
-    if not is_symbol(array):
-        return found.listing.constant(np.asarray(array))
-    return array.expression
-
-
-def differentiate(found: Trace, i: int, y: Any, leaves: dict[str, Any]) -> dict[str, Any]:
-    """The gradients of output i by name, by a backward pass on symbols."""
-    found.listing.phase = BACKWARD
-    example = np.random.default_rng(i).standard_normal(y.shape).astype(y._data.dtype)
-    seed = input_symbol(found, f"d_output{i}", np.asarray(example))
-    with no_grad():
-        wanted = list(leaves.values())
-        gradients = sweep([y], [seed], wanted=wanted, retain_graph=True, stop=True)
-    found.listing.phase = FORWARD
-    constant = found.listing.constant
-    return {
-        n: gradients[t].expression if is_symbol(gradients[t]) else constant(gradients[t])
-        for n, t in leaves.items()
-        if t in gradients
-    }
