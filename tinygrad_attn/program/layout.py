@@ -273,7 +273,6 @@ class Layout:
     def lines_of(self, statements: list[Expression]) -> list[str]:
         """The text of the statements."""
         text = Text(self.name_of, self.sizes)
-        self.sizes.used, self.sizes.shown = set(), set()
         found: list[str] = []
         phase, part = "forward", ""
         for e, parts in unpacked(statements):
@@ -299,7 +298,7 @@ class Layout:
 
     def commented(self, line: str, e: Expression, each: str) -> str:
         """The line with the shape of its result, where there is room."""
-        whole = f"{line:<{COMMENT_AT}}  # {self.sizes.comment(e.value.shape)}{each}"
+        whole = f"{line:<{COMMENT_AT}}  # {self.sizes.shape(e.value.shape, times='')}{each}"
         return whole if len(whole) <= WIDTH else line
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, enable_grad, no_grad, plain, sweep
+from ..engine import Variable, array_of, enable_grad, grad, plain
 from ..errors import describe
 from ..tensor import Tensor
 from .ir import BACKWARD, Expression, reached, replaced
@@ -46,14 +46,40 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
-    module = module_of(f, params)
-    named, buffers = parameters_of(module, params)
-    found = trace(f, args, named, buffers, backward, module)
+    owners = [params] if params is not None else [f, getattr(f, "__self__", None)]
+    module = next((x for x in owners if hasattr(x, "named_buffers")), None)
+    buffers = {} if module is None else dict(module.named_buffers())
+    found = trace(f, args, parameters_of(module, params), buffers, backward, module)
     title = "forward_backward" if backward else "forward"
     text, constants = written(found, title, what_is_computed(f))
     program = Program(text, title, found.arguments, {**found.parameters, **constants})
     compare(program, f, args, found)
     return program
+
+
+def parameters_of(module: Any, params: Any) -> Mapping[str, Any]:
+    """Parameters by their dotted names."""
+    if module is not None:
+        return dict(module.named_parameters())
+    try:
+        named = dict(params or {})  # also of model.named_parameters()
+    except (TypeError, ValueError):
+        named = {"": None}
+    if not all(isinstance(p, Variable) for p in named.values()):
+        raise TypeError(
+            "ta.source: params= is a module, or a mapping from names to Tensors, such as "
+            "dict(model.named_parameters())."
+        )
+    return named
+
+
+def what_is_computed(f: Any) -> str:
+    """The name of the function, or of the module's class."""
+    for module in (f, getattr(f, "__self__", None)):
+        if hasattr(module, "named_buffers"):
+            return type(module).__name__
+    name = str(getattr(f, "__name__", type(f).__name__))
+    return "a function" if name == "<lambda>" else name
 
 
 class Program:
@@ -72,29 +98,27 @@ class Program:
         self.text, self.name = text, name
         self._arguments = dict(arguments)  # name: (shape, dtype), None for what is no array
         self._held = dict(held)  # identifier: a parameter, or a constant array
-        self._expected = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
+        shapes = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
+        self._expected = {**self._arguments, **shapes}
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable[..., Any] = space[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The parameters and constants by the names that the function in the file has for them."""
-        return {name: x._data if isinstance(x, Variable) else x for name, x in self._held.items()}
+        return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
-        if len(args) != len(self._arguments):
+        names = self._arguments
+        if len(args) != len(names):
             raise TypeError(
-                f"{self.name} takes {len(self._arguments)} arguments, "
-                f"{', '.join(self._arguments)}, got {len(args)}."
+                f"{self.name} takes {len(names)} arguments, {', '.join(names)}, got {len(args)}."
             )
-        given = {
-            name: np.asarray(x._data if isinstance(x, Variable) else x)
-            for name, x in zip(self._arguments, args, strict=True)
-            if self._arguments[name] is not None
-        }
+        pairs = zip(names, args, strict=True)
+        given = {name: np.asarray(array_of(x)) for name, x in pairs if names[name] is not None}
         held = self.arrays()
         for name, array in (given | held).items():
-            shape, dtype = {**self._arguments, **self._expected}[name]
+            shape, dtype = self._expected[name]
             if (array.shape, array.dtype) != (shape, dtype):
                 raise ValueError(
                     f"this program was written for {name} {shape} {dtype}, got {describe(array)}. "
@@ -107,8 +131,7 @@ class Program:
         path = Path(path)
         new = path.with_name(f"{path.name}.{os.getpid()}.new")
         new.write_text(self.text, "utf-8")
-        new.replace(path)
-        return path
+        return new.replace(path)
 
     def __str__(self) -> str:
         return self.text
@@ -121,60 +144,38 @@ class Program:
         return f"<pre>{html.escape(self.text)}</pre>"
 
 
-def module_of(f: Any, params: Any) -> Any:
-    """The module whose parameters are meant, or None."""
-    candidates = (params,) if params is not None else (f, getattr(f, "__self__", None))
-    return next((x for x in candidates if hasattr(x, "named_buffers")), None)
-
-
-def parameters_of(module: Any, params: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Parameters and buffers by their dotted names."""
-    if module is not None:
-        return dict(module.named_parameters()), dict(module.named_buffers())
-    try:
-        params = dict(params or {})  # also of model.named_parameters()
-    except (TypeError, ValueError):
-        params = {"": None}
-    if not all(isinstance(p, Variable) for p in params.values()):
-        raise TypeError(
-            "ta.source: params= is a module, or a mapping from names to Tensors, such as "
-            "dict(model.named_parameters())."
-        )
-    return params, {}
-
-
-def what_is_computed(f: Any) -> str:
-    """The name of the function, or of the module's class."""
-    for module in (f, getattr(f, "__self__", None)):
-        if hasattr(module, "named_buffers"):
-            return type(module).__name__
-    name = str(getattr(f, "__name__", type(f).__name__))
-    return "a function" if name == "<lambda>" else name
-
-
 # ---- the program and the function give the same
 
 
 def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
     """Raise TypeError unless the program gives what the function gives when it is called again."""
+    floating = lambda x: getattr(getattr(x, "dtype", None), "kind", "") == "f"
     given = [
         Tensor(np.asarray(x), requires_grad=True)
-        if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
+        if floating(x) and not isinstance(x, Variable)
         else x
         for x in args
     ]
+    names = [n for n, shape in found.arguments.items() if shape is not None]
+    arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
+    leaves = {**dict(zip(names, arrays)), **found.parameters}
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
-        expected = gradients_of(y, given, found)
-        arrays = [e.value for n, e in found.inputs.items() if n not in found.parameters]
-        mine = program.function(*arrays, **program.arrays())
-    value, slopes = mine if found.gradients else (mine, {})
-    steps = [e.value for e in reached(found.gradients) if e.phase == BACKWARD]
-    size = max(map(largest_in, steps), default=0.0)
+        expected = [array_of(x) for x in flat(y)]
+        values = [found.inputs[n].value for n in names]
+        mine = program.function(*values, **program.arrays())
+        if found.gradients:
+            seed = found.inputs[found.seed].value if found.seed else None
+            leaves = {n: leaves[n] for n in found.gradients}
+            slopes = grad(y, list(leaves.values()), seed, allow_unused=True)
+            expected += [None if g is None else g._data for g in slopes]
+    steps = reached([found.outputs, found.gradients])
+    sizes = [largest_in(e.value) for e in steps if e.phase == BACKWARD] or [0]
     near = max((largest_in(x.value) for e in reached(found.outputs) for x in e.operands), default=0)
-    plain_value = replaced(y, lambda x: x._data if isinstance(x, Variable) else x)
-    alike = all(same(slopes[found.originals[n]], g, size) for n, g in expected.items())
-    if not (alike and same(value, plain_value, near)):
+    values = flat(mine)
+    tolerances = [near] * (len(values) - len(found.gradients)) + [max(sizes)] * len(found.gradients)
+    alike = map(same, values, expected, tolerances)
+    if len(values) != len(expected) or not all(alike):
         raise TypeError(
             "ta.source: the function returns another value when it is called again than it gave "
             "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
@@ -183,32 +184,18 @@ def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
         )
 
 
-def gradients_of(y: Any, args: list[Any], found: Trace) -> dict[str, Any]:
-    """The gradients of the function by identifier, computed as usual."""
-    if not found.gradients:
-        return {}
-    names = [n for n in found.inputs if n not in found.parameters and n != found.seed]
-    arrays = [x for x in args if isinstance(x, (Variable, np.ndarray, np.generic))]
-    leaves = {**found.parameters, **dict(zip(names, arrays, strict=True))}
-    wanted = {n: leaves[n] for n in found.gradients}
-    seed = found.inputs[found.seed].value if found.seed else y._data.dtype.type(1)
-    with no_grad():
-        gradients = sweep([y], [seed], wanted=list(wanted.values()), stop=True)
-    return {n: gradients[x] for n, x in wanted.items() if x in gradients}
+def flat(a: Any) -> list[Any]:
+    """What lies in nested tuples, lists and dicts."""
+    parts = a.values() if isinstance(a, dict) else a
+    return [x for part in parts for x in flat(part)] if isinstance(a, (dict, tuple, list)) else [a]
 
 
 def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
-    """Whether values are equal in shape, dtype and, up to the rounding of numbers of this size, in
-    numbers.
+    """Whether two arrays agree in shape, dtype and, up to the rounding of numbers of this size, in
+    numbers; None is not known.
     """
-    if isinstance(expected, dict):
-        pairs = [(mine.get(k), v) for k, v in expected.items()]
-        return mine.keys() == expected.keys() and all(same(a, b, size) for a, b in pairs)
-    if isinstance(expected, (tuple, list)):
-        pairs = list(zip(mine, expected))
-        return len(mine) == len(expected) and all(same(a, b, size) for a, b in pairs)
     if not isinstance(expected, (np.ndarray, np.generic)):
-        return bool(mine is expected or mine == expected)
+        return expected is None or bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
     if expected.dtype.kind != "f":
@@ -220,7 +207,7 @@ def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
 
 def largest_in(array: Any) -> float:
     """The absolute value of the largest finite number in an array; 0 if there is none."""
-    if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind != "f":
+    if getattr(getattr(array, "dtype", None), "kind", "") != "f":
         return 0.0
     return float(np.abs(np.asarray(array)[np.isfinite(array)]).max(initial=0))
 
@@ -237,19 +224,18 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     layout = Layout(results, checks, found.inputs, sizes, found.kinds)
     body = layout.body()
     body += end(found, results, layout)
+    letters = sizes.used(body)
     constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
     positional = [n for n in found.inputs if n not in found.parameters]
     named = [n for n in found.inputs if n in found.parameters] + list(constants)
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
-    words = [*positional, *(["*"] if named and positional else []), *named]
-    lines += packed(f"def {title}(", words, "):", " " * len(f"def {title}("))
+    lines += packed(
+        f"def {title}(", [*positional, *["*"][: bool(positional and named)], *named], "):"
+    )
     lines += docstring(found, positional, what)
-    if sizes.used and len(sizes.shown) > 1:  # a single letter that only comments use is none
-        sizes.used |= sizes.shown
-    used = {k: n for k, n in found.letters.items() if k in sizes.used}
-    if used:
-        lines.append(f"    {', '.join(used)} = {', '.join(map(str, used.values()))}")
-    lines += shape_checks(found, positional, {n: k for k, n in used.items()})
+    if letters:
+        lines.append(f"    {', '.join(letters)} = {', '.join(map(str, letters.values()))}")
+    lines += shape_checks(found, positional, {n: k for k, n in letters.items()})
     return "\n".join([*lines, *body]) + "\n", constants
 
 
@@ -258,21 +244,16 @@ def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
     taken = {*found.inputs, *found.letters}
     name = "value"
     if isinstance(outputs, Expression):
-        name = usual = "output" if np.ndim(outputs.value) else "loss"
-        if outputs.hint is not None and outputs.hint[0] > NAMED_BY_OP and outputs.kind != "input":
-            name = str(outputs.hint[1])
-        name = usual if name in taken else name
-    results = {another(name, taken): outputs}
-    for n, g in gradients.items():
-        results[another(f"d_{n}", taken | results.keys())] = g
+        name = "output" if np.ndim(outputs.value) else "loss"
+        hint = outputs.hint
+        if hint is not None and hint[0] > NAMED_BY_OP and outputs.kind != "input":
+            name = name if hint[1] in taken else str(hint[1])
+    results: dict[str, Any] = {}
+    for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
+        while wish in taken | results.keys():
+            wish += "_"
+        results[wish] = e
     return results
-
-
-def another(name: str, taken: set[str]) -> str:
-    """The name, or a similar one if it is taken."""
-    while name in taken:
-        name += "_"
-    return name
 
 
 ERF = '''
@@ -289,14 +270,14 @@ def erf(x):
 """The error function, which NumPy lacks: right to 3e-15, and in twice the time of Python's."""
 
 
-def packed(start: str, words: list[str], close: str, indent: str) -> list[str]:
+def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
     """Words with commas between them, in as few lines as they need."""
-    lines, line = [], start
+    lines, line, blank = [], start, " " * (indent or len(start))
     for i, word in enumerate(words):
         piece = word + (close if i == len(words) - 1 else ",")
-        if len(line) + len(piece) > WIDTH and line.strip() and line != indent:
+        if len(line) + len(piece) > WIDTH and line.strip() and line != blank:
             lines.append(line.rstrip())
-            line = indent
+            line = blank
         line += piece + " "
     return [*lines, (line if words else line + close).rstrip()]
 
@@ -319,15 +300,11 @@ def shape_checks(found: Trace, positional: list[str], letters: dict[int, str]) -
         sizes = [letters.get(size, str(size)) for size in found.inputs[n].shape]
         given.append(f"{n}.shape")
         wanted.append(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})")
-    if not positional:
-        return []
-    one = len(positional) == 1
-    line = f"    if {' '.join(given)} != {' '.join(wanted)}:"
-    if not one:
-        line = f"    if ({', '.join(given)}) != ({', '.join(wanted)}):"
-    if len(line) > WIDTH and not one:
+    sides = [f"({', '.join(s)})" if len(positional) > 1 else "".join(s) for s in (given, wanted)]
+    line = f"    if {sides[0]} != {sides[1]}:"
+    if len(line) > WIDTH and len(positional) > 1:
         return [line for n in positional for line in shape_checks(found, [n], letters)]
-    return [line, '        raise ValueError("written for other shapes")']
+    return [line, '        raise ValueError("written for other shapes")'] if positional else []
 
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
@@ -335,45 +312,25 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
     text = Text(layout.name_of, layout.sizes)
     seen: set[int] = set()
 
-    def own(e: Any) -> str:
-        opened, words, closed = parts_of(e, own)
-        if opened:
-            return f"{opened}{', '.join(words)}{closed}"
+    def own(e: Any) -> Any:
         if not isinstance(e, Expression) or e.kind == "constant" and e.id not in layout.constants:
-            return text.of(e)
+            return e
         shared = e.id in seen or e.kind in ("input", "constant") or shares_memory(e)
         seen.add(e.id)
-        if e.kind == "number":
-            return text.of(e, -1, NO_DTYPE)
-        return f"{text.array(e)}.copy()" if shared and np.ndim(e.value) else text.of(e)
+        copied = Expression(-1, "method", "copy", (e,), {}, e.value)
+        return copied if shared and np.ndim(e.value) else e
 
-    first, *rest = results.values()
-    if not found.gradients:
-        opened, words, closed = parts_of(first, own)
-        words = words if opened else [own(first)]
-        return packed(f"    return {opened}", words, closed, " " * len("    return ("))
-    keys = [found.originals[n] for n in found.gradients]
-    start = f"    return {own(first)}, {{"
-    pairs = [f"{quoted(k)}: {own(e)}" for k, e in zip(keys, rest, strict=True)]
-    return packed(start, pairs, "}", " " * len(start))
-
-
-def parts_of(e: Any, own: Callable[[Any], str]) -> tuple[str, list[str], str]:
-    """The brackets and the parts of a dict, list or tuple; no brackets for anything else."""
-    if isinstance(e, dict):
-        return "{", [f"{quoted(k)}: {own(v)}" for k, v in e.items()], "}"
-    if isinstance(e, list):
-        return "[", list(map(own, e)), "]"
-    if isinstance(e, tuple):
-        return "(", list(map(own, e)), ",)" if len(e) == 1 else ")"
-    return "", [], ""
-
-
-def quoted(key: Any) -> str:
-    """A key of a dict, in double quotes if it is a text."""
-    text = repr(key)
-    simple = isinstance(key, str) and text[1:-1] == key and '"' not in key
-    return f'"{key}"' if simple else text
+    first, *rest = replaced(list(results.values()), own)
+    if found.gradients:
+        slopes = dict(zip((found.originals[n] for n in found.gradients), rest, strict=True))
+        start = f"    return {text.of(first, -1, NO_DTYPE)}, {{"
+        return packed(start, text.pairs(slopes, NO_DTYPE), "}")
+    if isinstance(first, dict):
+        return packed("    return {", text.pairs(first, NO_DTYPE), "}", 12)
+    if isinstance(first, tuple):
+        close = ",)" if len(first) == 1 else ")"
+        return packed("    return (", [text.of(e, -1, NO_DTYPE) for e in first], close, 12)
+    return packed("    return ", [text.of(first, -1, NO_DTYPE)], "", 12)
 
 
 def shares_memory(e: Expression) -> bool:

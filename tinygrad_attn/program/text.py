@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,26 +28,19 @@ class Sizes:
         self.letters = {
             k: n for k, n in letters.items() if n not in (0, 1, 3) and sizes.count(n) == 1
         }
-        self.used: set[str] = set()  # in the program
-        self.shown: set[str] = set()  # in its comments
 
     def one(self, n: int, times: str = "*") -> str:
         """A size: `B`, `3*E`, `B*T`, or the number."""
         found = self.letters
         for letter, size in found.items():
             if size == n:
-                return self.noted(letter, letter)
+                return letter
         if found.get("E", 0) * 3 == n > 0:  # queries, keys and values side by side
-            return self.noted(f"3{times}E", "E")
+            return f"3{times}E"
         for a, b in ("BT", "BS", "HD"):
             if found.get(a, 0) * found.get(b, 0) == n > 0:
-                return self.noted(f"{a}*{b}", a + b)
+                return f"{a}*{b}"
         return str(n)
-
-    def noted(self, text: str, letters: str) -> str:
-        """The text, which needs these letters."""
-        self.used.update(letters)
-        return text
 
     def several(self, shape: tuple[int, ...], times: str = "*") -> str:
         """Sizes with commas between them."""
@@ -56,13 +50,14 @@ class Sizes:
         """A shape as a tuple."""
         return f"({self.several(shape, times)}{',' * (len(shape) == 1)})"
 
-    def comment(self, shape: tuple[int, ...]) -> str:
-        """A shape in a comment."""
-        before = set(self.used)
-        text = self.shape(shape, times="")
-        self.shown |= self.used
-        self.used = before
-        return text
+    def used(self, lines: Sequence[str]) -> dict[str, int]:
+        """The letters that these lines need; those of comments only if there are several."""
+        parts = [line.partition("#") for line in lines]
+        letters = lambda texts: {*re.findall(r"(?<![A-Za-z_])[A-Z]\b", " ".join(texts))}
+        code = letters(part[0] for part in parts) & self.letters.keys()
+        shown = (code | letters(part[2] for part in parts)) & self.letters.keys()
+        found = shown if code and len(shown) > 1 else code
+        return {k: n for k, n in self.letters.items() if k in found}
 
 
 def dtype_text(dtype: Any) -> str:
@@ -156,14 +151,24 @@ class Text:
             if name is not None:
                 return name
             text, precedence = self.spelled(a, dtype)
-        elif isinstance(a, list):
-            return f"[{', '.join(map(self.of, a))}]"
-        elif isinstance(a, tuple):
-            return f"({', '.join(map(self.of, a))}{',' * (len(a) == 1)})"
+        elif isinstance(a, (list, tuple)):
+            inner = ", ".join(self.of(x, -1, dtype) for x in a)
+            if isinstance(a, list):
+                return f"[{inner}]"
+            return f"({inner}{',' * (len(a) == 1)})"
+        elif isinstance(a, dict):
+            return "{" + ", ".join(self.pairs(a, dtype)) + "}"
         else:
             text = number_text(a, dtype) if isinstance(a, np.generic) else literal(a)
             precedence = UNARY if text.startswith("-") else ATOM
         return f"({text})" if precedence < least else text
+
+    def pairs(self, a: dict[Any, Any], dtype: Any = None) -> list[str]:
+        """The items of a dict, a text as key in double quotes."""
+        keys = [repr(k) for k in a]
+        simple = [k[0] == "'" and '"' not in k and "\\" not in k for k in keys]
+        keys = [f'"{k[1:-1]}"' if s else k for k, s in zip(keys, simple)]
+        return [f"{k}: {self.of(v, -1, dtype)}" for k, v in zip(keys, a.values())]
 
     def array(self, x: Any) -> str:
         """The operand of a method: a number, which Python's have not, with its dtype."""
