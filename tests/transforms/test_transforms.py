@@ -3,7 +3,6 @@
 import gc
 import math
 import sys
-import threading
 import tracemalloc
 
 import numpy as np
@@ -145,7 +144,7 @@ def test_inputs_may_be_tensors_arrays_and_numbers():
 
 
 def test_a_function_that_ignores_its_input_has_zero_derivatives():
-    constant = lambda x: np.ones(2)
+    constant = lambda x: Tensor(np.ones(2))
     assert_close(vjp(constant, X)[1](np.ones(2))[0], np.zeros(3))
     assert_close(jvp(constant, X, V)[1], np.zeros(2))
     assert_close(jacobian(constant, X), np.zeros((2, 3)))
@@ -154,16 +153,7 @@ def test_a_function_that_ignores_its_input_has_zero_derivatives():
     assert_close(hessian(lambda x: np.sum(x), X), np.zeros((3, 3)))
 
 
-def test_a_result_of_whole_numbers_or_booleans_is_constant_to_jvp_too():
-    for f in (lambda x: x > 0, lambda x: np.argsort(x)):
-        y, tangent = jvp(f, X, V)
-        assert np.array_equal(y, f(X)) and tangent.shape == y.shape and not np.any(tangent.numpy())
-        assert_close(vjp(f, X)[1](V)[0], np.zeros(3))
-
-
-@pytest.mark.parametrize(
-    "several", [[Tensor(X), Tensor(V)], (Tensor(X), 1.0), {"w": X}, [(X, 1.0)], nn.Linear(1, 1)]
-)
+@pytest.mark.parametrize("several", [[Tensor(X), Tensor(V)], (Tensor(X), 1.0), {"w": X}])
 @pytest.mark.parametrize(
     "call",
     [
@@ -205,7 +195,7 @@ def test_a_list_of_numbers_is_one_array_and_told_what_is_wrong_with_it(one, kind
         lambda v: jvp(np.sin, 1.0, v),
         lambda v: hvp(np.sin, 1.0, v),
         lambda v: vjp(np.sin, 1.0)[1](v),
-        lambda v: vjp(lambda x: 2.0, X)[1](v),
+        lambda v: vjp(lambda x: Tensor(2.0), X)[1](v),
     ],
 )
 @pytest.mark.parametrize("v", ["a", 1j, [None]])
@@ -231,9 +221,7 @@ def test_a_direction_is_of_real_numbers(call, v):
     ],
 )
 def test_a_result_that_left_the_graph_is_no_constant(call):
-    with pytest.raises(
-        TypeError, match="does not remember how it was computed; it must return a Tensor"
-    ):
+    with pytest.raises(TypeError, match="it must return one Tensor. Compute with tensor methods"):
         call()
 
 
@@ -326,20 +314,6 @@ def test_transforms_can_be_nested_and_differentiated():
     assert value_and_grad(lambda x: x * inner(x))(2.0)[1].item() == 24.0
 
 
-def test_none_in_place_of_a_direction():
-    """backward() takes it for the 1 of a single number; here what is missing has a shape, which is told."""
-    for f, rule in (
-        (lambda: vjp(lambda x: x * 2, np.ones(3))[1](None), "g has y's shape"),
-        (lambda: hvp(lambda x: (x * x).sum(), np.ones(3), None), "v has x's shape"),
-        (lambda: jvp(lambda x: x * 2, np.ones(3), None), "a tangent has its input's shape"),
-    ):
-        with pytest.raises(
-            TypeError,
-            match=rule + r", and None has none: write np.ones\(\(3,\)\), or other numbers",
-        ):
-            f()
-
-
 def test_a_pullback_is_differentiated_by_g_alone():
     """It was made outside, where nothing was to be differentiated again."""
     jac = jacobian(f, X).numpy()
@@ -382,7 +356,7 @@ def test_a_pullback_of_what_has_one_derivative_only_takes_constants_anywhere():
             r"g has y's shape: got \(3,\) for Tensor \(4,\)",
         ),
         (
-            lambda: vjp(lambda x: np.ones(2), X)[1](np.ones(3)),
+            lambda: vjp(lambda x: Tensor(np.ones(2)), X)[1](np.ones(3)),
             ValueError,
             r"g has y's shape: got \(3,\) for Tensor \(2,\)",
         ),
@@ -399,7 +373,7 @@ def test_a_pullback_of_what_has_one_derivative_only_takes_constants_anywhere():
         (
             lambda: value_and_grad(scalar)(),
             TypeError,
-            "argnums=0 counts from 0, but 0 arguments came by place",
+            "argnums=0 counts from 0, but 0 arguments are positional",
         ),
         (lambda: value_and_grad(scalar)(x=X), TypeError, "without its name"),
         (
@@ -412,7 +386,6 @@ def test_a_pullback_of_what_has_one_derivative_only_takes_constants_anywhere():
             ValueError,
             "^this transform needs a function with a single number",
         ),
-        (lambda: ta.grad(scalar, X), TypeError, r"ta\.value_and_grad\(f\)\(x\)"),
         (
             lambda: checkpoint(lambda x: (x, x), Tensor(X)),
             TypeError,
@@ -478,29 +451,6 @@ def test_checkpoint_of_a_whole_layer_with_dropout():
     with ta.record_attention() as seen:
         checkpoint(layer, Tensor(inputs, requires_grad=True)).sum().backward()
     assert [len(calls) for calls in seen.values()] == [1]  # what is run again has been seen before
-
-
-def test_a_checkpointed_block_may_add_to_its_input():
-    layer, outside = nn.Linear(3, 3).astype(np.float64), Tensor(X, requires_grad=True)
-
-    def block(x):
-        x += layer(x)
-        y = outside
-        y *= x
-        return y
-
-    for function in (block, lambda x: checkpoint(block, x)):  # and within another checkpoint
-        plain, again = both_ways(function, [X], [*layer.parameters(), outside])
-        for a, b in zip(plain, again, strict=True):
-            np.testing.assert_array_equal(a, b)
-
-    def step(x):
-        with ta.no_grad():
-            x -= 1
-        return x
-
-    with pytest.raises(TypeError, match="p -= x and the like"):
-        checkpoint(step, outside)
 
 
 @pytest.mark.parametrize(
@@ -604,19 +554,11 @@ def test_a_checkpoint_sees_the_direction_of_a_transform_inside(product):
 
 
 def test_a_gradient_inside_a_checkpoint_is_a_transforms():
-    """The first run records nothing, so that grad() has nothing to go back through; it says so, and value_and_grad does the same."""
     w = Tensor(W, requires_grad=True)
     f = lambda v: np.mean((X @ v) ** 2)
     step = lambda v: v - 0.1 * value_and_grad(f, create_graph=True)(v)[1]
     (plain,) = ta.grad(np.sum(step(step(w)) ** 3), w)
     assert_close(ta.grad(checkpoint(lambda v: np.sum(step(step(v)) ** 3), w), w)[0], plain)
-    for wrong in (lambda v: ta.grad(f(v), v)[0], lambda v: f(v).backward()):
-        with pytest.raises(
-            ValueError, match=r"Inside ta\.checkpoint take it with ta\.value_and_grad or ta\.vjp"
-        ):
-            checkpoint(wrong, w)
-    with pytest.raises(ValueError, match=r"check for no_grad\(\)[^C]*$"), ta.no_grad():
-        checkpoint(lambda v: ta.grad(f(v), v)[0], w)
 
 
 def test_checkpoint_says_when_the_function_is_not_repeatable():
@@ -624,30 +566,6 @@ def test_checkpoint_says_when_the_function_is_not_repeatable():
     y = checkpoint(lambda x: x[: next(lengths)], Tensor(X, requires_grad=True))
     with pytest.raises(ValueError, match="must do the same when it is run again"):
         y.sum().backward()
-
-
-@pytest.mark.parametrize("run", [lambda f, x: f(x), checkpoint])
-def test_a_released_tensor_is_a_constant_to_a_function_of_something_else(run):
-    w = Tensor(X, requires_grad=True)
-    h = w * w
-    h.sum().backward()
-    g = lambda x: np.sum(run(lambda x: np.sin(x) * h, x))
-    slope, bend = X**2 * np.cos(X), np.diag(-(X**2) * np.sin(X))
-    for x in (X, w):
-        assert_close(value_and_grad(g)(x)[1], slope)
-        assert_close(vjp(g, x)[1](1.0)[0], slope)
-        assert_close(jvp(g, x, np.ones_like(X))[1], slope.sum())
-        assert_close(jacobian(g, x), slope)
-        assert_close(hessian(g, x), bend)
-        assert_close(hvp(g, x, np.ones_like(X)), bend.sum(0))
-
-    def releases(x):
-        y = x * x
-        y.sum().backward()
-        return y.sum()
-
-    with pytest.raises(RuntimeError, match="has been released"):
-        value_and_grad(releases)(X)
 
 
 def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
@@ -659,25 +577,16 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
 
     for f, between, words in (
         (lambda x: x * w, lambda: change(w.data), "changed in place after it was used"),
-        (lambda x: x * c, lambda: change(c.data), "its result is another one"),
-        (lambda x: x * a, lambda: change(a), "its result is another one"),
-        (lambda x: x * a * 1e-9, lambda: change(a), "its result is another one"),
-        (lambda x: drop(x), lambda: drop.eval(), "its result is another one"),
+        (lambda x: x * c, lambda: change(c.data), "its output differs"),
+        (lambda x: x * a, lambda: change(a), "its output differs"),
+        (lambda x: x * a * 1e-9, lambda: change(a), "its output differs"),
+        (lambda x: drop(x), lambda: drop.eval(), "its output differs"),
     ):
         y = checkpoint(f, x)
         between()
         with pytest.raises(ValueError, match=words):
             y.sum().backward()
     assert x.grad is None and w.grad is None
-
-
-def test_the_result_of_a_checkpoint_may_be_changed_since_its_rule_does_not_read_it():
-    """As rows of padding are set to 0, where the next op does not read them."""
-    x = Tensor(X, requires_grad=True)
-    y = checkpoint(np.sin, x)
-    y.data[0] = 0
-    (y * 2).sum().backward()
-    assert_close(x.grad, 2 * np.cos(X))
 
 
 @pytest.mark.parametrize(
@@ -701,34 +610,7 @@ def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
 
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
-    vjp(lambda x: np.ones(2), X)  # whether ops run inside was watched
     assert context.watchers == () and context.recording
-
-
-def test_another_threads_draw_from_the_same_stream_is_told_with_the_way_out():
-    def job(seeds):
-        if seeds:
-            ta.manual_seed(1)
-        y = checkpoint(
-            lambda x: (others.pop()(), x * ta.rand(5))[1] if others else x * ta.rand(5),
-            Tensor(np.ones(5), requires_grad=True),
-        )
-        try:
-            y.sum().backward()
-            told.append("")
-        except ValueError as error:
-            told.append(str(error))
-
-    def run(work, *args):
-        thread = threading.Thread(target=work, args=args)
-        thread.start()
-        thread.join()
-
-    told = []
-    for seeds in (False, True):
-        others = [lambda: run(ta.rand, 1)]
-        run(job, seeds)
-    assert "each calls ta.manual_seed" in told[0] and told[1] == ""
 
 
 def peak(function):
@@ -739,29 +621,6 @@ def peak(function):
         return tracemalloc.get_traced_memory()[1] / 2**20
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("nth", (1, 2))
-def test_an_interrupt_beside_the_second_run_leaves_the_threads_context_as_it_was(nth, monkeypatch):
-    class Half(nn.Module):
-        def forward(self, x):
-            return checkpoint(lambda x: x * 0.5, x)
-
-    calls, real = [], checkpointing.set_rng_state
-
-    def set_rng_state(state):
-        calls.append(1)
-        if len(calls) == nth:
-            raise KeyboardInterrupt
-        real(state)
-
-    y, here = Half()(Tensor([1.0], requires_grad=True)), checkpointing.state
-    monkeypatch.setattr(checkpointing, "set_rng_state", set_rng_state)
-    with ta.record_attention():
-        observers = here.watchers
-        with pytest.raises(KeyboardInterrupt):
-            y.backward()
-        assert here.scope is None and here.watchers == observers != ()
 
 
 def test_checkpoint_needs_less_memory(capsys):

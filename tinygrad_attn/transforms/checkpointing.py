@@ -1,4 +1,4 @@
-"""Less memory for one forward more: `checkpoint` keeps a call's inputs and computes it again."""
+"""Gradient checkpointing: keep only the inputs of a call, and compute it again when needed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..engine import (
     Op,
     Symbolic,
     Variable,
+    Watcher,
     array_of,
     context,
     enable_grad,
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class _Run:
-    """A call of f: what it takes to repeat it."""
+    """What is needed to repeat a call of f."""
 
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
         self.f, self.keywords = f, keywords
@@ -40,7 +41,7 @@ class _Run:
         self.random_state = get_rng_state()
         self.scope = context.scope
         self.depth = depth.value
-        # What a functional_call around this one has put in place of parameters is put in again.
+        # A functional_call around this one puts its tensors in the place of parameters again.
         self.around = [o for o in context.watchers if hasattr(o, "in_place")]
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -50,9 +51,9 @@ class _Run:
         return self.f(*args, **self.keywords)
 
     def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
-        """Run f without recording, keep its value, and return the tensors it takes from outside."""
+        """Run f without a graph, keep its value, and return the tensors it takes from outside."""
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
-        closure, here = Closure(stand_ins), context
+        closure, here, start = Closure(stand_ins), context, next_number()
         before, here.watchers = here.watchers, (*here.watchers, closure)
         try:
             with no_grad():
@@ -66,15 +67,12 @@ class _Run:
             )
         closure.note(y)
         self.value: Any = y._data
-        self.outside = list(closure.found.values())
+        older = lambda x: x._node is None or x._node.number < start
+        self.outside = list(filter(older, closure.found.values()))
         return self.outside
 
     def again(self, tensors: Sequence[Any]) -> Any:
-        """Run f as before, recorded, with the same random numbers.
-
-        Nobody looks on, since it has been seen already. A transform in f is recorded if it was
-        inside another one the first time.
-        """
+        """Run f again with a graph, the same random numbers, and no watchers."""
         here, state = context, get_rng_state()
         watchers, scope, within = here.watchers, here.scope, depth.value
         here.watchers, here.scope, depth.value = (), self.scope, self.depth
@@ -86,11 +84,11 @@ class _Run:
                 return self.call(tensors)
         finally:
             here.watchers, here.scope, depth.value = watchers, scope, within
-            set_rng_state(state)  # last, since an interrupt may come inside it
+            set_rng_state(state)
 
 
 def _value(*inputs: Any, run: _Run) -> Any:
-    """The value of a checkpointed call; its derivative runs the call again."""
+    """Return the value of a checkpointed call; the VJP runs the call again."""
     value, run.value = run.value, None
     return value, next_number()
 
@@ -98,7 +96,7 @@ def _value(*inputs: Any, run: _Run) -> Any:
 def _run_again(
     g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: int
 ) -> list[Any]:
-    """The rule of a checkpoint: the call again, recorded, and a backward pass through it."""
+    """The VJP of a checkpoint: the call again, and a backward pass through it."""
     create_graph = isinstance(g, Variable)
     given = inputs[: len(run.places)]
     fresh = [
@@ -114,14 +112,15 @@ def _run_again(
     first = array_of(y)
     if _differs(result._data, first):
         raise ValueError(
-            "a checkpointed function must do the same when it is run again, but its result is "
-            "another one. Was an array changed in place that it uses, or train() or eval() called "
-            "in between? Random numbers come from ta.rand and the like, which are repeated."
+            "a checkpointed function must do the same when it is run again, but its output "
+            "differs. Was an array that it uses changed in place, or train() or eval() called in "
+            "between? Only random numbers from ta.rand and the like are repeated."
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
     here = context
-    watchers, here.watchers = here.watchers, ()
+    quiet = Watcher()  # beside which nothing is added up in place, as a program would copy
+    watchers, here.watchers = here.watchers, (quiet,) if isinstance(first, Symbolic) else ()
     try:
         found = (
             sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True)
@@ -134,8 +133,8 @@ def _run_again(
 
 
 def _differs(again: Any, first: Any) -> bool:
-    """By more than rounding, which may depend on the number of threads?"""
-    if isinstance(first, Symbolic):  # what is written down again is the same expressions
+    """Whether outputs differ by more than rounding, which may depend on the number of threads."""
+    if isinstance(first, Symbolic):
         return False
     size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
     return not np.allclose(
@@ -147,23 +146,20 @@ def _differs(again: Any, first: Any) -> bool:
     )
 
 
-# The rule reads the inputs (f has the tensors from outside itself); y is only compared.
 recomputed = Op(_value, saves=True)
 recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
 
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
-    """f(*xs), remembering only its inputs: the inside is computed again in the backward pass.
+    """Return f(*xs), keeping only its inputs: the backward pass computes the inside again.
 
-    Less memory for one forward pass more. Gradients reach the tensors among xs and those that f
-    takes from outside, such as a layer's parameters. Random numbers (dropout) come out the same
-    both times, unless another thread draws from the same stream meanwhile: each that draws calls
-    ta.manual_seed for one of its own. Checkpoints may be nested and differentiated further.
-    Gradients inside f are taken with value_and_grad or vjp (by grad or backward() a ValueError). f
-    returns one Tensor (TypeError otherwise), and the same when it is run again (ValueError
-    otherwise). As torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with
-    sublinear memory cost" (2016).
+    This takes less memory and one more forward pass. Gradients reach the tensors among xs and those
+    that f takes from outside, such as a layer's parameters. Random numbers (dropout) are the same
+    both times. Checkpoints may be nested and differentiated further. Inside f, gradients are taken
+    with value_and_grad or vjp. f returns one Tensor (TypeError otherwise), and the same when it is
+    run again (ValueError otherwise). As torch.utils.checkpoint. Source: T. Chen et al., "Training
+    deep nets with sublinear memory cost" (2016).
     """
     if not callable(f):
         raise TypeError(
@@ -171,14 +167,10 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
             "checkpoint(layer, x), not checkpoint(layer(x))."
         )
     if "use_reentrant" in keywords:
-        raise TypeError(
-            "checkpoint() has one way to work, and hands its keywords on to f: leave "
-            "use_reentrant= out."
-        )
+        raise TypeError("checkpoint() passes its keywords on to f: leave use_reentrant= out.")
     if not context.recording:
         return f(*xs, **keywords)
     run = _Run(f, xs, keywords)
     tensors = [xs[i] for i in run.places]
     outside = run.first(tensors)
-    # given no tensor, an op gives an array, but f gave a Tensor
     return recomputed(*tensors, *outside, run=run) if tensors or outside else tensor_of(run.value)
