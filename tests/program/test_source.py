@@ -708,8 +708,9 @@ def test_sizes_that_depend_on_the_numbers_are_checked():
     assert_right(program, first, [np.arange(3.0), np.array(2)])
     with pytest.raises(ValueError, match="getitem: these numbers need another program"):
         program(np.ones(3), np.array(1))
-    with pytest.raises(TypeError, match="plain array"):
-        ta.source(lambda x, n: np.broadcast_to(x, (n, 3)).sum(), np.ones(3), np.array(2))
+    repeat = ta.source(lambda x, n: np.broadcast_to(x, (n, 3)).sum(), np.ones(3), np.array(2))
+    with pytest.raises(ValueError, match="these numbers need another program"):
+        repeat(np.ones(3), np.array(3))
 
 
 def test_a_tensors_array_is_not_changed_in_place():
