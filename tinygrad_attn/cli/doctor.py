@@ -60,7 +60,7 @@ def _gradients() -> tuple[bool, str]:
 
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, dtype=np.float64)
     x = np.random.default_rng(0).standard_normal((2, 3, 8))
-    report = gradcheck(layer, [x], fast_mode=True, raise_exception=False)
+    report = gradcheck(layer, [x], fast_mode=True, raise_exception=False)  # type: ignore[operator]
     agree = f"an encoder layer's {len(report.entries)} tensors agree with finite differences"
     return bool(report), agree if report else str(report)
 

@@ -50,7 +50,10 @@ def divide(a, b):
 
 
 # -g / b * y divides first: g * y could overflow where g / b * y does not, in float16 above all.
-divide.vjp(lambda g, _y, _a, b: g / b, lambda g, y, _a, b: -g / b * y)
+divide.vjp(
+    lambda g, _y, _a, b: g / b,
+    lambda g, y, _a, b: -g / b * y,
+)
 
 
 @op
