@@ -21,7 +21,7 @@ from .tensor import Tensor, get_default_dtype, set_default_dtype
 
 if TYPE_CHECKING:
     from . import check, functional, nn, ops, optim, viz
-    from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck
+    from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck  # type: ignore[no-redef]
     from .fast.memory import reuse_memory
     from .fast.threads import get_num_threads, set_num_threads
     from .files import load, save

@@ -694,17 +694,6 @@ def test_an_op_may_return_a_number_of_pythons():
     )
 
 
-def test_a_rule_may_leave_out_axes_while_others_are_summed():
-    """The column's gradient is the same for all its rows, and the rule leaves it a row, as wide as the result."""
-    both = ta.op(
-        lambda column, row: np.broadcast_to(column.sum(0) + row, (len(column), row.size)).copy(),
-        broadcasts=True,
-    )
-    both.vjp(lambda g, y, column, row: g.sum(axis=0, keepdims=True), lambda g, y, column, row: g)
-    assert ta.gradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
-    assert ta.gradgradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
-
-
 def test_a_leaf_that_was_frozen_since_gets_no_gradient():
     x, w = leaf(3), leaf(3, seed=1)
     y = np.exp(x) + x * w

@@ -533,7 +533,9 @@ def test_an_op_of_a_python_number_is_that_of_an_array(f):
         (np.hypot, [900, 1000]),
         (lambda a, b: np.linalg.norm(np.stack([a, b]), axis=(0, 1)), [900, 1000]),
         (
-            lambda a, b: np.std(np.concatenate([np.broadcast_to(a, 5000), np.broadcast_to(b, 5000)])),
+            lambda a, b: np.std(
+                np.concatenate([np.broadcast_to(a, 5000), np.broadcast_to(b, 5000)])
+            ),
             [900, 1000],
         ),
     ],

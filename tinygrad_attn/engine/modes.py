@@ -35,7 +35,9 @@ class Watcher:
     def pulling(self, y: Any, g: Any) -> None:
         """The gradient g of y is complete; the VJPs of its op run next."""
 
-    def pulled(self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any):
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
         """A VJP has returned the contribution to x, input i; `total` is the sum so far."""
 
     def finished(self, tensors: Any) -> None:

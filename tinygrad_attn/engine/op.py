@@ -53,7 +53,7 @@ class Op:
         parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = forward.nin if is_ufunc else len(self.input_names)
+        self.count = forward.nin if is_ufunc else len(self.input_names)  # type: ignore[attr-defined]
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
@@ -207,7 +207,7 @@ class Op:
             contributions = []
             for vjp, need in zip(self.vjps, needs):
                 needed = need and vjp is not None
-                contributions.append(vjp(g, y, *inputs, **settings) if needed else None)
+                contributions.append(vjp(g, y, *inputs, **settings) if needed else None)  # type: ignore[misc]
             return contributions
         extra: dict[str, Any] = {"saved": node.saved} if self.saves else {}
         if self.asks_needs:

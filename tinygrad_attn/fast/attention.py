@@ -24,7 +24,7 @@ from . import tuning
 from .blocks import QUIET, fits, in_range, row_sums
 from .threads import tasks, workers
 
-_AVX512 = np._core._multiarray_umath.__cpu_features__.get("AVX512_SKX")  # type: ignore[attr-defined]
+_AVX512 = np._core._multiarray_umath.__cpu_features__.get("AVX512_SKX")
 # With AVX-512 2^x takes half the time of e^x, without it twice.
 EXP, UNIT = (np.exp2, math.log2(math.e)) if _AVX512 else (np.exp, 1.0)
 

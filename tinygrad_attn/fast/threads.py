@@ -56,7 +56,7 @@ def get_num_threads() -> int:
 @cache
 def _blas() -> tuple[Any, Any] | None:
     """Return the functions of NumPy's OpenBLAS that get and set its number of threads."""
-    extension = np._core._multiarray_umath.__file__  # type: ignore[attr-defined]
+    extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
     for path in (extension, *map(str, beside)):
         library = ctypes.PyDLL(path)  # which keeps the interpreter lock: these calls are short
