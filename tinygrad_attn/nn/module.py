@@ -448,7 +448,7 @@ class Module:
                 tensor._data = tensor._data.astype(dtype)
                 # A graph that was recorded before has counted on the numbers as they were.
                 inplace.changed(tensor._array())
-                tensor._grad = None if tensor._grad is None else tensor._grad._data.astype(dtype)
+                tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
