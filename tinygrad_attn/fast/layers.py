@@ -326,7 +326,7 @@ def softmax_kernel(x: Any, axis: int = -1) -> Any:
     reference=lambda x, **settings: label_cross_entropy.function(x, None, **settings),
 )
 @np.errstate(**QUIET)
-def cross_entropy(x, *, target, ignore_index, reduction, label_smoothing):
+def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log_softmax(x)_target: (N, C), (N,) -> (N,), reduced"""
     # No probabilities are stored: backward computes softmax(x) - onehot(target) from the logits.
     rows, classes = x.shape
