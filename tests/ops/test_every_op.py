@@ -27,7 +27,7 @@ OTHERS = sorted(
     if one not in ops_in(ops).values()
     and ".fast." not in name
     and ".parallel." not in name
-    and "<" not in name
+    and not name.endswith(".released")
 )
 
 
