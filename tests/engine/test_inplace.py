@@ -248,7 +248,6 @@ SETTINGS = {
     "astype": {"dtype": np.float32},
     "broadcast_to": {"shape": (2, 3, 3)},
     "reshape": {"shape": (9,)},
-    "roll": {"shift": 1},
     "swapaxes": {"a": 0, "b": 1},
     "windows": {"sizes": (2,), "axes": (1,)},
     "overlapped": {"sizes": (3,), "axes": (0,), "shape": (5,)},

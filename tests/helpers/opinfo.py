@@ -267,7 +267,7 @@ def index_select(x, dim, index):
 
 def rolled(x, shifts, dims=None):
     shifts = tuple(shifts) if isinstance(shifts, (list, tuple)) else shifts
-    return ops.roll(x, shift=shifts, axis=None if dims in (None, ()) else axes(x, dims))
+    return np.roll(x, shifts, None if dims in (None, ()) else axes(x, dims))
 
 
 def joined(function):

@@ -435,20 +435,6 @@ def _(draw):
     )
 
 
-@entry("roll")
-def _(draw):
-    x = numbers(draw, draw(shapes()))
-    axis = an_axis(draw, x.ndim)
-    shift = (
-        draw(st.integers(-4, 4))
-        if not isinstance(axis, tuple)
-        else tuple(draw(st.integers(-4, 4)) for _ in axis)
-    )
-    return Sample(
-        [x], lambda x: ops.roll(x, shift=shift, axis=axis), moves(lambda a: np.roll(a, shift, axis))
-    )
-
-
 @entry("windows")
 def _(draw):
     x = numbers(draw, draw(shapes(min_dims=1)))
@@ -464,26 +450,6 @@ def _(draw):
         return x
 
     return Sample([x], lambda x: ops.windows(x, sizes=tuple(sizes), axes=tuple(axes)), theirs)
-
-
-@entry("convolve")
-def _(draw):
-    a, v = (numbers(draw, (draw(st.integers(1, 6)),)) for _ in "av")
-    mode = draw(st.sampled_from(["full", "same", "valid"]))
-
-    def theirs(a, v):
-        long, short = (a, v) if len(a) >= len(v) else (v, a)
-        whole = torch.nn.functional.conv1d(
-            long[None, None], short.flip(0)[None, None], padding=len(short) - 1
-        )[0, 0]
-        start, size = {
-            "full": (0, len(whole)),
-            "same": ((len(short) - 1) // 2, len(long)),
-            "valid": (len(short) - 1, len(long) - len(short) + 1),
-        }[mode]
-        return whole[start : start + size]
-
-    return Sample([a, v], lambda a, v: ops.convolve(a, v, mode=mode), theirs)
 
 
 @entry("overlapped")

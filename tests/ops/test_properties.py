@@ -500,7 +500,7 @@ x23 = np.ones((2, 3), np.float32)
         (
             lambda: F.layer_norm(x23, 2),
             ValueError,
-            r"normalized_shape \(2,\) must be the last sizes .* Write normalized_shape=3",
+            r"normalized_shape \(2,\) must be the last sizes of the input",
         ),
         (
             lambda: F.layer_norm(x23, 3, np.ones(2)),
@@ -515,7 +515,7 @@ x23 = np.ones((2, 3), np.float32)
         (
             lambda: F.linear(x23, [[1, 2, 3]]),
             TypeError,
-            r"linear: weight is a Tensor or an array, got \[\[1, 2, 3\]\]; write Tensor\(weight\)",
+            r"linear: weight is a Tensor or an array, got \[\[1, 2, 3\]\]",
         ),
         (
             lambda: F.linear([1.0, 2.0], None),
@@ -553,12 +553,12 @@ x23 = np.ones((2, 3), np.float32)
         (
             lambda: F.linear(x23, np.ones((3, 4), np.float32)),
             ValueError,
-            r"last size of the weight \(out, in\).*pass weight.T",
+            r"last size of the weight, which is \(out, in\).*pass weight.T",
         ),
         (
             lambda: F.linear(x23[0, 0], np.ones((4, 3))),
             ValueError,
-            r"last size of the weight \(out, in\)",
+            r"last size of the weight, which is \(out, in\)",
         ),
         (
             lambda: F.linear(x23, np.ones((4, 3)), np.ones(3)),
@@ -618,11 +618,6 @@ x23 = np.ones((2, 3), np.float32)
             r"class 3 at position \(1,\) is not one of the 3 classes 0 to 2 .* start at 0",
         ),
         (
-            lambda: F.cross_entropy(np.ones((2, 0)), [-100, -100]),
-            ValueError,
-            r"array \(2, 0\) float64 has scores for no class on axis 1",
-        ),
-        (
             lambda: F.cross_entropy(x23, [-1, 0]),
             ValueError,
             r"class -1 at position \(0,\).*ignore_index, -100",
@@ -660,23 +655,23 @@ x23 = np.ones((2, 3), np.float32)
         (
             lambda: F.cross_entropy(x23, [0, 1], label_smoothing=2),
             ValueError,
-            r"label_smoothing lies in \[0, 1\]",
+            r"label_smoothing .* lies in \[0, 1\]",
         ),
-        (lambda: F.cross_entropy(1.0, 0), ValueError, "got a single number"),
+        (lambda: F.cross_entropy(1.0, 0), ValueError, "needs a score for each class"),
         (
             lambda: F.scaled_dot_product_attention(x23, x23[:, :2], x23),
             ValueError,
-            "last sizes must be equal",
+            r"attention needs q \(..., T, D\), k \(..., S, D\)",
         ),
         (
             lambda: F.scaled_dot_product_attention(*[np.ones((2, 4, w)) for w in (3, 2, 5)]),
             ValueError,
-            "last sizes must be equal",
+            r"attention needs q \(..., T, D\), k \(..., S, D\)",
         ),
         (
             lambda: F.scaled_dot_product_attention(*[np.ones((3, 4, w)) for w in (3, 2, 5)]),
             ValueError,
-            "last sizes must be equal",
+            r"attention needs q \(..., T, D\), k \(..., S, D\)",
         ),
         (
             lambda: F.scaled_dot_product_attention(x23, x23, x23[:1]),
@@ -696,7 +691,7 @@ x23 = np.ones((2, 3), np.float32)
         (
             lambda: F.scaled_dot_product_attention(x23, np.ones((2, 2, 3)), np.ones((4, 2, 3))),
             ValueError,
-            r"equal or 1; got .*float64\.$",
+            r"equal or 1; got .*enable_gqa=True",
         ),
         (
             lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 2), int)),
@@ -789,25 +784,6 @@ def test_nothing_is_ignored_where_ignore_index_is_none():
         assert F.cross_entropy(Tensor(x23), target, ignore_index=None).item() == pytest.approx(
             math.log(3)
         )
-
-
-@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0)])
-def test_dropout_draws_in_the_order_of_memory_as_pytorch(order):
-    x = np.ones((3, 4, 5), np.float32).transpose(order)
-    manual_seed(0)
-    torch.manual_seed(0)
-    expected = torch.nn.functional.dropout(torch.from_numpy(x), 0.4)
-    np.testing.assert_array_equal(F.dropout(x, 0.4), expected.numpy())
-
-
-@pytest.mark.parametrize("axes", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-def test_dropout_draws_for_repeated_axes_in_their_place_as_pytorch(axes):
-    x = torch.ones(1, 3, 4).expand(5, 3, 4).permute(axes)
-    manual_seed(0)
-    torch.manual_seed(0)
-    expected = torch.nn.functional.dropout(x, 0.4)
-    repeated = np.broadcast_to(np.ones((1, 3, 4), np.float32), (5, 3, 4)).transpose(axes)
-    np.testing.assert_array_equal(F.dropout(repeated, 0.4), expected.numpy())
 
 
 @pytest.mark.parametrize(

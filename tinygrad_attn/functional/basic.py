@@ -113,7 +113,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 def logsumexp(x: Any, axis: Axis, keepdims: bool = False) -> Tensor:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow."""
     x = real(x, "logsumexp")
-    checks.check_axis(x, axis, "logsumexp")
+    checks.check_axis(x, axis, "logsumexp", several=True)
     if x.ndim == 0:
         return _as_row(logsumexp, x)
     top = largest(x, axis)
@@ -288,12 +288,12 @@ def cross_entropy(
                 f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
                 f"got {describe(weight)}."
             )
+    target = np.array([], np.int64) if isinstance(target, list) and not target else target
     target = checks.values(target, "cross_entropy")
-    if target.dtype.kind == "f" and target.size:
-        checks.check_probabilities(x, target, axis)
+    if target.dtype.kind == "f":
+        checks.check_probabilities(x, target, axis, ignore_index)
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
-    labels = checks.integers(target, "cross_entropy", "target") if target.size else target
-    labels = array_of(labels).astype(np.int64)
+    labels = checks.integers(target, "cross_entropy", "target").astype(np.int64)
     checks.check_labels(x, labels, axis, ignore_index)
     return label_cross_entropy(
         x,

@@ -32,7 +32,7 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
 
 def real(x: Any, function: str, dtype: Any = None) -> Any:
     """Return x with floating-point numbers: integers are promoted to `dtype` or the default."""
-    x = operand(x, function)
+    x = operand(x, function, dtype)
     kind = array_of(x).dtype.kind
     if kind in "iub":
         return x.astype(dtype or get_default_dtype())
@@ -100,10 +100,10 @@ def check_number(value: Any, function: str, name: str) -> Any:
     return value
 
 
-def check_axis(x: Any, axis: Any, function: str) -> None:
-    """Raise unless these axes, one or a tuple, exist; a single number counts as a row of one."""
+def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
+    """Raise unless the axis, or each of a tuple, exists; a single number counts as a row of one."""
     ndim = max(x.ndim, 1)
-    for a in axis if isinstance(axis, tuple) else (axis,):
+    for a in axis if several and isinstance(axis, tuple) else (axis,):
         if not is_integer(a):
             raise TypeError(f"{function} needs an integer axis, got {describe(a)}.")
         if not -ndim <= a < ndim:
@@ -224,9 +224,14 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         )
 
 
-def check_probabilities(x: Any, target: Any, axis: int) -> None:
+def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
     """Raise unless target probabilities have the shape of the scores."""
     if target.shape == x.shape:
+        if ignore_index is not None and ignore_index >= 0:
+            raise ValueError(
+                f"cross_entropy: ignore_index={ignore_index} is for class labels, and the target "
+                "holds probabilities. Pick the samples that count: x[keep], target[keep]."
+            )
         return
     text = (
         "cross_entropy: a float target holds probabilities and has the shape of the scores, "

@@ -17,10 +17,9 @@ from .linalg import (
     solve,
     svd,
 )
-from .products import convolve, einsum, matmul
+from .products import einsum, matmul
 from .reductions import cumprod, cumsum, l2_norm, max, mean, min, prod, std, sum, var
 from .shapes import (
-    arranged,
     astype,
     broadcast_to,
     clone,
@@ -33,7 +32,6 @@ from .shapes import (
     pad,
     partition,
     reshape,
-    roll,
     scatter,
     sort,
     stack,

@@ -168,24 +168,3 @@ def _letter(number: Any) -> str:
             f"{number!r}."
         )
     return _LETTERS[place]
-
-
-@op
-def convolve(a, v, *, mode):
-    """y_n = sum over m of a_m v_(n - m); `mode` says how much of it: "full", "same" (the middle) or
-    "valid" (where they overlap wholly).
-    """
-    return np.convolve(a, v, mode)
-
-
-def _full(g, a, v, mode):
-    """A cotangent of the whole convolution, with zeros where `mode` left something out."""
-    shorter, length = min(a.size, v.size), a.size + v.size - 1
-    start = {"full": 0, "same": (shorter - 1) // 2, "valid": shorter - 1}[mode]
-    return np.pad(g, (start, length - start - g.size))
-
-
-convolve.vjp(
-    lambda g, _y, a, v, *, mode: np.convolve(_full(g, a, v, mode), v[::-1], "valid"),
-    lambda g, _y, a, v, *, mode: np.convolve(_full(g, a, v, mode), a[::-1], "valid"),
-)

@@ -6,7 +6,6 @@ Where NumPy returns a view, so do these.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -84,19 +83,6 @@ def flip(x, *, axis=None):
 
 
 flip.vjp(lambda g, _y, _x, *, axis: flip(g, axis=axis))
-
-
-@op
-def roll(x, *, shift, axis=None):
-    """Elements shifted round along the axes."""
-    return np.roll(x, shift, axis)
-
-
-roll.vjp(
-    lambda g, _y, _x, *, shift, axis: roll(
-        g, shift=tuple(-s for s in shift) if isinstance(shift, tuple) else -shift, axis=axis
-    )
-)
 
 
 @op
@@ -269,15 +255,6 @@ overlapped.vjp(lambda gg, _y, _g, *, sizes, axes, shape: windows(gg, sizes=sizes
 
 
 # ---- functions that only move elements
-
-
-def arranged(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """`function(x, ...)` for a NumPy function that copies elements (tile, repeat, rot90, delete,
-    ...), differentiable.
-    """
-    shape = np.shape(array_of(x))
-    places = function(np.arange(math.prod(shape)).reshape(shape), *args, **kwargs)
-    return getitem(reshape(x, shape=(-1,)), index=places)
 
 
 @op

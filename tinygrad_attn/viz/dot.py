@@ -76,7 +76,7 @@ def _clean(text: str) -> str:
     r"""Escape text for an HTML-like label; Graphviz replaces \N even there."""
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return html.escape(shown).replace("\\", "&#92;&#8203;")
+    return html.escape(shown).replace("\\", "&#92;&#8203;").replace("]", "&#93;")
 
 
 def render(picture: Picture, format: str) -> bytes:
