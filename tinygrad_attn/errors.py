@@ -354,12 +354,6 @@ def quoted(file: str, line: int) -> str:
     return f"{file}:{line}" + (f" `{text}`" if text else "")
 
 
-def user_line() -> str:
-    """Return the user's running line, as `quoted` does."""
-    frame = user_frame()
-    return quoted(frame.f_code.co_filename, frame.f_lineno)
-
-
 def warn(text: str) -> None:
     """Issue a UserWarning at the user's line."""
     frame = user_frame()

@@ -12,7 +12,6 @@ PACKAGE = ROOT / "tinygrad_attn"
 LAYERS = [
     *(
         "errors",
-        "messages",
         "engine",
         "ops",
         "tensor",

@@ -866,26 +866,6 @@ def test_a_module_inside_itself_is_refused_where_it_is_put_there():
     assert len(model.state_dict()) == 6
 
 
-@pytest.mark.parametrize(
-    "module, keyword, meant",
-    [
-        (nn.MultiheadAttention(4, 2), "mask", "attn_mask or key_padding_mask"),
-        (nn.TransformerEncoderLayer(4, 2, 8), "mask", "src_mask or src_key_padding_mask"),
-        (nn.TransformerDecoderLayer(4, 2, 8), "padding_mask", ".*tgt_key_padding_mask or memory_"),
-        (nn.Linear(4, 4), "inputs", "'input'"),
-    ],
-)
-def test_a_keyword_that_a_module_does_not_have_is_answered_with_those_it_has(
-    module, keyword, meant
-):
-    x = np.ones((3, 4))
-    with pytest.raises(
-        TypeError, match=f"argument '{keyword}'. Did you mean .*{meant}.*\\?"
-    ) as caught:
-        module(x, **{keyword: None})
-    assert "it is called as module(" in caught.value.__notes__[0]
-
-
 def test_names_of_a_module_around_this_one_are_taken_off_as_the_error_says():
     layer, other = nn.Linear(3, 2), nn.Linear(3, 2)
     mapping = {f"net.last.{name}": values for name, values in other.state_dict().items()}

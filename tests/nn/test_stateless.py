@@ -204,7 +204,7 @@ def test_several_mappings_and_no_arguments_as_in_pytorch():
     assert ta.functional_call(model, (weight, bias), None, {"input": x}).tolist() == [[3, 3]]
     with pytest.raises(ValueError, match="'bias' in several mappings"):
         ta.functional_call(model, [weight, bias, bias], x)
-    with pytest.raises(TypeError, match="takes the module first, got <class .*with brackets"):
+    with pytest.raises(TypeError, match="takes the module first, got <class"):
         ta.functional_call(nn.Linear, weight, x)
 
 

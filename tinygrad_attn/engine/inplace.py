@@ -30,7 +30,12 @@ class Memory:
 
     def __init__(self, base: ndarray) -> None:
         key = id(base)
-        self.alive = ref(base, lambda _: known.pop(key, None))
+
+        def forget(_: Any) -> None:
+            known.pop(key, None)
+            exposed.discard(key)
+
+        self.alive = ref(base, forget)
         self.written = 0  # the number of the last reported write
         self.handed_out = 0  # the number of the first time that the user received it, 0 for never
         self.checksum = 0  # at that time
@@ -38,6 +43,9 @@ class Memory:
 
 known: dict[int, Memory] = {}
 """By the id of the array that owns the memory."""
+
+exposed: set[int] = set()
+"""The ids of those that the user can write to."""
 
 latest = 0
 """The number of the last event. Nodes that are newer need no comparison."""
@@ -87,6 +95,7 @@ def hand_out(array: ndarray) -> None:
     memory = memory_of(array)
     if not memory.handed_out:
         memory.checksum = checksum_of(owner(array))
+        exposed.add(id(owner(array)))
         memory.handed_out = latest = next_number()
 
 
@@ -101,10 +110,8 @@ def protect(node: Node, reads: frozenset[int] | None) -> None:
         array = array_of(x)
         if not has_memory(array):
             continue
-        if isinstance(x, Variable):
-            memory = known.get(id(array)) if array.base is None else known.get(id(owner(array)))
-            if memory is None or not memory.handed_out:
-                continue
+        if isinstance(x, Variable) and id(owner(array)) not in exposed:
+            continue
         if node.checksums is None:
             node.checksums = {}
         node.checksums[i] = checksum_of(array)

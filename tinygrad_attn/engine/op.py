@@ -53,7 +53,7 @@ class Op:
         parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = forward.nin if is_ufunc else len(self.input_names)  # type: ignore[attr-defined]
+        self.count = getattr(forward, "nin", len(self.input_names))  # a ufunc tells its own
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
@@ -164,7 +164,7 @@ class Op:
         # Only floating-point numbers have derivatives.
         if any_tracked and here["recording"] and y.dtype.kind == "f":
             node = Node(self, tuple(kept), settings, saved, here["scope"])
-            if any_array or inplace.known:
+            if any_array or inplace.exposed:
                 inplace.protect(node, self.stands_for.reads)
         output = tensor_of(y, node)
         for watcher in here["watchers"]:
@@ -204,10 +204,12 @@ class Op:
                     f"{self.__name__}.vjp(...) with one for each, or detach() its output."
                 )
             settings = node.settings
-            contributions = []
+            contributions: Any = []
             for vjp, need in zip(self.vjps, needs):
-                needed = need and vjp is not None
-                contributions.append(vjp(g, y, *inputs, **settings) if needed else None)  # type: ignore[misc]
+                if vjp is None or not need:
+                    contributions.append(None)
+                else:
+                    contributions.append(vjp(g, y, *inputs, **settings))
             return contributions
         extra: dict[str, Any] = {"saved": node.saved} if self.saves else {}
         if self.asks_needs:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ..messages.errors import missing_from
+from ..errors import missing_from
 from . import init
 from .attention import AdditiveAttention, MultiheadAttention, SelfAttention
 from .cache import KeyValueCache

@@ -14,10 +14,9 @@ import numpy as np
 
 from .. import functional as F
 from ..engine import context
+from ..errors import describe, is_integer
 from ..functional import attention
 from ..functional.checks import check_probability
-from ..messages.errors import describe, is_integer, unmade
-from ..messages.signatures import check_flags
 from ..tensor import Tensor
 from . import init, masks, scopes
 from .cache import KeyValueCache
@@ -177,12 +176,6 @@ class MultiheadAttention(Module):
         KeyValueCache. Integer input is promoted. Raises ValueError and TypeError for shapes and
         masks that do not fit.
         """
-        check_flags(
-            "MultiheadAttention",
-            need_weights=need_weights,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         masked: Any = (attn_mask, key_padding_mask, is_causal)
         wanted = need_weights or bool(context.watchers) and scopes.weights_wanted()
@@ -250,7 +243,7 @@ class MultiheadAttention(Module):
         if cache is not None and not isinstance(cache, KeyValueCache):
             raise TypeError(
                 "cache= is an nn.KeyValueCache(), one for all tokens of a text, got "
-                f"{describe(cache)}.{unmade(cache)}"
+                f"{describe(cache)}."
             )
         own = query is key is value
         q, k, v = self._tokens(query, key, value, own, cache)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Symbolic, array_of
-from ..messages.errors import describe
+from ..errors import describe
 from ..tensor import Tensor
 from .module import Module
 

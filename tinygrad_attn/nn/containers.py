@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Self
 
-from ..messages.errors import describe, nearest
+from ..errors import describe, nearest
 from .module import Module, check_name
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import inplace
+from ..errors import describe, is_number, missing_names, warn
 from ..functional.checks import single
-from ..messages.errors import describe, is_number, missing_names, warn
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 

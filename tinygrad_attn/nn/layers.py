@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import functional as F
+from ..errors import describe
 from ..functional.checks import (
     check_number,
     check_probability,
@@ -19,7 +20,6 @@ from ..functional.checks import (
     single,
     sizes_of,
 )
-from ..messages.errors import describe
 from ..tensor import Tensor
 from . import init
 from .module import Module, Parameter

@@ -15,9 +15,9 @@ import numpy as np
 
 from .. import functional as F
 from ..engine import Symbolic, array_of, tracked
+from ..errors import describe, warn
 from ..functional.attention import BlockedMask
 from ..functional.checks import warn_of_a_doubtful_mask
-from ..messages.errors import describe, refuse_mask, warn
 from ..tensor import Tensor
 from ..tensor.convert import ragged
 
@@ -34,7 +34,6 @@ class Sizes(NamedTuple):
 def plain_mask(mask: Any, name: str) -> Any:
     """A boolean array, or a floating array or Tensor."""
     if not isinstance(mask, (Tensor, Symbolic)):
-        refuse_mask(name, mask)
         try:
             mask = np.asarray(mask.detach().cpu() if hasattr(mask, "detach") else mask)
         except ValueError as error:

@@ -7,8 +7,6 @@ first assigned, as in PyTorch's `state_dict`.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -16,8 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..engine import context, inplace
-from ..messages.errors import describe, nearest, warn
-from ..messages.signatures import as_layer, called_as, check_flags, not_made_yet
+from ..errors import describe, nearest, warn
 from ..tensor import Tensor
 from ..tensor.convert import as_value, floating_dtype
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
@@ -80,19 +77,6 @@ def check_name(name: Any) -> str:
     return name
 
 
-def explain_call(forward: Callable[..., Any], error: TypeError) -> None:
-    """Say how a module is called, in the error of a call with arguments that it does not have."""
-    text = str(error)
-    if not text.startswith(f"{forward.__qualname__}() "):
-        return
-    error.add_note(f"it is called as {called_as(forward, 'module')}")
-    if wrong := re.search(r"unexpected keyword argument '(\w+)'$", text):
-        names = [name for name in inspect.signature(forward).parameters if name != "self"]
-        meant = sorted([name for name in names if name.endswith(f"_{wrong[1]}")], key=len)
-        hint = f" Did you mean {' or '.join(meant)}?" if meant else nearest(wrong[1], names)
-        error.args = (f"{text}.{hint}",)
-
-
 def _inside_of_another(missing: list[str], unexpected: list[str]) -> str:
     """What to write where the names have what a module around this one puts before them."""
     for own in missing[:1]:
@@ -137,15 +121,7 @@ class Module:
 
     training: bool = True
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        ours = cls.__module__.startswith(__package__ + ".")
-        if ours and "__init__" in vars(cls):  # ours say what to write for PyTorch's keywords
-            cls.__init__ = as_layer(vars(cls)["__init__"])  # type: ignore[method-assign]
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if args and isinstance(args[0], Tensor):
-            raise not_made_yet(f"{type(self).__name__}()", args[0], "an argument of the class")
         try:
             super().__init__(*args, **kwargs)  # makes what a subclass has mixed in
         except TypeError as error:
@@ -173,8 +149,6 @@ class Module:
                 warn(f"{type(self).__name__} returned None: does its forward end with return?")
             return y
         except Exception as error:
-            if error.__class__ is TypeError:
-                explain_call(self.forward, error)
             # An op, or the caller's own code, may have left a note; the innermost module says it.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
@@ -226,8 +200,6 @@ class Module:
                 "a module has no requires_grad, and setting it would change nothing. Write "
                 f"module.requires_grad_({value!r}), which sets it for every parameter."
             )
-        if name == "training":
-            check_flags(type(self).__name__, training=value)
         if isinstance(value, Module) and contains(value, self):
             raise ValueError(
                 f"{type(self).__name__}.{name} cannot be {type(value).__name__}, which contains "
@@ -497,7 +469,6 @@ class Module:
         missing, unexpected and mis-shaped key, and then changes nothing. With `strict=False` only
         shapes must agree; the keys passed over are returned.
         """
-        check_flags("load_state_dict", strict=strict)
         if not isinstance(state_dict, Mapping):
             raise TypeError(
                 "load_state_dict takes a mapping from names to values, got "

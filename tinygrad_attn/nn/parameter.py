@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import inplace
-from ..messages.errors import is_integer, only_renamed
-from ..messages.signatures import check_flags, own_names
+from ..errors import describe, is_integer
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 
@@ -19,7 +18,6 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
-    @own_names
     def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
         super().__init__(data, requires_grad, dtype)
 
@@ -39,7 +37,10 @@ class Parameter(Tensor):
         return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
 
     def _assigned(self, other: Any) -> Any:
-        raise only_renamed(self)
+        raise TypeError(
+            f"p += x, p -= x and the like would leave {describe(self)} as it is, for they make a "
+            "new Tensor. Write p.data -= x.data to change it, or y = p - x for a result."
+        )
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = (
         __imatmul__
@@ -48,7 +49,6 @@ class Parameter(Tensor):
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Forget the gradients, or fill them with zeros where they are."""
-    check_flags("zero_grad", set_to_none=set_to_none)
     for p in parameters:
         if set_to_none:
             p._grad = None
@@ -69,7 +69,6 @@ class Buffer(Tensor):
 
     __slots__ = ("persistent",)
 
-    @own_names
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(data)
         self.persistent = persistent

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import functional as F
 from ..engine import Symbolic
-from ..messages.errors import describe
+from ..errors import describe
 from ..tensor import Tensor
 from . import init
 from .layers import Dropout, floating

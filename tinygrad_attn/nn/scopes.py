@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..engine import Watcher, context, watching
-from ..messages.errors import is_module, unmade
 
 
 class Scope:
@@ -72,10 +71,10 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     itself, which returns its weights with need_weights=True. Raises TypeError for a `root` that is
     no module.
     """
-    if root is not None and not is_module(root):
+    if root is not None and not hasattr(root, "named_modules"):
         raise TypeError(
             "record_attention() takes the module that names are seen from, or nothing, got "
-            f"{root!r}.{unmade(root)}"
+            f"{root!r}."
         )
     with watching(_Recorder(root)) as recorder:
         yield recorder.weights

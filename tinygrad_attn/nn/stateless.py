@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..engine import Variable, Watcher, watching
-from ..messages.errors import describe, nearest, unmade
-from ..messages.signatures import own_names
+from ..errors import describe, nearest
 from ..tensor import Tensor
 from .module import Module, replaced
 
@@ -18,7 +17,6 @@ _alone = threading.RLock()
 """One call at a time: it changes the module, and puts back what it has found there."""
 
 
-@own_names
 def functional_call(
     module: Module,
     parameters_and_buffers: Mapping[str, Any] | Sequence[Mapping[str, Any]],
@@ -46,9 +44,7 @@ def functional_call(
     TypeError for what is no module or no mapping. As torch.func.functional_call.
     """
     if not isinstance(module, Module):
-        raise TypeError(
-            f"functional_call takes the module first, got {describe(module)}.{unmade(module)}"
-        )
+        raise TypeError(f"functional_call takes the module first, got {describe(module)}.")
     several = isinstance(parameters_and_buffers, (tuple, list))
     mappings: Any = parameters_and_buffers if several else [parameters_and_buffers]
     if not all(isinstance(mapping, Mapping) for mapping in mappings):

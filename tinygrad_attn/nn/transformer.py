@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..messages.errors import describe, is_integer, nearest, unmade
+from ..errors import describe, is_integer, nearest
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 from . import init
@@ -46,7 +46,6 @@ def check_part(part: Any, name: str) -> Any:
     if part is not None and (isinstance(part, type) or not callable(part)):
         raise TypeError(
             f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}."
-            f"{unmade(part)}"
         )
     return part
 

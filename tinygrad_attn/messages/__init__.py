@@ -1,1 +1,0 @@
-"""What is said when a call is wrong."""
