@@ -6,7 +6,7 @@
 A quote in a page is a comment that names a file and what of it is meant, and below it a block of
 code:
 
-    <!-- quote: tinygrad_attn/engine/sweep.py sweep -->
+    <!-- quote: tinygrad_attn/engine/backward.py sweep -->
     ```py
     ...
     ```
