@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from ..engine import array_of
 from . import tuning
-from .threads import split, workers
+from .threads import dot, split, workers
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -86,7 +86,7 @@ def row_sums(x: ndarray) -> ndarray:
     n = x.shape[-1]
     if n > tuning.SUMMED_BY_PRODUCT:
         return x.sum(-1)
-    return x.reshape(-1, n).dot(ones(n, x.dtype)).reshape(x.shape[:-1])
+    return dot(x.reshape(-1, n), ones(n, x.dtype)).reshape(x.shape[:-1])
 
 
 def in_range(total: ndarray, low: float, high: float) -> bool:
@@ -99,5 +99,5 @@ def sum_of_rows(g: ndarray) -> ndarray:
     """Return ones @ g, half by half, since very long sums lose digits of float32."""
     half = len(g) // 2
     if half < tuning.HALVED_ROWS:
-        return ones(len(g), g.dtype).dot(g)
+        return dot(ones(len(g), g.dtype), g)
     return sum_of_rows(g[:half]) + sum_of_rows(g[half:])

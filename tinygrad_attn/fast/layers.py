@@ -31,7 +31,7 @@ from .blocks import (
     sum_of_rows,
 )
 from .memory import keep_freed
-from .threads import one_blas_thread, split, workers
+from .threads import dot, split, workers
 
 # ---- products and linear layers
 
@@ -43,11 +43,8 @@ def product(a: ndarray, b: ndarray, bias: ndarray | None = None) -> ndarray:
         return _shared_product(a, b, bias)
     if a.size == 1 or b.size == 1:
         y = a * b  # dot with a single 0 gives zeros even where b is NaN
-    elif work < tuning.SMALL_PRODUCT or workers() == 1:
-        y = a.dot(b)
-    else:  # the threads of BLAS would keep the cores from ours
-        with one_blas_thread:
-            y = a.dot(b)
+    else:
+        y = dot(a, b)
     if bias is not None:
         y += bias
     return y

@@ -13,6 +13,7 @@ from ..engine import Op, array_of, kernel, sum_to
 from . import tuning
 from .blocks import by_elements, filled, fits, matrix, ones
 from .layers import erf, product
+from .threads import dot
 
 
 def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
@@ -40,7 +41,7 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
     many = math.prod(g.shape[:lead])
     if many > tuning.LONG_SUM:
         return NotImplemented
-    return ones(many, g.dtype).dot(g.reshape(many, -1)).reshape(shape)
+    return dot(ones(many, g.dtype), g.reshape(many, -1)).reshape(shape)
 
 
 # ---- ReLU

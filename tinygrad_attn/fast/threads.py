@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import describe, is_integer
+from . import tuning
 
 _chosen: int | None = None
 
@@ -137,6 +138,14 @@ def _run(parts: list[Callable[[], Any]]) -> None:
 def workers(big: bool = True) -> int:
     """Return how many threads share work: one unless it is big."""
     return get_num_threads() if big and blas_found() else 1
+
+
+def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a.dot(b) in one thread, if ours share the cores and BLAS would start its own."""
+    if workers() == 1 or max(a.size, b.size) < tuning.SMALL_DOT:
+        return a.dot(b)
+    with one_blas_thread:
+        return a.dot(b)
 
 
 def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:

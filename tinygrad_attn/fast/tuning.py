@@ -19,7 +19,7 @@ SMALLEST_SUM, LARGEST_SUM = 1e-15, 1e15  # the same for attention
 SIDE_BY_SIDE = 128  # from where NumPy adds adjacent rows sooner than they could be transposed
 LONG_ROW = 1 << 13  # width from where a mean by one product would lose digits
 FAR_FROM_ZERO = 2  # standard deviations from where the mean of a row is corrected
-SMALL_PRODUCT = 1 << 19  # multiplications below which BLAS starts no threads
+SMALL_DOT = 1 << 13  # of the larger operand: below it BLAS starts no threads
 SHARED_PRODUCT = 1 << 23  # multiplications from where our threads share a product
 
 # attention.py
