@@ -515,6 +515,52 @@ def test_a_checkpoint_of_what_needs_no_gradient_is_a_tensor_too():
     assert np.array_equal(y.numpy(), frozen(x).numpy())
 
 
+def test_a_transform_in_a_checkpoint_in_a_transform_is_recorded_as_it_is_without_the_checkpoint():
+    inner = lambda x: np.sum(value_and_grad(lambda y: np.sum(np.sin(y) * y))(x)[1] * x)
+    kept = lambda x: checkpoint(inner, x)
+    expected = (2 * np.cos(X) - X * np.sin(X)) * X + np.sin(X) + X * np.cos(X)
+    for f in (inner, kept, lambda x: checkpoint(kept, x)):
+        np.testing.assert_allclose(value_and_grad(f)(X)[1].numpy(), expected)
+        np.testing.assert_allclose(jvp(f, X, X)[1].numpy(), np.sum(expected * X))
+        np.testing.assert_allclose(vjp(f, X)[1](2.0)[0].numpy(), 2 * expected)
+        np.testing.assert_allclose(hvp(f, X, X).numpy(), hvp(inner, X, X).numpy())
+
+
+def test_a_checkpoint_sees_what_a_transform_inside_is_taken_at():
+    z = Tensor(X, requires_grad=True)
+    slope = lambda x, **options: np.sum(value_and_grad(lambda y: np.sum(y**4), **options)(z)[1] * x)
+    for run in (lambda f, *xs, **options: f(*xs, **options), checkpoint):
+        assert_close(ta.grad(run(slope, Tensor(2 * X), create_graph=True), z)[0], 24 * X**3)
+        assert_close(
+            ta.grad(vjp(lambda x, run=run: run(slope, x), 2 * X, create_graph=True)[0], z)[0],
+            24 * X**3,
+        )
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda v: jvp(np.sin, X, v)[1],
+        lambda v: vjp(np.sin, X)[1](v)[0],
+        lambda v: hvp(lambda x: -np.sum(np.cos(x)), X, v),
+    ],
+)
+def test_a_checkpoint_sees_the_direction_of_a_transform_inside(product):
+    for run in (lambda f, x: f(x), checkpoint):
+        assert_close(
+            value_and_grad(lambda v, run=run: np.sum(run(lambda x: product(v) * x, V)))(Y[0])[1],
+            np.cos(X) * V,
+        )
+
+
+def test_a_gradient_inside_a_checkpoint_is_a_transforms():
+    w = Tensor(W, requires_grad=True)
+    f = lambda v: np.mean((X @ v) ** 2)
+    step = lambda v: v - 0.1 * value_and_grad(f, create_graph=True)(v)[1]
+    (plain,) = ta.grad(np.sum(step(step(w)) ** 3), w)
+    assert_close(ta.grad(checkpoint(lambda v: np.sum(step(step(v)) ** 3), w), w)[0], plain)
+
+
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
     y = checkpoint(lambda x: x[: next(lengths)], Tensor(X, requires_grad=True))

@@ -35,7 +35,8 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
     if lead >= 0 and g.size <= tuning.SMALL_SUM:
         stretched = (i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead])
         axes = (*range(lead), *stretched)
-        return np.add.reduce(g, axes, keepdims=True).reshape(shape) if axes else g
+        total = np.add.reduce(g, axes, keepdims=True) if axes else g
+        return total.reshape(total.shape[lead:])
     if lead <= 0 or not shape or g.shape[lead:] != shape:
         return NotImplemented
     many = math.prod(g.shape[:lead])
