@@ -24,14 +24,9 @@ settings.load_profile("ci" if IN_CI else "local")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """No test may depend on the ones before it: the package's generator starts each one at the same place.
-
-    TINYGRAD_ATTN_TEST_NO_DETECTION=1 switches off the watcher that finds values changed in place.
-    """
+    """No test may depend on the ones before it: the package's generator starts each one at the same place."""
     if package := sys.modules.get("tinygrad_attn"):
         package.manual_seed(SEED)
-        if os.environ.get("TINYGRAD_ATTN_TEST_NO_DETECTION"):
-            package.engine.everywhere.clear()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,4 +1,4 @@
-"""The room fast/ can be deleted, and the detection of changes in place switched off: all tests of numbers pass."""
+"""The folder fast/ can be deleted: all tests of numbers pass."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ NUMBERS = [
     "tests/ops/test_opinfo.py",  # PyTorch's samples of operators,
     "tests/nn/test_moduleinfo.py",  # and of modules
     "tests/transforms/test_transforms.py",  # derivatives of derivatives
-    "tests/docs/test_examples.py::test_seeds_command_runs_all",
+    "tests/cli/test_cli.py::test_seeds_runs_all_or_the_one_named",
 ]
 # These ask for speed or memory, which is what the room is for, or for the room itself; what is right
 # in float64 is computed by the same text in float32; and one test reads what the detection says.
@@ -47,6 +47,12 @@ def copy(tmp_path_factory):
         shutil.copy(ROOT / name, folder / name)
     assert not (folder / "tinygrad_attn" / "fast").exists()
     return folder
+
+
+@pytest.mark.slow
+def test_all_numbers_without_the_folder(copy):
+    """The engine, the ops and the references alone."""
+    run(copy, NUMBERS)
 
 
 def test_threads_say_that_the_room_is_missing(copy):

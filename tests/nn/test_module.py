@@ -876,3 +876,33 @@ def test_names_of_a_module_around_this_one_are_taken_off_as_the_error_says():
     eval(f"layer.{advice}", {"layer": layer, "mapping": mapping})
     for name, values in layer.state_dict().items():
         np.testing.assert_array_equal(values, other.state_dict()[name])
+
+
+def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
+    net = Net()
+    before = {k: v.numpy().copy() for k, v in net.state_dict().items()}
+    bad = {k: np.full(v.shape, 9.0) for k, v in before.items()}
+    del bad["scale"]
+    bad["sclae"] = np.ones(4)
+    bad["body.0.weight"] = bad["body.0.weight"].T
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict(bad)
+    for part in (
+        "nothing was changed",
+        r"missing: 'scale' (4,)",
+        "unexpected: 'sclae'. Did you mean 'scale'?",
+        "shape: 'body.0.weight' is (3, 4) here but (4, 3)",
+        "Transpose it",
+    ):
+        assert part in str(error.value)
+    assert all(np.array_equal(v.numpy(), before[k]) for k, v in net.state_dict().items())
+    with pytest.raises(ValueError, match=r"load_state_dict\(mapping\['model'\]\)"):
+        net.load_state_dict({"model": before})
+    with pytest.raises(ValueError, match="shape: 'body.0.weight'"):
+        net.load_state_dict(bad, strict=False)
+    for no_array in ("four ones", [[1.0], [1.0, 2.0]]):
+        with pytest.raises(TypeError, match="'scale' must be an array of numbers"):
+            net.load_state_dict({**before, "scale": no_array})
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict({**before, "scale": np.ones(3)})
+    assert "shape: 'scale' is (4,) here" in str(error.value) and "Transpose" not in str(error.value)

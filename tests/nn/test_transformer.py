@@ -364,3 +364,14 @@ def test_a_cache_with_padding_and_bias_kv():
 def test_errors_say_what_to_do(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
+    encoder, x = nn.TransformerEncoder(encoder_layer(), 1), ta_random.randn(3, 2, 4)
+    mask = Tensor(nn.Transformer.generate_square_subsequent_mask(3).numpy(), requires_grad=True)
+    for is_causal in (None, True):
+        mask.grad = None
+        (encoder(x, mask, is_causal=is_causal) ** 3).sum().backward()
+        assert np.array_equal(
+            abs(mask.grad.numpy()) > 1e-6, ~F.causal_mask(3) & [[False], [True], [True]]
+        )

@@ -101,7 +101,7 @@ def as_value(name: str, value: Any) -> np.ndarray:
     """Return a state dict's value as a plain array; TypeError where it is none."""
     try:
         return check_numbers(array_of(_from_torch(value)))
-    except TypeError:
+    except (TypeError, ValueError):
         raise TypeError(
             f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, got "
             f"{describe(value)}."
