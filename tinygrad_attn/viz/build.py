@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine import Variable, array_of, history
 from ..errors import describe
+from ..nn import Module
 from . import values
 from .nodes import Names, computed, gradient_of, op_name, operands, settings_of, shown
+from .opened import FunctionCall, run_plainly
 from .picture import Arrow, Box, Frame, Picture
 
 RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
@@ -21,65 +23,85 @@ RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 @dataclass
 class Unit:
-    """The ops that share a box: a single one, or those of a folded module call."""
+    """The ops that share a box: a single one, or those of a folded call."""
 
     chain: tuple[Any, ...]  # the open module calls around it
     scope: Any = None  # the call that is folded
     ops: list[Variable] = field(default_factory=list)
 
 
-def build(
-    tensor: Any, model: Any, depth: int | None, expand: Sequence[str], limit: int | None
-) -> tuple[Picture, dict[Any, int]]:
-    """Return the picture behind one tensor or several, and each tensor's box by the tensor's id.
+class Source:
+    """What pictures are drawn from: outputs, the ops behind them, and their names."""
 
-    The arguments are those of `viz.graph`.
-    """
-    roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
-    for root in roots:
-        if not isinstance(root, Variable):
-            raise TypeError(
-                f"graph() draws how a Tensor was computed, got {describe(root)}. For a module, "
-                "write ta.viz.graph(module(x), model=module)."
+    def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
+        run = None
+        if plain:
+            if not callable(tensor) or isinstance(tensor, Module):
+                raise TypeError(
+                    "plain=True runs a function again, in plain mode, so it needs the function "
+                    f"and not what it returned; got {describe(tensor)}. Write lambda: ... around "
+                    "the expression, such as ta.viz.graph(lambda: model(x), plain=True)."
+                )
+            run = run_plainly(tensor)
+        elif callable(tensor) and not isinstance(tensor, Module):
+            tensor = tensor()
+        tensor = run.result if run else tensor
+        self.roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
+        for root in self.roots:
+            if not isinstance(root, Variable):
+                raise TypeError(
+                    f"graph() draws how a Tensor was computed, got {describe(root)}. For a module, "
+                    "write ta.viz.graph(module(x), model=module)."
+                )
+        self.ops = history(self.roots)
+        self.names = Names(model, self.ops, run)
+        self.deepest = max(map(len, self.names.chains.values()), default=0)
+        self.opened = self.deepest if plain else 1  # the usual depth
+
+    def drawn(self, is_open: Callable[[int, Any], bool]) -> Builder:
+        """Draw; `is_open(level, call)` says which calls are frames, and not boxes."""
+        return Builder(self.roots, self.ops, self.names, _units(self.ops, self.names, is_open))
+
+    def picture(
+        self, depth: int | None = None, expand: Sequence[str] = (), limit: int | None = None
+    ) -> Picture:
+        """Draw with the arguments of `viz.graph`."""
+        expand = (expand,) if isinstance(expand, str) else tuple(expand)
+        self.names.check(expand)
+        level = self.opened if depth is None else depth
+
+        def is_open(place: int, scope: Any) -> bool:
+            name = self.names.module(scope)
+            return place < level or any(
+                f"{path}.".startswith(f"{name}.") or not name for path in expand
             )
-    ops = history(roots)
-    names = Names(model, ops)
-    expand = (expand,) if isinstance(expand, str) else tuple(expand)
-    names.check(expand)
-    level = 1 if depth is None else depth
-    notes: list[str] = []
-    while True:
-        builder = _Builder(roots, ops, names, _units(ops, names, level, expand))
-        picture = builder.picture()
-        count = len(picture.boxes)
-        if limit is None or count <= limit:
-            break
-        deepest = max(map(len, names.chains.values()), default=0)
-        if min(level, deepest) == 0:
-            notes.append(
-                f"{count:,} boxes, more than limit={limit}, and no module is left to fold."
-            )
-            break
-        level = min(level, deepest) - 1
-        notes.append(f"{count:,} boxes, more than limit={limit}: folded to depth={level}.")
-    picture.notes = notes
-    return picture, builder.numbers
+
+        notes: list[str] = []
+        while True:
+            picture = self.drawn(is_open).result
+            count = len(picture.boxes)
+            if limit is None or count <= limit:
+                break
+            if min(level, self.deepest) == 0:
+                notes.append(
+                    f"{count:,} boxes, more than limit={limit}, and no module is left to fold."
+                )
+                break
+            level = min(level, self.deepest) - 1
+            notes.append(f"{count:,} boxes, more than limit={limit}: folded to depth={level}.")
+        picture.notes = notes
+        return picture
 
 
-def _units(ops: Iterable[Variable], names: Names, depth: int, expand: Sequence[str]) -> list[Unit]:
-    """One unit for each op, and one for each module call deeper than `depth` and not expanded."""
-
-    def is_open(place: tuple[int, Any]) -> bool:
-        level, name = place[0], names.module(place[1])
-        return level < depth or any(
-            f"{path}.".startswith(f"{name}.") or not name for path in expand
-        )
-
+def _units(
+    ops: Iterable[Variable], names: Names, is_open: Callable[[int, Any], bool]
+) -> list[Unit]:
+    """One unit for each op, and one for each call that is not open."""
     units: list[Unit] = []
     folded: dict[int, Unit] = {}
     for t in ops:
         chain = names.chain(t)
-        opened = len(list(takewhile(is_open, enumerate(chain))))
+        opened = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
         scope = chain[opened] if opened < len(chain) else None
         if scope is None or id(scope) not in folded:
             units.append(Unit(chain[:opened], scope))
@@ -98,7 +120,7 @@ class Edge(NamedTuple):
     key: Any
 
 
-class _Builder:
+class Builder:
     """Draws the boxes of one plan of units, in forward order."""
 
     def __init__(
@@ -123,13 +145,14 @@ class _Builder:
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit
         self.frames: dict[int, int] = {}
         self.result = Picture()
+        self._draw()
 
     def _hidden(self, key: Any) -> bool:
         """Whether a leaf is inside a folded box: only that box uses it."""
         first, *others = self.users[key].values()
         return not others and first.scope is not None and key not in self.visible
 
-    def picture(self) -> Picture:
+    def _draw(self) -> None:
         """Draw each box after its operands, then the arrows."""
         for root in self.roots:
             if not computed(root):
@@ -144,20 +167,20 @@ class _Builder:
                     hidden.append(edge.key)
                 else:  # an input of the modules is outside of them
                     box = self._leaf(edge.operand)
-                    outside = box.kind == "input" and edge.key in self.visible
+                    outside = box.kind in ("leaf", "input") and edge.key in self.visible
                     self._add(box, () if outside else unit.chain, [edge.key])
             box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
             self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
         self._draw_arrows()
         for root in self.roots:
             self.result.boxes[self.numbers[id(root)]].output = True
-        return self.result
 
     def _add(self, box: Box, chain: Sequence[Any], keys: Iterable[Any]) -> None:
         for scope in chain:
             if id(scope) not in self.frames:
                 self.frames[id(scope)] = len(self.result.frames)
-                self.result.frames.append(Frame(box.frame, " ".join(self._heading(scope))))
+                title = " ".join(self.names.heading(scope))
+                self.result.frames.append(Frame(box.frame, title, self.names.equation(scope)))
             box.frame = self.frames[id(scope)]
         box.number = len(self.result.boxes)
         self.result.boxes.append(box)
@@ -178,14 +201,10 @@ class _Builder:
             if source != target:
                 self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
-    def _heading(self, scope: Any) -> list[str]:
-        """The dotted name of a module call, if it has one, and its class."""
-        name = self.names.module(scope)
-        return ([name] if name else []) + [type(scope.module).__name__]
-
     def _op(self, t: Variable) -> Box:
         """`y = sum(axis=-1)`: the op, the tensor's own name, settings and output."""
-        title = (f"{t.name} = " if t.name else "") + op_name(t)
+        name = t.name or self.names.run.name(t)
+        title = (f"{name} = " if name else "") + op_name(t)
         settings, lines = [f"{name}={values.setting(x)}" for name, x in settings_of(t).items()], []
         if op_name(t) == "released":
             lines = [RELEASED]
@@ -193,13 +212,17 @@ class _Builder:
             lines = settings
         elif settings:
             title += f"({', '.join(settings)})"
-        lines = [*lines, *values.value(t._data, gradient_of(t)), *self._times_used(t)]
-        return Box("op", title, lines, values.not_finite(t._data))
+        bad, shown = values.not_finite(t._data), values.value(t._data, gradient_of(t))
+        calls = [scope.title for scope in self.names.chain(t) if isinstance(scope, FunctionCall)]
+        if bad and "attention_weights" in calls and np.all(t._data < np.inf):
+            blocked = int(np.sum(t._data == -np.inf))  # by a mask, and no mistake
+            bad, shown = "", [*shown[:1], f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
+        return Box("op", title, [*lines, *shown, *self._times_used(t)], bad)
 
     def _leaf(self, x: Any) -> Box:
         """A parameter, an input or a constant, with its values."""
         if isinstance(x, (float, int)):
-            return Box("input", f"{x:.8g}" if isinstance(x, float) else str(x))
+            return Box("constant", f"{x:.8g}" if isinstance(x, float) else str(x))
         array, grad, name = array_of(x), gradient_of(x), self.names.leaf(x)
         lines, bad = values.value(array, grad), values.not_finite(array)
         if grad is not None and not bad and values.not_finite(grad):
@@ -207,14 +230,17 @@ class _Builder:
         lines += self._times_used(x)
         if self.names.is_parameter(x):
             return Box("parameter", name or "parameter", lines, bad)
-        own = "input" if isinstance(x, Variable) or id(x) in self.visible else "constant"
-        return Box("input", name or own, lines, bad)
+        if isinstance(x, Variable):
+            return Box("leaf", name or "input", lines, bad)
+        own = "input" if id(x) in self.visible else "constant"
+        return Box(own, name or own, lines, bad)
 
     def _module(self, unit: Unit) -> Box:
         """A folded module call: class, number of parameters, shapes of its outputs."""
-        title, *lines = self._heading(unit.scope)
+        title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
-        count = sum(p.size for p in unit.scope.module.parameters())
+        function = isinstance(unit.scope, FunctionCall)
+        count = 0 if function else sum(p.size for p in unit.scope.module.parameters())
         lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
         lines += ["-> " + ", ".join(values.shape(t._data) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []

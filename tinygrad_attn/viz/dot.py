@@ -12,7 +12,9 @@ from .picture import Box, Picture
 # kind as well.
 STYLES = {
     "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC"},
+    "leaf": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9E9F2"},
     "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC"},
+    "constant": {"shape": "plain", "color": "#767676", "fillcolor": "#F0F0F0"},
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
@@ -35,7 +37,8 @@ def to_dot(picture: Picture) -> str:
     for box in picture.boxes:
         inside.setdefault(box.frame, []).append(f"n{box.number} {_attributes(_look(box))}")
     for i, frame in reversed(list(enumerate(picture.frames))):  # inner frames are complete first
-        look = {"label": f"<{_clean(frame.title)}>", "id": f"f{i}", "color": "#999999"}
+        below = f"<br/><i>{_clean(frame.equation)}</i>" if frame.equation else ""
+        look = {"label": f"<{_clean(frame.title)}{below}>", "id": f"f{i}", "color": "#999999"}
         look |= {"style": "rounded", "margin": "10", "labeljust": "l"}
         lines = [f"graph {_attributes(look)}", *inside.get(i, [])]
         text = "\n".join([f"subgraph cluster_{i} {{", *("  " + line for line in lines), "}"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import dot, tree
-from .build import build
+from .build import Source
 from .page import write
 from .picture import Picture
 
@@ -73,15 +73,20 @@ def graph(
     expand: Sequence[str] = (),
     *,
     limit: int | None = LIMIT,
+    plain: bool = False,
 ) -> Graph:
     """Draw how a tensor was computed: ops, operands, and modules as frames around them.
 
-    `tensor` is a Tensor or a list of them. Dotted names are seen from `model`, or else from the
-    outermost module that was called. `depth` levels of modules are opened, 1 by default;
-    `expand=["layers.0.self_attn"]` opens single ones. Where there are more than `limit` boxes,
-    the depth falls, and the picture says so.
+    `tensor` is a Tensor, a list of them, or a function without arguments that returns one. Dotted
+    names are seen from `model`, or else from the outermost module that was called. `depth` levels
+    of modules are opened, 1 by default; `expand=["layers.0.self_attn"]` opens single ones. Where
+    there are more than `limit` boxes, the depth falls, and the picture says so.
+
+    `plain=True` runs the function in plain mode: attention is drawn as scores, mask, softmax and
+    product, layer norm and GELU as their formulas. Each has a frame with its name, and boxes have
+    the names of the variables in the code. All levels are opened, as far as `limit` permits.
 
     Returns a `Graph` with `.dot`, `.svg()`, `.text()` and `.save(path)`. Raises TypeError for
     something that is no Tensor, ValueError for a name in `expand` of no module that was called.
     """
-    return Graph(build(tensor, model, depth, expand, limit)[0])
+    return Graph(Source(tensor, model, plain).picture(depth, expand, limit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from ..engine import Variable, array_of
 from ..errors import describe, nearest
 from ..nn import Module, Parameter
+from .opened import FunctionCall, Run
 
 
 def computed(x: Any) -> bool:
@@ -72,19 +74,22 @@ class Names:
     Without a model, names are seen from the outermost modules that were called.
     """
 
-    def __init__(self, model: Any, ops: Iterable[Variable]) -> None:
+    def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
             raise TypeError(f"model= is a Module whose names are shown, got {describe(model)}.")
         self.modules: dict[int, str] = {}
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
         self.chains: dict[int, tuple[Any, ...]] = {}  # by the id of a call
+        self.equations: dict[int, str] = {}  # of modules that only call a function
+        self.run = run or Run()
         if model is not None:
             self._add(model)
         for t in ops:
-            chain = self.chain(t)
-            if chain and id(chain[0].module) not in self.modules:
-                self._add(chain[0].module)
+            root = next((scope.module for scope in self.chain(t)), None)
+            if root is not None and id(root) not in self.modules:
+                self._add(root)
+        self._merge(ops)
 
     def _add(self, root: Any) -> None:
         for name, module in root.named_modules():
@@ -96,6 +101,31 @@ class Names:
         for name, parameter in root.named_parameters():
             self.parameters.setdefault(id(parameter), name)
             self.parameters.setdefault(id(parameter._data), name)
+
+    def _merge(self, ops: Iterable[Variable]) -> None:
+        """Leave out a function that is all that a module calls, such as layer_norm in LayerNorm."""
+        sizes = Counter(scope for t in ops for scope in self.chain(t))
+        for key, chain in self.chains.items():
+            kept = []
+            for outer, scope in zip((None, *chain), chain):
+                if isinstance(scope, FunctionCall) and sizes[outer] == sizes[scope]:
+                    self.equations.setdefault(id(outer), scope.equation)
+                else:
+                    kept.append(scope)
+            self.chains[key] = tuple(kept)
+
+    def heading(self, scope: Any) -> list[str]:
+        """The dotted name of a module, if it has one, and its class; or a function's name."""
+        if isinstance(scope, FunctionCall):
+            return [scope.title]
+        name = self.module(scope)
+        return ([name] if name else []) + [type(scope.module).__name__]
+
+    def equation(self, scope: Any) -> str:
+        """What a function computes, or a module that only calls a function."""
+        return (
+            scope.equation if isinstance(scope, FunctionCall) else self.equations.get(id(scope), "")
+        )
 
     def chain(self, t: Any) -> tuple[Any, ...]:
         """The module calls around the op that computed t, outermost first."""
@@ -118,9 +148,9 @@ class Names:
         return isinstance(x, Parameter) or id(x) in self.parameters
 
     def leaf(self, x: Any) -> str:
-        """The dotted name of a parameter, or of an array kept by a module."""
+        """The dotted name of a parameter, or of an array kept by a module, or its own."""
         name = self.parameters.get(id(x)) or self.arrays.get(id(_memory(array_of(x))))
-        return name or str(getattr(x, "name", None) or "")
+        return name or str(getattr(x, "name", None) or "") or self.run.name(x)
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
         """The ids of leaves that come from outside the modules.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 class Box:
     """A leaf, an op with its output, or a folded module call. Numbers are in forward order."""
 
-    kind: str  # "parameter", "input", "op" or "module"
+    kind: str  # a key of dot.STYLES
     title: str
     lines: list[str] = field(default_factory=list)
     not_finite: str = ""  # counts of NaN and Inf
@@ -36,10 +36,11 @@ class Arrow:
 
 @dataclass
 class Frame:
-    """A module call whose ops are drawn."""
+    """A call of a module or function whose ops are drawn."""
 
     parent: int | None
     title: str
+    equation: str = ""
 
 
 @dataclass

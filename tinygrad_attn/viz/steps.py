@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 import os
 import weakref
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine import Variable, Watcher, array_of, history, watching
+from ..engine import plain as engine_plain
 from ..errors import describe
-from . import steps_page, values
-from .build import build
+from ..nn import Module
+from . import rules, steps_page, values
+from .build import Source
 from .graph import Graph
 from .nodes import computed, op_name
 from .page import Page, write
 from .picture import Picture
-
-ALL = 1_000_000
-"""A depth at which no module is folded: each op is a step."""
 
 
 class Contribution(NamedTuple):
@@ -31,6 +31,9 @@ class Contribution(NamedTuple):
     value: np.ndarray
     total: np.ndarray  # the sum of the contributions so far
     first: bool  # whether it is the first one; later ones are added
+    operand: dict[str, Any]  # the values of the input, as `values.cells` has them
+    rule: str  # the contribution in mathematics, by g (incoming), y (output) and the inputs
+    code: tuple[str, str]  # the source of the VJP, and its file and line
 
 
 class Step(NamedTuple):
@@ -41,6 +44,8 @@ class Step(NamedTuple):
     incoming: np.ndarray  # the gradient of the loss by the op's output, complete by now
     contributions: list[Contribution]
     freed: list[str]  # outputs whose memory was freed until the next step
+    equation: str
+    output: dict[str, Any]  # its values, as `values.cells` has them
 
 
 class _Recorder(Watcher):
@@ -67,14 +72,26 @@ class _Recorder(Watcher):
             return  # the VJP of some op differentiates a graph of its own
         if node.number != self.last:
             self.last, box = node.number, self.boxes[node.number]
-            self.steps.append(Step(op_name(y), box, np.array(array_of(g)), [], []))
+            incoming, output = np.array(array_of(g)), values.cells(y._data)
+            step = Step(node.op.__name__, box, incoming, [], [], rules.equation(node.op), output)
+            self.steps.append(step)
         number = self.numbers[id(x)]
         own = f"{op_name(x)} n{number}" if computed(x) else self.picture.boxes[number].title
         value, sum_so_far = np.array(array_of(contribution)), np.array(array_of(total))
         first = number not in self.seen
         self.seen.add(number)
         self.steps[-1].contributions.append(
-            Contribution(i, number, str(x.name or own), value, sum_so_far, first)
+            Contribution(
+                i,
+                number,
+                str(x.name or own),
+                value,
+                sum_so_far,
+                first,
+                values.cells(x._data),
+                rules.rule(node.op, i),
+                rules.code(node.op, i),
+            )  # fmt: skip
         )
 
 
@@ -136,21 +153,37 @@ class Steps(list[Step]):
 
 
 def backward_steps(
-    loss: Any, gradient: Any = None, *, model: Any = None, retain_graph: bool = False
+    loss: Any,
+    gradient: Any = None,
+    *,
+    model: Any = None,
+    retain_graph: bool = False,
+    plain: bool = False,
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` and keep what each op did.
 
-    Each `Step` has the gradient that came in, the contribution to each input, the sum so far, and
-    the memory that was freed. See them by `.text()`, `.picture(k)`, `.html()` and
-    `.save("steps.html")`. The pass is a real one: leaves receive their `.grad`, and the graph is
-    released unless `retain_graph`. `model` gives parameters their dotted names.
+    Each `Step` has the op's equation, the gradient that came in, the contribution to each input
+    with its rule, the sum so far, and the memory that was freed. See them by `.text()`,
+    `.picture(k)`, `.html()` and `.save("steps.html")`. The pass is a real one: leaves receive their
+    `.grad`, and the graph is released unless `retain_graph`. `model` gives parameters their dotted
+    names. `loss` may be a function that returns the Tensor. With `plain=True` it is run in plain
+    mode: softmax, attention, layer norm and GELU are then steps through their formulas.
 
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """
-    if not isinstance(loss, Variable):
+    if not isinstance(loss, Variable) and (isinstance(loss, Module) or not callable(loss)):
         raise TypeError(f"backward_steps() needs the Tensor to start from, got {describe(loss)}.")
-    picture, numbers = build(loss, model, ALL, (), None)
-    with watching(_Recorder(picture, numbers, history([loss]))) as recorder:
-        loss.backward(gradient, retain_graph=retain_graph)  # type: ignore[attr-defined]
+    root, picture, numbers = _drawn(loss, model, plain)
+    mode = engine_plain() if plain else nullcontext()
+    with mode, watching(_Recorder(picture, numbers, history([root]))) as recorder:
+        root.backward(gradient, retain_graph=retain_graph)
     recorder.references.clear()  # what is freed from now on belongs to no step
-    return Steps(picture, recorder.steps, numbers[id(loss)])
+    return Steps(picture, recorder.steps, numbers[id(root)])
+
+
+def _drawn(loss: Any, model: Any, plain: bool) -> tuple[Any, Picture, dict[Any, int]]:
+    """The tensor, its picture, and the box of each tensor; nothing else keeps the graph alive."""
+    source = Source(loss, model, plain)
+    drawn = source.drawn(lambda *_: True)
+    (root,) = source.roots
+    return root, drawn.result, drawn.numbers

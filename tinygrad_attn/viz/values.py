@@ -8,6 +8,8 @@ import numpy as np
 
 SMALL = 6
 """Arrays of up to this many elements are shown as numbers, larger ones by shape and statistics."""
+WIDEST = 16
+"""Rows and columns of a heat map at most."""
 
 
 def number(x: Any) -> str:
@@ -49,6 +51,23 @@ def gradient(array: np.ndarray) -> str:
     if array.size <= SMALL:
         return numbers(array) + (f"  {shape(array)}" if array.ndim else "")
     return f"{shape(array)}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
+
+
+def cells(array: Any) -> dict[str, Any]:
+    """A matrix of an array for a heat map: its first one, and of that at most 16 x 16 numbers."""
+    array = np.asarray(array)
+    first = (0,) * (array.ndim - 2) if array.size else ()
+    matrix = np.atleast_2d(array[first]) if array.size else np.empty((0, 0))
+    rows = [[_short(x) for x in row] for row in matrix[:WIDEST, :WIDEST].tolist()]
+    part = "".join(f"[{i}]" for i in first)
+    if max(matrix.shape) > WIDEST:
+        part += f" first {min(WIDEST, len(matrix))} x {min(WIDEST, matrix.shape[1])}"
+    return {"shape": shape(array), "part": part.strip(), "rows": rows}
+
+
+def _short(x: Any) -> Any:
+    """A number with five digits; what JSON has no number for as text."""
+    return float(f"{x:.5g}") if np.isfinite(x) else str(x)
 
 
 def not_finite(array: Any) -> str:

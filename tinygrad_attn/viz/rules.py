@@ -1,0 +1,105 @@
+"""What an op computes and how its gradient flows back: in mathematics, and the line of code."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import re
+import textwrap
+from functools import cache
+from typing import Any
+
+PACKAGE = __name__.partition(".")[0]
+EQUATIONS = {
+    "floor_divide": "y = ⌊a / b⌋", "remainder": "y = a − b ⌊a / b⌋", "square": "y = x²",
+    "reciprocal": "y = 1 / x", "absolute": "y = |x|", "exp": "y = eˣ", "exp2": "y = 2ˣ",
+    "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "sqrt": "y = √x",
+    "logaddexp": "y = log(eᵃ + eᵇ)", "hypot": "y = √(a² + b²)", "getitem": "y = x[index]",
+    "swapaxes": "y = x with two axes exchanged", "transpose": "y = xᵀ (or other axes)",
+    "cross_entropy": "y = −log softmax(x)[target], averaged", "gelu": "y = x Φ(x)",
+    "attention": "y = softmax(q kᵀ · scale + mask) v",
+    "packed_attention": "y = softmax(q kᵀ · scale + mask) v, with q, k, v side by side",
+    "attention_weights": "y = softmax(q kᵀ · scale + mask)",
+}  # fmt: skip
+"""Of ops whose name and docstring do not say it."""
+
+_SOFTMAX = "δ = p ⊙ (g vᵀ − rowsum(p ⊙ g vᵀ)) · scale, p = the weights"
+RULES: dict[str, tuple[str, ...]] = {
+    "power": ("g · b aᵇ⁻¹", "g · y log a"), "matmul": ("g bᵀ", "aᵀ g"), "relu": ("g where x > 0",),
+    "sum": ("g, repeated for each summand",), "mean": ("g / n, repeated for each of the n",),
+    "var": ("g · 2 (x − mean) / n",), "std": ("g · (x − mean) / (n y)",),
+    "max": ("g where x is the largest, else 0",), "min": ("g where x is the smallest, else 0",),
+    "maximum": ("g where a > b, g / 2 at a tie", "g where b > a, g / 2 at a tie"),
+    "minimum": ("g where a < b, g / 2 at a tie", "g where b < a, g / 2 at a tie"),
+    "prod": ("g · y / x",), "cumsum": ("the sum of g from here on",),
+    "reshape": ("g, in the shape of x",), "transpose": ("g, axes put back",),
+    "broadcast_to": ("g, summed over the repeats",), "astype": ("g",),
+    "getitem": ("g at x[index], 0 elsewhere",), "embedding": ("the sum of g at each row's uses",),
+    "concatenate": ("its part of g",), "stack": ("its part of g",),
+    "take_along_axis": ("g at the chosen places, 0 elsewhere",),
+    "linear": ("g · weight", "gᵀ x", "the sum of the rows of g"),
+    "softmax": ("y ⊙ (g − Σⱼ gⱼ yⱼ)",), "log_softmax": ("g − softmax(x) Σⱼ gⱼ",),
+    "layer_norm": ("(h − mean h − n · mean(h n)) / std, with h = g · weight, n = normalised x",
+                   "Σ g · n over the rows, n = normalised x", "Σ g over the rows"),
+    "rms_norm": ("(h − n · mean(h n)) / rms, with h = g · weight, n = x / rms", "Σ g · n"),
+    "gelu": ("g · (Φ(x) + x φ(x))",),
+    "cross_entropy": ("g · (softmax(x) − onehot(target)) / N",),
+    "attention": (f"δ k, with {_SOFTMAX}", f"δᵀ q, with {_SOFTMAX}", "pᵀ g, p = the weights"),
+    "packed_attention": (f"[δ k, δᵀ q, pᵀ g], with {_SOFTMAX}",),
+}  # fmt: skip
+"""The gradient of each input where the code of the VJP is longer than the formula."""
+
+_SIGNS = (("np.", ""), ("math.", ""), (".mT", "ᵀ"), (" * ", " · "), (" @ ", " "), (" - ", " − "),
+          ("-g", "−g"), (" ** 2", "²"))  # fmt: skip
+
+
+def equation_of(function: Any) -> str:
+    """What a function computes: the first clause of its docstring, unless the table knows it."""
+    line = (function.__doc__ or "").strip().partition("\n")[0]
+    clause = re.split(r"(?<!\.)\. |: | over the | along the axis|, n standard", line)[0]
+    return EQUATIONS.get(function.__name__, clause.rstrip("."))
+
+
+@cache
+def equation(op: Any) -> str:
+    """What an op computes."""
+    names = op.input_names
+    known = equation_of(op.stands_for) if names or op.variadic else EQUATIONS.get(op.__name__)
+    names = names or ("ab" if op.count == 2 else "x")  # of a ufunc
+    return known or f"y = {op.__name__}({', '.join(names)})"
+
+
+@cache
+def rule(op: Any, i: int) -> str:
+    """The gradient of the loss by input i, in terms of g, y and the inputs; empty if not known."""
+    own = op.__module__.startswith(PACKAGE)
+    known = RULES.get(op.stands_for.__name__, ()) if own else ()
+    if i < len(known) or known and op.variadic:
+        return known[min(i, len(known) - 1)]
+    vjp = _vjp(op, i)
+    if op.joint_vjp is not None or not hasattr(vjp, "__code__"):
+        return ""
+    line, end, start, stop = list(vjp.__code__.co_positions())[-2]  # what it returns last
+    text = linecache.getline(vjp.__code__.co_filename, line or 0).rstrip()[start:stop]
+    for code, sign in _SIGNS if line == end else ():
+        text = text.replace(code, sign)
+    return text if line == end else ""
+
+
+@cache
+def code(op: Any, i: int) -> tuple[str, str]:
+    """The source of the VJP of input i, and where it is; empty where Python does not know."""
+    try:
+        lines, number = inspect.getsourcelines(vjp := inspect.unwrap(_vjp(op, i)))
+    except (OSError, TypeError):
+        return "", ""
+    file = inspect.getfile(vjp)
+    if PACKAGE in file:
+        file = PACKAGE + file.rpartition(PACKAGE)[2].replace(os.sep, "/")
+    return textwrap.dedent("".join(lines)).rstrip(), f"{file}:{number}"
+
+
+def _vjp(op: Any, i: int) -> Any:
+    """The VJP of input i, or that of all inputs."""
+    return op.joint_vjp or (op.vjps[i] if i < len(op.vjps) else None)
