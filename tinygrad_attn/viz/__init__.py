@@ -6,9 +6,19 @@ from ..errors import missing_names
 from .attention import attention
 from .attention_page import attention_html
 from .graph import Graph, graph
+from .graph_page import graph_html
 from .steps import Step, Steps, backward_steps
 
-__all__ = ["Graph", "Step", "Steps", "attention", "attention_html", "backward_steps", "graph"]
+__all__ = [
+    "Graph",
+    "Step",
+    "Steps",
+    "attention",
+    "attention_html",
+    "backward_steps",
+    "graph",
+    "graph_html",
+]
 
 
 if not TYPE_CHECKING:  # for a type checker every misspelt name would exist

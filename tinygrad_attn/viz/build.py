@@ -143,7 +143,8 @@ class Builder:
             elif home[edge.key] is not edge.unit:
                 self.leaving.add(edge.key)
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit
-        self.frames: dict[int, int] = {}
+        self.frames: dict[int, int] = {}  # the frame of each open call
+        self.folded: dict[int, int] = {}  # the box of each folded call
         self.result = Picture()
         self._draw()
 
@@ -171,6 +172,8 @@ class Builder:
                     self._add(box, () if outside else unit.chain, [edge.key])
             box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
             self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
+            if unit.scope is not None:
+                self.folded[id(unit.scope)] = box.number
         self._draw_arrows()
         for root in self.roots:
             self.result.boxes[self.numbers[id(root)]].output = True

@@ -14,7 +14,12 @@ STYLES = {
     "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC"},
     "leaf": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9E9F2"},
     "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC"},
-    "constant": {"shape": "plain", "color": "#767676", "fillcolor": "#F0F0F0"},
+    "constant": {
+        "shape": "box",
+        "color": "#767676",
+        "fillcolor": "#F0F0F0",
+        "style": "filled,dashed",
+    },
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
@@ -37,8 +42,10 @@ def to_dot(picture: Picture) -> str:
     for box in picture.boxes:
         inside.setdefault(box.frame, []).append(f"n{box.number} {_attributes(_look(box))}")
     for i, frame in reversed(list(enumerate(picture.frames))):  # inner frames are complete first
-        below = f"<br/><i>{_clean(frame.equation)}</i>" if frame.equation else ""
-        look = {"label": f"<{_clean(frame.title)}{below}>", "id": f"f{i}", "color": "#999999"}
+        label = _clean(frame.title)
+        if frame.equation:
+            label = f'{label}<br align="left"/><i>{_clean(frame.equation)}</i><br align="left"/>'
+        look = {"label": f"<{label}>", "id": f"f{i}", "color": "#999999"}
         look |= {"style": "rounded", "margin": "10", "labeljust": "l"}
         lines = [f"graph {_attributes(look)}", *inside.get(i, [])]
         text = "\n".join([f"subgraph cluster_{i} {{", *("  " + line for line in lines), "}"])
@@ -112,3 +119,11 @@ def svg(picture: Picture) -> str:
     """The SVG element alone, so that it can be part of an HTML page."""
     text = render(picture, "svg").decode()
     return text[text.index("<svg") :]
+
+
+def drawing(picture: Picture) -> str:
+    """The picture as HTML; where nothing can draw it, the reason."""
+    try:
+        return svg(picture)
+    except Exception as error:  # a repr never raises
+        return f"<p>{html.escape(str(error))}</p>"

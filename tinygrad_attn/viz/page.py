@@ -15,16 +15,21 @@ TEMPLATES = resources.files(__package__).joinpath("templates")
 
 
 def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> str:
-    """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder."""
+    """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder.
+
+    page.css and page.js, which all pages have in common, come before those.
+    """
     body, style, script = (
         folder.joinpath(f"{name}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")
     )
-    template, common = (TEMPLATES.joinpath(f"page.{x}").read_text("utf-8") for x in ("html", "css"))
+    template, look, tools = (
+        TEMPLATES.joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")
+    )
     return Template(template).substitute(
         title=html.escape(title),
-        style=common + style,
+        style=look + style,
         body=Template(body).substitute(fields),
-        script=script,
+        script=tools + script,
     )
 
 

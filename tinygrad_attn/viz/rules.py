@@ -64,10 +64,16 @@ def equation_of(function: Any) -> str:
 @cache
 def equation(op: Any) -> str:
     """What an op computes."""
-    names = op.input_names
-    known = equation_of(op.stands_for) if names or op.variadic else EQUATIONS.get(op.__name__)
-    names = names or ("ab" if op.count == 2 else "x")  # of a ufunc
-    return known or f"y = {op.__name__}({', '.join(names)})"
+    of_numpy = not op.input_names and not op.variadic
+    known = EQUATIONS.get(op.__name__) if of_numpy else equation_of(op.stands_for)
+    letters = ", ".join(letter(op, i) for i in range(op.count))
+    return known or f"y = {op.__name__}({letters})"
+
+
+def letter(op: Any, i: int) -> str:
+    """What equations and rules call input i."""
+    names = op.input_names or ("ab" if op.count == 2 else "x")
+    return names[i] if i < len(names) else f"x{i}"
 
 
 @cache

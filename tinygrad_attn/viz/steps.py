@@ -32,6 +32,7 @@ class Contribution(NamedTuple):
     total: np.ndarray  # the sum of the contributions so far
     first: bool  # whether it is the first one; later ones are added
     operand: dict[str, Any]  # the values of the input, as `values.cells` has them
+    letter: str  # what the rule calls this input
     rule: str  # the contribution in mathematics, by g (incoming), y (output) and the inputs
     code: tuple[str, str]  # the source of the VJP, and its file and line
 
@@ -89,6 +90,7 @@ class _Recorder(Watcher):
                 sum_so_far,
                 first,
                 values.cells(x._data),
+                rules.letter(node.op, i),
                 rules.rule(node.op, i),
                 rules.code(node.op, i),
             )  # fmt: skip

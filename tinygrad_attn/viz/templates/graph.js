@@ -1,0 +1,28 @@
+const data = dataOf("data"), drawings = document.querySelectorAll("template"), box = byId("drawing"), depth = byId("depth");
+const view = pane(box, byId("zoom"));
+function show(k, focus) {
+  const state = data.states[k];
+  box.replaceChildren(drawings[k].content.cloneNode(true));
+  for (const [name, to] of Object.entries(state.targets)) {
+    const element = byId(name), open = name[0] === "n", title = element.querySelector("text").textContent;
+    element.tabIndex = 0;
+    element.setAttribute("role", "button");
+    element.setAttribute("aria-expanded", !open);
+    element.setAttribute("aria-label", (open ? "open " : "close ") + title);
+    const go = event => { event.preventDefault(); event.stopPropagation(); show(to, title); };
+    // Of a frame the title closes it: its inside is for the boxes.
+    (open ? element : element.querySelector("text")).addEventListener("click", go);
+    element.addEventListener("keydown", event => { if (event.key === "Enter" || event.key === " ") go(event); });
+  }
+  if (state.depth !== null) depth.value = state.depth;
+  byId("said").textContent = state.depth === null ? "one module open" : state.depth + " of " + depth.max;
+  view.fit();
+  const same = focus && [...box.querySelectorAll("[role=button]")].find(e => e.querySelector("text").textContent === focus);
+  if (same) { same.focus({ preventScroll: true }); view.centre(same); }
+}
+depth.addEventListener("input", () => {
+  const known = data.states.map((s, i) => [i, s.depth]).filter(s => s[1] !== null);
+  const nearest = known.reduce((a, b) => Math.abs(b[1] - depth.value) < Math.abs(a[1] - depth.value) ? b : a);
+  show(nearest[0]);
+});
+show(data.start);
