@@ -1,5 +1,6 @@
 """viz.attention and viz.attention_html: the right labels in the right places, and only text."""
 
+import importlib
 import json
 import re
 
@@ -8,8 +9,9 @@ import pytest
 from support import require
 from webpage import external
 
+import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, viz
+from tinygrad_attn import Tensor, nn, viz
 
 plt = require("matplotlib.pyplot")
 
@@ -31,7 +33,7 @@ def test_rows_are_queries_and_columns_are_keys():
     w = weights(4, 3)
     ax = viz.attention(Tensor(w), TOKENS, ["a", "b", "c"])
     np.testing.assert_array_equal(ax.images[0].get_array(), w)
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["The", "␣cat", r"\$x^2\$", "<b>"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["The", "␣cat", "$x^2$", "<b>"]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
     shown = {
@@ -82,10 +84,12 @@ def test_what_does_not_fit_is_refused(args, text):
         viz.attention(*args)
 
 
+def calls_of(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', str(page), re.S).group(1))["calls"]
+
+
 def data_of(page):
-    """Of a page with one call: its numbers."""
-    data = json.loads(re.search(r'id="data">(.*?)</script>', str(page), re.S).group(1))
-    return data["calls"][0] | {"chosen": data["chosen"]}
+    return calls_of(page)[0]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -103,11 +107,11 @@ def test_the_numbers_of_the_page_are_those_of_the_function(masked):
     np.testing.assert_allclose(data["output"], expected, atol=1e-6)
     np.testing.assert_allclose(np.array(data["score"]), q @ k.swapaxes(1, 2), rtol=1e-6)
     np.testing.assert_allclose(
-        np.sum(data["weight"], axis=-1), [[1, 1, 0 if masked else 1, 1]] * 2, atol=1e-6
+        np.sum(data["weights"], axis=-1), [[1, 1, 0 if masked else 1, 1]] * 2, atol=1e-6
     )
     assert (
         data["scale"] == 1 / np.sqrt(3)
-        and data["chosen"] == 2
+        and '"chosen": 2' in str(page)
         and data["queries"][1] == "␣cat"
         and data["keys"] == list("01234")
     )
@@ -116,12 +120,43 @@ def test_the_numbers_of_the_page_are_those_of_the_function(masked):
         assert data["mask"][0][0] == [0, None, None, None, None]
 
 
+def test_a_model_shows_each_attention_that_it_calls():
+    ta.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    x = ta.randn(3, 4, 8)
+    with pytest.raises(ValueError, match=r"layers.0.self_attn drops weights.*model.eval\(\)"):
+        viz.attention_html(model, x)
+    model.eval()
+    with ta.record_attention() as seen:
+        y = model(x, is_causal=True, mask=F.causal_mask(4))
+    causal = lambda x: model(x, is_causal=True, mask=F.causal_mask(4))
+    calls = calls_of(viz.attention_html(causal, x, queries="abcd"))
+    recorded = calls_of(viz.attention_html(seen, queries="abcd"))
+    assert [call["name"] for call in calls] == [call["name"] for call in recorded] == list(seen)
+    for call, weights in zip(calls, recorded, strict=True):
+        expected = seen[call["name"]][0][0]
+        np.testing.assert_allclose(call["weights"], expected, atol=1e-6)
+        np.testing.assert_allclose(weights["weights"], expected, atol=1e-6)
+        assert call["mask"][0][1] == [0, 0, None, None] and call["keys"] == list("abcd")
+    assert "q" not in recorded[0] and y.shape == (3, 4, 8)
+
+
+def test_labels_in_any_script_find_a_font_or_say_once_what_to_install(monkeypatch):
+    attention_module = importlib.import_module("tinygrad_attn.viz.attention")
+    monkeypatch.setattr(attention_module, "fonts", attention_module.fonts.__wrapped__)
+    assert attention_module.fonts("abc") == ["sans-serif"]
+    with pytest.warns(
+        UserWarning, match="no installed font has '\uf8ff\U0010ffff'.*fonts-noto-cjk"
+    ):
+        attention_module.fonts("a\uf8ff\U0010ffff")
+
+
 def test_a_float_mask_is_added():
     q = k = v = np.eye(2)
     data = data_of(viz.attention_html(q, k, v, np.array([[0.0, -np.inf], [1.5, 0.0]]), scale=2.0))
-    assert data["mask"] == [[[0, None], [1.5, 0]]] and data["weight"][0][0] == [1, 0]
+    assert data["mask"] == [[[0, None], [1.5, 0]]] and data["weights"][0][0] == [1, 0]
     np.testing.assert_allclose(
-        data["weight"][0][1], np.exp([1.5, 2]) / np.exp([1.5, 2]).sum(), rtol=1e-6
+        data["weights"][0][1], np.exp([1.5, 2]) / np.exp([1.5, 2]).sum(), rtol=1e-6
     )
 
 
@@ -145,15 +180,13 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
 @pytest.mark.parametrize(
     "change, text",
     [
-        ({"k": np.ones((5, 2))}, "need the same heads"),
-        ({"v": np.ones((4, 3))}, "need the same heads"),
-        ({"v": np.ones((2, 5, 2))}, "need the same heads"),
-        ({"q": np.ones(3)}, "q must be a matrix"),
+        ({"k": np.ones((5, 2))}, "attention needs q"),
+        ({"v": np.ones((4, 3))}, "one value for each key"),
+        ({"q": np.ones(3)}, "attention needs q"),
         ({"mask": np.ones((3, 3), bool)}, "mask"),
-        ({"chosen": 4}, "the queries are 0 to 3"),
         ({"queries": ["a"]}, "1 labels for 4 queries"),
         ({"q": np.full((4, 3), np.nan)}, "q holds NaN"),
-        ({"k": ["a", "b"]}, "k must be a matrix"),
+        ({"q": lambda *_: np.ones(3)}, "no attention was called"),
     ],
 )
 def test_pages_refuse_what_does_not_fit(change, text):

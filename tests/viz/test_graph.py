@@ -1,6 +1,7 @@
 """viz.graph: what a picture says, that its DOT text never changes, and that it copes with any graph."""
 
 import gc
+import json
 import re
 import shutil
 import sys
@@ -10,8 +11,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from webpage import external
 
 import tinygrad_attn as ta
+import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, viz
 from tinygrad_attn.viz import dot, values
 
@@ -241,7 +244,7 @@ def test_several_outputs_and_leaves_as_outputs():
     boxes = viz.graph([y, y * 2.0, x, free, y]).picture.boxes
     assert [box.title for box in boxes if box.output] == ["x", "input", "exp", "multiply"]
     for wrong in ("text", [x, 3], nn.Linear(2, 2)):
-        with pytest.raises(TypeError, match="draws how a Tensor was computed"):
+        with pytest.raises(TypeError, match="shows how a Tensor was computed"):
             viz.graph(wrong)
     with pytest.raises(TypeError, match="model= is a Module"):
         viz.graph(y, model="encoder")
@@ -310,3 +313,52 @@ def test_the_text_tree():
         "   │  └─ 1: 2  [n1]",
         "   └─ 1: multiply  [n2, see there]",
     ]
+
+
+def test_an_opened_function_has_frames_and_the_names_of_its_code():
+    q, k, v = (leaf(np.random.default_rng(i).normal(size=(2, 3, 4))) for i in range(3))
+    attend = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    picture = viz.graph(attend, plain=True).picture
+    assert [frame.title for frame in picture.frames] == [
+        "attention",
+        "attention_weights",
+        "softmax",
+    ]
+    assert picture.frames[2].equation == "softmax(x)_i = e^x_i / sum_j e^x_j"
+    names = {box.title for box in picture.boxes}
+    assert {"q", "k", "v", "may_look", "scores = where", "e = exp", "weights = divide"} <= names
+    assert "largest of each row, a constant" in names
+    scores = next(box for box in picture.boxes if box.title == "scores = where")
+    assert scores.lines == ["(2, 3, 3) float64", "6 of 18 blocked (-inf)"] and not scores.not_finite
+    assert len(viz.graph(attend).picture.boxes) == 4 and not ta.is_plain() and not sys.getprofile()
+    folded = titles(viz.graph(attend, plain=True, depth=0))
+    assert sorted(folded) == ["attention", "k", "q", "v"]
+    with pytest.raises(TypeError, match="Write lambda"):
+        viz.graph(attend(), plain=True)
+    with pytest.raises(ZeroDivisionError):
+        viz.graph(lambda: 1 / 0, plain=True)
+    assert not ta.is_plain() and not sys.getprofile()
+
+
+def test_modules_that_only_call_a_function_show_its_equation():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True)
+    picture = viz.graph(lambda: layer(ta.randn(1, 3, 8)), layer, plain=True).picture
+    frames = {frame.title: frame.equation for frame in picture.frames}
+    assert frames["norm1 LayerNorm"].startswith("y = (x - mean) / sqrt(var + eps)")
+    assert {"gelu", "softmax", "packed_attention", "self_attn MultiheadAttention"} <= frames.keys()
+    assert {"q = getitem(index=0)", "k = getitem(index=1)"} <= {box.title for box in picture.boxes}
+
+
+def test_a_page_has_a_picture_for_each_depth_and_each_module():
+    model = Stack(2, 3)
+    page = str(viz.graph_html(lambda: model(leaf(np.ones((2, 3)), "x")), model))
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
+    assert [state["depth"] for state in data["states"][:4]] == [0, 1, 2, 3] and data["start"] == 1
+    assert len(data["states"]) == page.count("<template>") == 4 + 2 * 3, "and each of 2 x 3 modules"
+    assert data["states"][0]["targets"] == {"n1": 1} and data["states"][1]["targets"]["f0"] == 0
+    opened = data["states"][data["states"][1]["targets"]["n1"]]
+    assert opened["depth"] is None and external(page) == []
+    y = leaf(1.0)
+    for _ in range(600):
+        y = y * 1.001
+    assert "1,201 boxes are too many to draw" in str(viz.graph_html(y))

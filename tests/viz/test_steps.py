@@ -8,7 +8,9 @@ import pytest
 from webpage import external
 
 import tinygrad_attn as ta
+import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, viz
+from tinygrad_attn.viz import values
 
 
 def leaf(data, name=None):
@@ -101,7 +103,7 @@ def test_the_pass_ends_well_when_it_fails():
     a = leaf([1.0, 2.0])
     with pytest.raises(ValueError, match="needs a single number"):
         ta.backward_steps(a * 2.0)
-    with pytest.raises(TypeError, match="needs the Tensor to start from"):
+    with pytest.raises(TypeError, match="needs that Tensor"):
         ta.backward_steps(3.0)
     assert ta.engine.context.watchers == ()
 
@@ -115,20 +117,42 @@ def test_text_tells_each_step_on_a_line_of_its_own():
     ]
 
 
-def test_a_picture_of_one_step_has_that_op_bold():
-    a, b = leaf(2.0, "a"), leaf(3.0, "b")
-    steps = ta.backward_steps((a * b + a).sum())
-    graph = steps.picture(1)
-    assert [box.title for box in graph.picture.boxes if box.current] == ["add"]
-    assert [(arrow.source, arrow.target) for arrow in graph.picture.arrows if arrow.current] == [
-        (2, 3),
-        (0, 3),
-    ]
-    assert "grad so far: 1" in graph.picture.boxes[0].lines
-    assert steps.picture(-1).picture.boxes[0].lines[-1] == "grad so far: 4"
-    assert 'penwidth="4"' in graph.dot and 'penwidth="4"' not in viz.graph(a * b).dot
-    with pytest.raises(IndexError):
-        steps.picture(3)
+def test_each_step_says_its_equation_and_its_rule():
+    x, w = leaf(np.ones((2, 3)), "x"), leaf(np.ones((3, 2)), "w")
+    steps = ta.backward_steps(lambda: F.cross_entropy(np.tanh(x @ w) * 2.0, np.array([0, 1])))
+    said = {s.op: (s.equation, *(f"{c.letter}: {c.rule}" for c in s.contributions)) for s in steps}
+    assert said == {
+        "cross_entropy": (
+            "y = −log softmax(x)[target], averaged", "x: g · (softmax(x) − onehot(target)) / N",
+        ),
+        "multiply": ("y = a b", "a: g · b"),
+        "tanh": ("y = tanh(x)", "x: g − g · y · y"),
+        "matmul": ("y = a @ b", "a: g bᵀ", "b: aᵀ g"),
+    }  # fmt: skip
+    code, place = steps[2].contributions[0].code
+    assert code.startswith("tanh = op(np.tanh, lambda") and place.startswith("tinygrad_attn/ops/")
+    assert steps[3].contributions[0].operand == values.cells(x.numpy())
+    opened = [s.op for s in ta.backward_steps(lambda: F.softmax(x).sum(), plain=True)]
+    assert opened == ["sum", "divide", "sum", "exp", "subtract"]
+
+
+def test_an_op_of_the_users_has_its_rule_and_a_vjp_without_source_none():
+    cube = ta.op(lambda x: x**3, lambda g, y, x: 3 * g * x**2)
+    a = leaf(2.0, "a")
+    (step,) = ta.backward_steps(cube(a))
+    assert step.contributions[0].rule == "3 · g · x**2"
+    blind = ta.op(eval("lambda x: 2 * x"), eval("lambda g, *_: 2 * g"))
+    (step,) = ta.backward_steps(blind(a))
+    assert step.contributions[0].rule == "" and step.contributions[0].code == ("", "")
+
+
+def test_heat_maps_show_the_first_matrix_and_what_json_has_no_number_for_as_text():
+    array = np.arange(2 * 20 * 3.0).reshape(2, 20, 3)
+    array[0, 0, 0] = -np.inf
+    cells = values.cells(array)
+    assert cells["shape"] == "(2, 20, 3)" and cells["part"] == "[0] first 16 x 3"
+    assert len(cells["rows"]) == 16 and cells["rows"][0] == ["-inf", 1.0, 2.0]
+    assert values.cells(np.zeros((0, 3)))["rows"] == [] and values.cells(2.5)["rows"] == [[2.5]]
 
 
 def test_the_page_is_one_file_with_everything_in_it(tmp_path):
@@ -144,7 +168,7 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path):
     assert [r["op"] for r in data] == ["sum", "multiply", "exp"]
     for step in data:
         assert f'id="n{step["box"]}"' in page and all(f'id="e{i}"' in page for i in step["arrows"])
-    assert data[2]["inputs"][0]["first"] is False and data[2]["arrows"] == [0]
+    assert data[2]["contributions"][0]["first"] is False and data[2]["arrows"] == [0]
     assert 'type="range"' in page and "ArrowRight" in page and "aria-live" in page
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..engine import array_of
-from ..errors import describe
+from ..errors import describe, warn
 
 
 def labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
@@ -56,29 +57,46 @@ def attention(
     for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
         image = one.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
         _write_labels(one, rows, columns)
-        if h % 4 == 0 or ax is not None:
-            one.set_ylabel("query")
         if len(heads) > 1:
             one.set_title(f"head {h}", fontsize=10)
         for (i, j), weight in np.ndenumerate(head) if head.size <= 100 else ():
-            colour = "white" if weight < 0.6 * top else "black"
-            one.text(j, i, f"{weight:.2f}", ha="center", va="center", fontsize=7, color=colour)
+            look = {"fontsize": 7, "color": "white" if weight < 0.6 * top else "black"}
+            one.text(j, i, f"{weight:.2f}", ha="center", va="center", **look)
     if ax is None:
         axes[0].figure.colorbar(image, ax=axes.tolist(), shrink=0.8, label="weight")
     return axes if len(heads) > 1 else axes[0]
 
 
 def _write_labels(ax: Any, rows: list[str], columns: list[str]) -> None:
-    upright = max(map(len, columns)) < 3
-    rotation, side = (0, "center") if upright else (60, "right")
-    plain = [[token.replace("$", r"\$") for token in tokens] for tokens in (rows, columns)]
-    ax.set_yticks(range(len(rows)), plain[0], fontsize=8)
-    ax.set_xticks(
-        range(len(columns)), plain[1], rotation=rotation, ha=side, rotation_mode="anchor",
-        fontsize=8,
-    )  # fmt: skip
-    ax.tick_params(axis="x", pad=10 if upright else 3)
-    ax.set_xlabel("key")
+    look: Any = {"fontsize": 8, "parse_math": False, "family": fonts("".join(rows + columns))}
+    ax.set_yticks(range(len(rows)), rows, **look)
+    if max(map(len, columns)) > 2:
+        look |= {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(range(len(columns)), columns, **look)
+    ax.set(xlabel="key", ylabel="query")
+
+
+@cache
+def fonts(text: str) -> list[str]:
+    """Fonts that have the characters of a text: matplotlib's usual one, and another if needed."""
+    from matplotlib import font_manager
+
+    def known(path: str) -> Any:
+        return font_manager.get_font(path).get_charmap().keys()
+
+    usual = font_manager.findfont(font_manager.FontProperties())
+    needed = set(map(ord, text)) - known(usual)
+    for font in font_manager.fontManager.ttflist if needed else ():
+        # matplotlib's font of last resort has an empty box for every character.
+        if needed <= known(font.fname) and "Last" not in font.name:
+            return ["sans-serif", font.name]
+    if needed:
+        warn(
+            f"no installed font has {''.join(map(chr, sorted(needed)))!r}. Install one, such as "
+            "Noto Sans CJK (apt install fonts-noto-cjk), and delete "
+            "matplotlib's cache of fonts, in matplotlib.get_cachedir()."
+        )
+    return ["sans-serif"]
 
 
 def _new_axes(heads: np.ndarray) -> list[Any]:
@@ -97,7 +115,6 @@ def _new_axes(heads: np.ndarray) -> list[Any]:
         down, across, figsize=(size * across + 1.2, size * down + 0.6), squeeze=False,
         layout="constrained",
     )  # fmt: skip
-    axes = list(grid.flat)
-    for unused in axes[len(heads) :]:
+    for unused in grid.flat[len(heads) :]:
         unused.remove()
-    return axes[: len(heads)]
+    return grid.flat[: len(heads)]

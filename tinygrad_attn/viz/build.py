@@ -34,24 +34,21 @@ class Source:
     """What pictures are drawn from: outputs, the ops behind them, and their names."""
 
     def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
-        run = None
-        if plain:
-            if not callable(tensor) or isinstance(tensor, Module):
-                raise TypeError(
-                    "plain=True runs a function again, in plain mode, so it needs the function "
-                    f"and not what it returned; got {describe(tensor)}. Write lambda: ... around "
-                    "the expression, such as ta.viz.graph(lambda: model(x), plain=True)."
-                )
-            run = run_plainly(tensor)
-        elif callable(tensor) and not isinstance(tensor, Module):
-            tensor = tensor()
-        tensor = run.result if run else tensor
-        self.roots = list(tensor) if isinstance(tensor, (list, tuple)) else [tensor]
+        function = callable(tensor) and not isinstance(tensor, Module)
+        if plain and not function:
+            raise TypeError(
+                f"plain=True runs a function in plain mode, got {describe(tensor)}. Write lambda: "
+                "before the expression, as in ta.viz.graph(lambda: model(x), plain=True)."
+            )
+        run = run_plainly(tensor) if plain else None
+        result = run.result if run else tensor() if function else tensor
+        self.roots = list(result) if isinstance(result, (list, tuple)) else [result]
         for root in self.roots:
             if not isinstance(root, Variable):
                 raise TypeError(
-                    f"graph() draws how a Tensor was computed, got {describe(root)}. For a module, "
-                    "write ta.viz.graph(module(x), model=module)."
+                    "a picture shows how a Tensor was computed; it needs that Tensor, or a "
+                    f"function that returns it, got {describe(root)}. For a module, write "
+                    "ta.viz.graph(module(x), model=module)."
                 )
         self.ops = history(self.roots)
         self.names = Names(model, self.ops, run)
@@ -60,7 +57,7 @@ class Source:
 
     def drawn(self, is_open: Callable[[int, Any], bool]) -> Builder:
         """Draw; `is_open(level, call)` says which calls are frames, and not boxes."""
-        return Builder(self.roots, self.ops, self.names, _units(self.ops, self.names, is_open))
+        return Builder(self, _units(self.ops, self.names, is_open))
 
     def picture(
         self, depth: int | None = None, expand: Sequence[str] = (), limit: int | None = None
@@ -76,19 +73,16 @@ class Source:
                 f"{path}.".startswith(f"{name}.") or not name for path in expand
             )
 
-        notes: list[str] = []
-        while True:
+        notes = []
+        for level in range(min(level, self.deepest), -1, -1):  # noqa: B020
             picture = self.drawn(is_open).result
             count = len(picture.boxes)
             if limit is None or count <= limit:
                 break
-            if min(level, self.deepest) == 0:
-                notes.append(
-                    f"{count:,} boxes, more than limit={limit}, and no module is left to fold."
-                )
-                break
-            level = min(level, self.deepest) - 1
-            notes.append(f"{count:,} boxes, more than limit={limit}: folded to depth={level}.")
+            then = (
+                f": folded to depth={level - 1}." if level else ", and no module is left to fold."
+            )
+            notes.append(f"{count:,} boxes, more than limit={limit}{then}")
         picture.notes = notes
         return picture
 
@@ -123,10 +117,9 @@ class Edge(NamedTuple):
 class Builder:
     """Draws the boxes of one plan of units, in forward order."""
 
-    def __init__(
-        self, roots: Sequence[Variable], ops: list[Variable], names: Names, units: list[Unit]
-    ) -> None:
-        self.roots, self.names, self.units = [shown(root) for root in roots], names, units
+    def __init__(self, source: Source, units: list[Unit]) -> None:
+        self.names, self.units = source.names, units
+        self.roots = [shown(root) for root in source.roots]
         self.edges = [
             # A tensor or array has one box, a number has one for each use.
             Edge(unit, t, i, x, (id(t), i) if isinstance(x, (float, int)) else id(x))
@@ -134,12 +127,12 @@ class Builder:
         ]  # fmt: skip
         self.uses = Counter(edge.key for edge in self.edges)
         self.leaving = {id(root) for root in self.roots}  # outputs that other units use
-        self.visible = names.inputs(ops) | self.leaving
-        self.users: dict[Any, dict[int, Unit]] = {}  # of each leaf
+        self.visible = self.names.inputs(source.ops) | self.leaving
+        self.users: dict[Any, set[int]] = {}  # of each leaf, by their ids
         home = {id(t): unit for unit in units for t in unit.ops}
         for edge in self.edges:
             if not computed(edge.operand):
-                self.users.setdefault(edge.key, {})[id(edge.unit)] = edge.unit
+                self.users.setdefault(edge.key, set()).add(id(edge.unit))
             elif home[edge.key] is not edge.unit:
                 self.leaving.add(edge.key)
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit
@@ -147,11 +140,6 @@ class Builder:
         self.folded: dict[int, int] = {}  # the box of each folded call
         self.result = Picture()
         self._draw()
-
-    def _hidden(self, key: Any) -> bool:
-        """Whether a leaf is inside a folded box: only that box uses it."""
-        first, *others = self.users[key].values()
-        return not others and first.scope is not None and key not in self.visible
 
     def _draw(self) -> None:
         """Draw each box after its operands, then the arrows."""
@@ -164,7 +152,8 @@ class Builder:
             for edge in edges.get(id(unit), ()):
                 if computed(edge.operand) or edge.key in self.numbers:
                     continue
-                if self._hidden(edge.key):
+                inside = unit.scope is not None and edge.key not in self.visible
+                if inside and len(self.users[edge.key]) == 1:
                     hidden.append(edge.key)
                 else:  # an input of the modules is outside of them
                     box = self._leaf(edge.operand)
@@ -208,29 +197,35 @@ class Builder:
         """`y = sum(axis=-1)`: the op, the tensor's own name, settings and output."""
         name = t.name or self.names.run.name(t)
         title = (f"{name} = " if name else "") + op_name(t)
-        settings, lines = [f"{name}={values.setting(x)}" for name, x in settings_of(t).items()], []
+        settings, lines = settings_of(t), []
         if op_name(t) == "released":
             lines = [RELEASED]
         elif sum(map(len, settings)) > 40:
             lines = settings
         elif settings:
             title += f"({', '.join(settings)})"
-        bad, shown = values.not_finite(t._data), values.value(t._data, gradient_of(t))
-        calls = [scope.title for scope in self.names.chain(t) if isinstance(scope, FunctionCall)]
-        if bad and "attention_weights" in calls and np.all(t._data < np.inf):
-            blocked = int(np.sum(t._data == -np.inf))  # by a mask, and no mistake
-            bad, shown = "", [*shown[:1], f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
-        return Box("op", title, [*lines, *shown, *self._times_used(t)], bad)
+        shown = values.value(t._data, gradient_of(t))
+        if blocked := self._blocked(t):
+            shown = [*shown[:1], f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
+        return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
+
+    def _blocked(self, t: Variable) -> int:
+        """How many scores a mask has set to -inf, which is no mistake."""
+        calls = [getattr(scope, "title", "") for scope in self.names.chain(t)]
+        masked = "attention_weights" in calls and np.all(t._data < np.inf)
+        return int(np.sum(t._data == -np.inf)) if masked else 0
+
+    def _bad(self, t: Variable) -> str:
+        return "" if self._blocked(t) else values.not_finite(t._data)
 
     def _leaf(self, x: Any) -> Box:
         """A parameter, an input or a constant, with its values."""
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}" if isinstance(x, float) else str(x))
         array, grad, name = array_of(x), gradient_of(x), self.names.leaf(x)
-        lines, bad = values.value(array, grad), values.not_finite(array)
-        if grad is not None and not bad and values.not_finite(grad):
-            bad = f"{values.not_finite(grad)} in the gradient"
-        lines += self._times_used(x)
+        lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
+        if grad is not None and not bad and (bad := values.not_finite(grad)):
+            bad += " in the gradient"
         if self.names.is_parameter(x):
             return Box("parameter", name or "parameter", lines, bad)
         if isinstance(x, Variable):
@@ -242,13 +237,12 @@ class Builder:
         """A folded module call: class, number of parameters, shapes of its outputs."""
         title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
-        function = isinstance(unit.scope, FunctionCall)
-        count = 0 if function else sum(p.size for p in unit.scope.module.parameters())
+        module = None if isinstance(unit.scope, FunctionCall) else unit.scope.module
+        count = sum(p.size for p in module.parameters()) if module is not None else 0
         lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
         lines += ["-> " + ", ".join(values.shape(t._data) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
-        found = ((values.not_finite(t._data), op_name(t)) for t in unit.ops)
-        bad = next((f"{text} in {name}" for text, name in found if text), "")
+        bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:

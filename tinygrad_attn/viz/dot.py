@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 from .picture import Box, Picture
+from .tree import printable
 
 # The palette of Okabe and Ito, which readers with any colour vision tell apart. The shape tells the
 # kind as well.
@@ -24,7 +25,6 @@ STYLES = {
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
-CURRENT = {"color": "#D55E00", "penwidth": "4"}
 MOST_DRAWN = 1000
 """Boxes that are drawn at most: Graphviz takes seconds for these, and hours for ten times more."""
 LONGEST = 300
@@ -55,8 +55,6 @@ def to_dot(picture: Picture) -> str:
         look = {"id": f"e{i}"}
         if arrow.label:
             look["label"] = f"<&#160;{_clean(arrow.label)}>"  # a gap beside the line
-        if arrow.current:
-            look |= CURRENT
         lines.append(f"n{arrow.source} -> n{arrow.target} {_attributes(look)}")
     if picture.notes:
         lines.append(f"label=<{'<br/>'.join(map(_clean, picture.notes))}>")
@@ -65,7 +63,7 @@ def to_dot(picture: Picture) -> str:
 
 
 def _look(box: Box) -> dict[str, str]:
-    lines = [*box.lines, *([f"not finite: {box.not_finite}"] if box.not_finite else [])]
+    lines = box.lines + ([f"not finite: {box.not_finite}"] if box.not_finite else [])
     lines += ["output"] if box.output else []
     below = "".join(f"<br/>{_clean(line)}" for line in lines)
     look = {"id": f"n{box.number}", "tooltip": f"<{_clean(box.title)}>"}
@@ -74,7 +72,7 @@ def _look(box: Box) -> dict[str, str]:
     if box.output:
         look["penwidth"] = "2"
         look["peripheries"] = "1" if box.kind == "module" else "2"
-    return look | (NOT_FINITE if box.not_finite else {}) | (CURRENT if box.current else {})
+    return look | (NOT_FINITE if box.not_finite else {})
 
 
 def _attributes(look: dict[str, str]) -> str:
@@ -85,8 +83,7 @@ def _attributes(look: dict[str, str]) -> str:
 def _clean(text: str) -> str:
     r"""Escape text for an HTML-like label; Graphviz replaces \N even there."""
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return html.escape(shown).replace("\\", "&#92;&#8203;").replace("]", "&#93;")
+    return html.escape(printable(text)).replace("\\", "&#92;&#8203;").replace("]", "&#93;")
 
 
 def render(picture: Picture, format: str) -> bytes:

@@ -54,8 +54,8 @@ class Graph:
             write(path, self.text() + "\n")
         else:
             raise ValueError(
-                f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For a page "
-                "write ta.viz.graph_html(tensor).save(path)."
+                f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For a "
+                "page write ta.viz.graph_html(tensor).save(path)."
             )
 
     __repr__ = __str__ = text

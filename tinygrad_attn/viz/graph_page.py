@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from itertools import islice
 from typing import Any
 
 from . import dot, tree
@@ -23,31 +24,24 @@ def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
     source = Source(tensor, model, plain)
     chains = sorted(set(source.names.chains.values()), key=len)
     calls = {id(c[i]): c[: i + 1] for c in chains for i in range(len(c))}  # outer ones first
+    plans = {
+        depth: {key for key, chain in calls.items() if len(chain) <= depth}
+        for depth in range(source.deepest + 1)
+    }
+    plans |= {key: plans[1] | set(map(id, chain)) for key, chain in calls.items() if chain[1:]}
     states: dict[int, Builder] = {}  # by a depth, or by the id of the call that is opened
-    for depth in range(source.deepest + 1):
-        drawn = source.drawn(lambda level, _, depth=depth: level < depth)  # type: ignore[misc]
-        if depth == 0 or len(drawn.result.boxes) <= MOST_BOXES:
-            states[depth] = drawn
-    for key, chain in calls.items():
-        if len(chain) > 1 and len(states) < MOST_PICTURES:
-            opened = {*map(id, chain), id(chain[0])}
-            drawn = source.drawn(lambda _, scope, opened=opened: id(scope) in opened)  # type: ignore
-            if len(drawn.result.boxes) <= MOST_BOXES:
-                states[key] = drawn
+    for key, opened in islice(plans.items(), MOST_PICTURES):
+        drawn = source.drawn(lambda _, scope: id(scope) in opened)  # noqa: B023
+        if key == 0 or len(drawn.result.boxes) <= MOST_BOXES:
+            states[key] = drawn
     numbers = {key: i for i, key in enumerate(states)}
-    start = max(
-        depth for depth in range(source.deepest + 1) if depth in states and depth <= source.opened
-    )
+    start = max(key for key in states if key <= source.opened)
     shown = []
     for key, drawn in states.items():
-        opens = {f"n{number}": _opening(calls[scope]) for scope, number in drawn.folded.items()}
-        closes = {
-            f"f{number}": _opening(calls[scope][:-1]) for scope, number in drawn.frames.items()
-        }
-        targets = {name: numbers[to] for name, to in (opens | closes).items() if to in numbers}
-        shown.append(
-            {"depth": key if key in range(source.deepest + 1) else None, "targets": targets}
-        )
+        boxes = {f"n{number}": calls[scope] for scope, number in drawn.folded.items()}
+        frames = {f"f{number}": calls[scope][:-1] for scope, number in drawn.frames.items()}
+        targets = {name: numbers.get(_opening(chain)) for name, chain in (boxes | frames).items()}
+        shown.append({"depth": key if key <= source.deepest else None, "targets": targets})
     return Page(
         page(
             "The computation graph",

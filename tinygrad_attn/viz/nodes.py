@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from ..engine import Variable, array_of
 from ..errors import describe, nearest
 from ..nn import Module, Parameter
+from . import values
 from .opened import FunctionCall, Run
 
 
@@ -31,23 +30,14 @@ def op_name(t: Any) -> str:
     return str(t._node.op.__name__)
 
 
-@functools.cache
-def _defaults(op: Any) -> dict[str, Any]:
-    try:
-        parameters = inspect.signature(op.stands_for.forward).parameters.values()
-    except (TypeError, ValueError):  # a ufunc has no signature
-        return {}
-    return {p.name: p.default for p in parameters}
-
-
-def settings_of(t: Any) -> dict[str, Any]:
-    """The settings of the op that computed t, without those that have their default value."""
-    defaults = _defaults(t._node.op) if t._node.settings else {}
-    return {
-        name: x
+def settings_of(t: Any) -> list[str]:
+    """`axis=-1`: the settings of the op that computed t, without those at their defaults."""
+    usual = t._node.op.stands_for.defaults
+    return [
+        f"{name}={values.setting(x)}"
         for name, x in t._node.settings.items()
-        if name not in defaults or repr(x) != repr(defaults[name])
-    }
+        if name not in usual or repr(x) != repr(usual[name])
+    ]
 
 
 def shown(x: Any) -> Any:
@@ -128,15 +118,14 @@ class Names:
         )
 
     def chain(self, t: Any) -> tuple[Any, ...]:
-        """The module calls around the op that computed t, outermost first."""
-        scope = t._node.scope
+        """The calls around the op that computed t, outermost first."""
+        return self._chain(t._node.scope)
+
+    def _chain(self, scope: Any) -> tuple[Any, ...]:
+        if scope is None:
+            return ()
         if id(scope) not in self.chains:
-            calls: list[Any] = []
-            outer = scope
-            while outer is not None:
-                calls.insert(0, outer)
-                outer = outer.outer
-            self.chains[id(scope)] = tuple(calls)
+            self.chains[id(scope)] = (*self._chain(scope.outer), scope)
         return self.chains[id(scope)]
 
     def module(self, scope: Any) -> str:

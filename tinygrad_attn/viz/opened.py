@@ -15,31 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, context, plain
+from ..engine import Variable, array_of, context, plain
 from ..functional import attention, basic
 from ..nn.scopes import Scope, dotted_name
 from .rules import equation_of
 
-MEANINGS = {basic.largest.__code__: "largest of each row, a constant"}
-"""Names for the results of helpers that the code gives no name."""
 MEANINGLESS = ("x", "y", "packed", "heads")
 
 
 class FunctionCall(Scope):
     """A call of a function, among the module calls around an op."""
 
-    __slots__ = ("function",)
-    function: Any
-
-    @property
-    def title(self) -> str:
-        """The function's name."""
-        return str(self.function.__name__)
-
-    @property
-    def equation(self) -> str:
-        """What it computes."""
-        return equation_of(self.function)
+    __slots__ = ("title", "equation")
+    title: str
+    equation: str
 
 
 @cache
@@ -54,7 +43,8 @@ class Run:
 
     def __init__(self) -> None:
         self.result: Any = None
-        self.attended: list[tuple[str, dict[str, Any]]] = []  # module and arguments of attention
+        self.attended: list[dict[str, Any]] = []  # the values of each attention
+        self.scores: Any = None  # of the last one
         self.variables: dict[int, str] = {}
         self.arguments: dict[int, str] = {}
         self.kept: list[Any] = []  # so that no id is used again
@@ -65,27 +55,30 @@ class Run:
 
     def profile(self, frame: FrameType, event: str, result: Any) -> None:
         """Follow calls and returns, as sys.setprofile reports them."""
-        code = frame.f_code
-        if event == "call" and code in _functions():
+        function = _functions().get(frame.f_code)
+        if function and event == "call":
             call = FunctionCall()
-            call.function, call.outer = _functions()[code], context.scope
-            call.module = getattr(context.scope, "module", None)
-            if call.function is attention.attention:
-                self.attended.append((dotted_name(call.outer), dict(frame.f_locals)))
+            call.title, call.equation = function.__name__, equation_of(function)
+            call.outer, call.module = context.scope, getattr(context.scope, "module", None)
             context.scope = call
-        elif event == "return" and code in _functions():
-            context.scope = context.scope.outer
+        elif function and event == "return":
+            context.scope, values, code = context.scope.outer, frame.f_locals, frame.f_code
             taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            for name, x in frame.f_locals.items():
+            for name, x in values.items():
                 if name not in MEANINGLESS:
                     self._add(self.arguments if name in taken else self.variables, x, name)
-        elif event == "return" and code in MEANINGS:
-            self._add(self.variables, result, MEANINGS[code])
+            if function is attention.attention_weights:
+                self.scores = values.get("scores")  # with the mask
+            if function is attention.attention:
+                more = {"name": dotted_name(context.scope), "scores": self.scores, "output": result}
+                self.attended.append(values | more)
+        elif event == "return" and frame.f_code is basic.largest.__code__:
+            self._add(self.variables, result, "largest of each row, a constant")
 
     def _add(self, names: dict[int, str], x: Any, name: str) -> None:
         if isinstance(x, (Variable, np.ndarray)):
             names.setdefault(id(x), name)
-            names.setdefault(id(getattr(x, "_data", x)), name)
+            names.setdefault(id(array_of(x)), name)
             self.kept.append(x)
 
 

@@ -20,7 +20,6 @@ class Box:
     number: int = -1
     frame: int | None = None
     output: bool = False
-    current: bool = False  # belongs to the step that is shown
 
 
 @dataclass
@@ -31,7 +30,6 @@ class Arrow:
     target: int
     index: int | None = None
     label: str = ""
-    current: bool = False
 
 
 @dataclass

@@ -12,11 +12,9 @@ from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 EQUATIONS = {
-    "floor_divide": "y = ⌊a / b⌋", "remainder": "y = a − b ⌊a / b⌋", "square": "y = x²",
-    "reciprocal": "y = 1 / x", "absolute": "y = |x|", "exp": "y = eˣ", "exp2": "y = 2ˣ",
-    "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "sqrt": "y = √x",
-    "logaddexp": "y = log(eᵃ + eᵇ)", "hypot": "y = √(a² + b²)", "getitem": "y = x[index]",
-    "swapaxes": "y = x with two axes exchanged", "transpose": "y = xᵀ (or other axes)",
+    "floor_divide": "y = ⌊a / b⌋", "remainder": "y = a − b ⌊a / b⌋", "reciprocal": "y = 1 / x",
+    "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "logaddexp": "y = log(eᵃ + eᵇ)",
+    "hypot": "y = √(a² + b²)", "getitem": "y = x[index]", "transpose": "y = xᵀ (or other axes)",
     "cross_entropy": "y = −log softmax(x)[target], averaged", "gelu": "y = x Φ(x)",
     "attention": "y = softmax(q kᵀ · scale + mask) v",
     "packed_attention": "y = softmax(q kᵀ · scale + mask) v, with q, k, v side by side",
@@ -24,31 +22,28 @@ EQUATIONS = {
 }  # fmt: skip
 """Of ops whose name and docstring do not say it."""
 
-_SOFTMAX = "δ = p ⊙ (g vᵀ − rowsum(p ⊙ g vᵀ)) · scale, p = the weights"
-RULES: dict[str, tuple[str, ...]] = {
-    "power": ("g · b aᵇ⁻¹", "g · y log a"), "matmul": ("g bᵀ", "aᵀ g"), "relu": ("g where x > 0",),
-    "sum": ("g, repeated for each summand",), "mean": ("g / n, repeated for each of the n",),
-    "var": ("g · 2 (x − mean) / n",), "std": ("g · (x − mean) / (n y)",),
-    "max": ("g where x is the largest, else 0",), "min": ("g where x is the smallest, else 0",),
-    "maximum": ("g where a > b, g / 2 at a tie", "g where b > a, g / 2 at a tie"),
-    "minimum": ("g where a < b, g / 2 at a tie", "g where b < a, g / 2 at a tie"),
-    "prod": ("g · y / x",), "cumsum": ("the sum of g from here on",),
-    "reshape": ("g, in the shape of x",), "transpose": ("g, axes put back",),
-    "broadcast_to": ("g, summed over the repeats",), "astype": ("g",),
-    "getitem": ("g at x[index], 0 elsewhere",), "embedding": ("the sum of g at each row's uses",),
-    "concatenate": ("its part of g",), "stack": ("its part of g",),
-    "take_along_axis": ("g at the chosen places, 0 elsewhere",),
-    "linear": ("g · weight", "gᵀ x", "the sum of the rows of g"),
-    "softmax": ("y ⊙ (g − Σⱼ gⱼ yⱼ)",), "log_softmax": ("g − softmax(x) Σⱼ gⱼ",),
-    "layer_norm": ("(h − mean h − n · mean(h n)) / std, with h = g · weight, n = normalised x",
-                   "Σ g · n over the rows, n = normalised x", "Σ g over the rows"),
-    "rms_norm": ("(h − n · mean(h n)) / rms, with h = g · weight, n = x / rms", "Σ g · n"),
-    "gelu": ("g · (Φ(x) + x φ(x))",),
-    "cross_entropy": ("g · (softmax(x) − onehot(target)) / N",),
-    "attention": (f"δ k, with {_SOFTMAX}", f"δᵀ q, with {_SOFTMAX}", "pᵀ g, p = the weights"),
-    "packed_attention": (f"[δ k, δᵀ q, pᵀ g], with {_SOFTMAX}",),
+_DELTA = "with δ = p ⊙ (g vᵀ − rowsum(p ⊙ g vᵀ)) · scale, p = the weights"
+RULES = {
+    "power": "g · b aᵇ⁻¹; g · y log a", "matmul": "g bᵀ; aᵀ g", "relu": "g where x > 0",
+    "sum": "g, repeated for each summand", "mean": "g / n, repeated for each of the n",
+    "var": "g · 2 (x − mean) / n", "std": "g · (x − mean) / (n y)", "prod": "g · y / x",
+    "max": "g where x is the largest, else 0", "min": "g where x is the smallest, else 0",
+    "maximum": "g where a > b, g / 2 at a tie; g where b > a, g / 2 at a tie",
+    "minimum": "g where a < b, g / 2 at a tie; g where b < a, g / 2 at a tie",
+    "cumsum": "the sum of g from here on", "reshape": "g, in the shape of x",
+    "transpose": "g, axes put back", "broadcast_to": "g, summed over the repeats",
+    "getitem": "g at x[index], 0 elsewhere", "embedding": "the sum of g at each row's uses",
+    "concatenate": "its part of g", "stack": "its part of g",
+    "take_along_axis": "g at the chosen places, 0 elsewhere",
+    "linear": "g · weight; gᵀ x; the sum of the rows of g", "softmax": "y ⊙ (g − Σⱼ gⱼ yⱼ)",
+    "layer_norm": "(h − mean h − n · mean(h n)) / std, with h = g · weight, n = normalised x; "
+    "Σ g · n over the rows, n = normalised x; Σ g over the rows",
+    "rms_norm": "(h − n · mean(h n)) / rms, with h = g · weight, n = x / rms; Σ g · n, n = x / rms",
+    "gelu": "g · (Φ(x) + x φ(x))", "cross_entropy": "g · (softmax(x) − onehot(target)) / N",
+    "attention": f"δ k, {_DELTA}; δᵀ q, {_DELTA}; pᵀ g, p = the weights",
+    "packed_attention": f"[δ k, δᵀ q, pᵀ g], {_DELTA}",
 }  # fmt: skip
-"""The gradient of each input where the code of the VJP is longer than the formula."""
+"""The gradients of the inputs where the code of the VJP is longer than the formula."""
 
 _SIGNS = (("np.", ""), ("math.", ""), (".mT", "ᵀ"), (" * ", " · "), (" @ ", " "), (" - ", " − "),
           ("-g", "−g"), (" ** 2", "²"))  # fmt: skip
@@ -79,9 +74,9 @@ def letter(op: Any, i: int) -> str:
 @cache
 def rule(op: Any, i: int) -> str:
     """The gradient of the loss by input i, in terms of g, y and the inputs; empty if not known."""
-    own = op.__module__.startswith(PACKAGE)
-    known = RULES.get(op.stands_for.__name__, ()) if own else ()
-    if i < len(known) or known and op.variadic:
+    name = op.stands_for.__name__
+    if name in RULES and op.__module__.startswith(PACKAGE):
+        known = RULES[name].split("; ")
         return known[min(i, len(known) - 1)]
     vjp = _vjp(op, i)
     if op.joint_vjp is not None or not hasattr(vjp, "__code__"):

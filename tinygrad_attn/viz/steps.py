@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import weakref
 from contextlib import nullcontext
@@ -10,13 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, array_of, history, watching
+from ..engine import Watcher, array_of, history, watching
 from ..engine import plain as engine_plain
-from ..errors import describe
-from ..nn import Module
 from . import rules, steps_page, values
 from .build import Source
-from .graph import Graph
 from .nodes import computed, op_name
 from .page import Page, write
 from .picture import Picture
@@ -98,11 +94,11 @@ class _Recorder(Watcher):
 
 
 class Steps(list[Step]):
-    """A backward pass that was run: a list of `Step`, as text, pictures, or one page."""
+    """A backward pass that was run: a list of `Step`, as text or a page."""
 
-    def __init__(self, base: Picture, steps: list[Step], root: int) -> None:
+    def __init__(self, base: Picture, steps: list[Step]) -> None:
         super().__init__(steps)
-        self.base, self.root = base, root
+        self.base = base
 
     def text(self) -> str:
         """One line for each step, and under it one for each input."""
@@ -118,19 +114,6 @@ class Steps(list[Step]):
             if step.freed:
                 lines.append("       freed: " + ", ".join(step.freed))
         return "\n".join(lines)
-
-    def picture(self, k: int) -> Graph:
-        """The graph at step k, counted from 0: its op and arrows bold, and the gradients so far."""
-        step, done = self[k], self[: range(len(self))[k] + 1]
-        picture = copy.deepcopy(self.base)
-        gradients = {self.root: self[0].incoming}
-        gradients |= {c.box: c.total for each in done for c in each.contributions}
-        for number, total in gradients.items():
-            picture.boxes[number].lines.append(f"grad so far: {values.gradient(total)}")
-        picture.boxes[step.box].current = True
-        for i in self.arrows(step):
-            picture.arrows[i].current = True
-        return Graph(picture)
 
     def arrows(self, step: Step) -> list[int]:
         """The numbers of the arrows along which this step sends contributions."""
@@ -166,21 +149,19 @@ def backward_steps(
 
     Each `Step` has the op's equation, the gradient that came in, the contribution to each input
     with its rule, the sum so far, and the memory that was freed. See them by `.text()`,
-    `.picture(k)`, `.html()` and `.save("steps.html")`. The pass is a real one: leaves receive their
+    `.html()` and `.save("steps.html")`. The pass is a real one: leaves receive their
     `.grad`, and the graph is released unless `retain_graph`. `model` gives parameters their dotted
     names. `loss` may be a function that returns the Tensor. With `plain=True` it is run in plain
     mode: softmax, attention, layer norm and GELU are then steps through their formulas.
 
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """
-    if not isinstance(loss, Variable) and (isinstance(loss, Module) or not callable(loss)):
-        raise TypeError(f"backward_steps() needs the Tensor to start from, got {describe(loss)}.")
     root, picture, numbers = _drawn(loss, model, plain)
     mode = engine_plain() if plain else nullcontext()
     with mode, watching(_Recorder(picture, numbers, history([root]))) as recorder:
         root.backward(gradient, retain_graph=retain_graph)
     recorder.references.clear()  # what is freed from now on belongs to no step
-    return Steps(picture, recorder.steps, numbers[id(root)])
+    return Steps(picture, recorder.steps)
 
 
 def _drawn(loss: Any, model: Any, plain: bool) -> tuple[Any, Picture, dict[Any, int]]:

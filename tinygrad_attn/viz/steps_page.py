@@ -31,17 +31,17 @@ def page_of(steps: Steps) -> str:
 
 
 def _as_dict(steps: Steps, step: Step) -> dict[str, Any]:
-    arrows = [steps.base.arrows[i] for i in steps.arrows(step)]
+    numbers = steps.arrows(step)
+    arrows = [steps.base.arrows[i] for i in numbers]
     inputs = [
-        {"index": c.place, "box": c.box, "name": c.name, "first": c.first, "operand": c.operand,
-         "value": values.gradient(c.value), "total": values.gradient(c.total),
-         "values": values.cells(c.value), "totals": values.cells(c.total), "rule": c.rule,
-         "code": c.code[0], "place": c.code[1], "letter": c.letter,
-         "summed": any("->" in arrow.label for arrow in arrows if arrow.index == c.place)}
+        c._asdict() | {
+            "value": values.gradient(c.value), "total": values.gradient(c.total),
+            "values": values.cells(c.value), "totals": values.cells(c.total),
+            "summed": any("->" in arrow.label for arrow in arrows if arrow.index == c.place),
+        }
         for c in step.contributions
     ]  # fmt: skip
-    title = steps.base.boxes[step.box].title
-    return {"op": step.op, "box": step.box, "title": title, "equation": step.equation,
-            "incoming": values.gradient(step.incoming), "gradient": values.cells(step.incoming),
-            "output": step.output, "freed": step.freed, "arrows": steps.arrows(step),
-            "inputs": inputs}  # fmt: skip
+    return step._asdict() | {
+        "incoming": values.gradient(step.incoming), "gradient": values.cells(step.incoming),
+        "contributions": inputs, "arrows": numbers, "title": steps.base.boxes[step.box].title,
+    }  # fmt: skip

@@ -9,36 +9,32 @@ DEEPEST = 30
 
 
 def to_text(picture: Picture) -> str:
-    """The tree. A box that is used several times has its operands at its first place only.
-
-    A loop with its own stack, so that a long chain does not recurse.
-    """
+    """The tree. A box that is used several times has its operands at its first place only."""
     operands: dict[int, list[tuple[int, str]]] = {}
     for arrow in picture.arrows:
         operands.setdefault(arrow.target, []).append((arrow.source, arrow.label))
     lines: list[str] = []
     seen: set[int] = set()
     pending = [box.number for box in picture.boxes if box.output]
-    for top in iter(lambda: pending.pop() if pending else None, None):
-        stack: list[tuple[int, str, str, str]] = [] if top in seen else [(top, "", "", "")]
-        while stack:
-            number, edge, branch, stem = stack.pop()
-            box, under = picture.boxes[number], operands.get(number, [])
-            later = len(stem) >= 3 * DEEPEST and bool(under)
-            if later and number not in seen:
-                pending.append(number)
-            again = later or number in seen
-            text = f"{box.title}  [n{number}, see there]" if again else _words(picture, box)
-            lines.append(branch + (f"{edge}: " if edge else "") + printable(text))
-            if again:
-                continue
-            seen.add(number)
-            for i, (source, label) in reversed(list(enumerate(under))):
-                last = i == len(under) - 1
-                inner = stem + ("   " if last else "\u2502  ")
-                stack.append(
-                    (source, label, stem + ("\u2514\u2500 " if last else "\u251c\u2500 "), inner)
-                )
+
+    def add(number: int, label: str, branch: str, stem: str) -> None:
+        box, under = picture.boxes[number], operands.get(number, [])
+        later = number in seen or len(stem) >= 3 * DEEPEST and bool(under)
+        text = f"{box.title}  [n{number}, see there]" if later else _words(picture, box)
+        lines.append(branch + (f"{label}: " if label else "") + printable(text))
+        if later:
+            pending.append(number)
+            return
+        seen.add(number)
+        for i, (source, edge) in enumerate(under, 1):
+            mark, gap = (
+                ("\u251c\u2500 ", "\u2502  ") if i < len(under) else ("\u2514\u2500 ", "   ")
+            )
+            add(source, edge, stem + mark, stem + gap)
+
+    while pending:
+        if (top := pending.pop()) not in seen:
+            add(top, "", "", "")
     return "\n".join(lines + picture.notes)
 
 
@@ -48,7 +44,7 @@ def _words(picture: Picture, box: Box) -> str:
     parts += ["output"] if box.output else []
     frame = None if box.frame is None else picture.frames[box.frame]
     parts += [f"in {frame.title}"] if frame and frame.parent is not None else []
-    return "  ".join([*parts, f"[n{box.number}]"]) + ("  <== now" if box.current else "")
+    return "  ".join([*parts, f"[n{box.number}]"])
 
 
 def printable(text: str) -> str:

@@ -73,7 +73,7 @@ def _short(x: Any) -> Any:
 def not_finite(array: Any) -> str:
     """Count what is not finite: `2 NaN, 1 Inf`, or an empty string."""
     array = np.asarray(array)
-    if array.dtype.kind != "f" or np.isfinite(array).all():
+    if array.dtype.kind != "f":
         return ""
     counts = (int(np.isnan(array).sum()), "NaN"), (int(np.isinf(array).sum()), "Inf")
     return ", ".join(f"{count} {word}" for count, word in counts if count)

@@ -1,4 +1,4 @@
-const data = dataOf("data"), heads = byId("heads"), calls = byId("calls"), tokens = byId("tokens");
+const page = dataOf("data"), heads = byId("heads"), calls = byId("calls"), tokens = byId("tokens");
 let d, head = 0, query = 0;
 const text = (id, value) => { byId(id).textContent = value; };
 const n = x => x === null ? "-inf" : (Math.abs(x) >= 1e4 || x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : x.toFixed(4);
@@ -22,7 +22,7 @@ function row(cells, name) {
 }
 function head_row(names) { byId("columns").replaceChildren(...names.map(name => make("th", { className: name === "weight" ? "bar" : "", textContent: name }))); }
 function show() {
-  const weight = d.weight[head][query], most = Math.max(...weight);
+  const weight = d.weights[head][query], most = Math.max(...weight);
   [...tokens.children].forEach((b, i) => b.setAttribute("aria-pressed", i === query));
   text("said", "query " + d.queries[query] + ", head " + head);
   if (!d.q) {
@@ -48,23 +48,26 @@ function show() {
 }
 function choose(i) { query = i; show(); }
 function map() {
-  const rows = d.weight[head];
+  const rows = d.weights[head];
   byId("map").replaceChildren(...(rows.length * rows[0].length > 2500 ? [] : [heat({ shape: "(" + rows.length + ", " + rows[0].length + ")", part: "", rows }, "weight", choose)]));
 }
 function call(i) {
-  d = data.calls[i];
-  head = Math.min(head, d.weight.length - 1);
+  d = page.calls[i];
+  head = Math.min(head, d.weights.length - 1);
   query = Math.min(query, d.queries.length - 1);
-  heads.replaceChildren(...d.weight.map((_, h) => new Option(h, h, false, h === head)));
-  byId("choose").hidden = d.weight.length === 1;
+  heads.replaceChildren(...d.weights.map((_, h) => new Option(h, h, false, h === head)));
+  byId("choose").hidden = d.weights.length === 1;
   byId("vector").hidden = byId("second").hidden = !d.q;
-  text("formula", d.q ? "output = softmax(q k\u1d40 \u00d7 scale" + (d.mask ? " + mask" : "") + ") v, with scale = " + +d.scale.toPrecision(6) + " and D = " + d.width + "." : "The weights that were recorded: softmax(q k\u1d40 \u00d7 scale + mask).");
+  text("formula", d.q ? "output = softmax(q k\u1d40 \u00d7 scale" + (d.mask ? " + mask" : "") + ") v, with scale = " + +d.scale.toPrecision(6) + " and D = " + d.k[0][0].length + "." : "The weights that were recorded: softmax(q k\u1d40 \u00d7 scale + mask).");
   tokens.replaceChildren(...d.queries.map((name, k) => make("button", { type: "button", textContent: name, onclick: () => choose(k) })));
   map();
   show();
 }
-data.calls.forEach((c, i) => calls.append(new Option(c.name, i)));
-byId("which").hidden = data.calls.length === 1;
+page.calls.forEach((c, i) => {
+  const same = page.calls.filter(other => other.name === c.name);
+  calls.append(new Option(c.name + (same.length > 1 ? ", call " + (same.indexOf(c) + 1) : ""), i));
+});
+byId("which").hidden = page.calls.length === 1;
 calls.addEventListener("change", () => call(Number(calls.value)));
 heads.addEventListener("change", () => { head = Number(heads.value); map(); show(); });
 document.addEventListener("keydown", event => {
@@ -75,5 +78,5 @@ document.addEventListener("keydown", event => {
   choose((query + step + d.queries.length) % d.queries.length);
   tokens.children[query].focus();
 });
-query = data.chosen;
+query = page.chosen;
 call(0);

@@ -1,9 +1,10 @@
-const data = dataOf("data"), drawings = document.querySelectorAll("template"), box = byId("drawing"), depth = byId("depth");
+const page = dataOf("data"), drawings = document.querySelectorAll("template"), box = byId("drawing"), depth = byId("depth");
 const view = pane(box, byId("zoom"));
 function show(k, focus) {
-  const state = data.states[k];
+  const state = page.states[k];
   box.replaceChildren(drawings[k].content.cloneNode(true));
   for (const [name, to] of Object.entries(state.targets)) {
+    if (to === null) continue;  // that picture would be too large
     const element = byId(name), open = name[0] === "n", title = element.querySelector("text").textContent;
     element.tabIndex = 0;
     element.setAttribute("role", "button");
@@ -21,8 +22,8 @@ function show(k, focus) {
   if (same) { same.focus({ preventScroll: true }); view.centre(same); }
 }
 depth.addEventListener("input", () => {
-  const known = data.states.map((s, i) => [i, s.depth]).filter(s => s[1] !== null);
+  const known = page.states.map((s, i) => [i, s.depth]).filter(s => s[1] !== null);
   const nearest = known.reduce((a, b) => Math.abs(b[1] - depth.value) < Math.abs(a[1] - depth.value) ? b : a);
   show(nearest[0]);
 });
-show(data.start);
+show(page.start);

@@ -3,12 +3,13 @@ const view = pane(box, byId("zoom"));
 let timer = null;
 function input(c) {
   const sign = c.first ? "= " : "+= ", part = make("div", { className: "input" });
-  part.append(make("h3", { textContent: "input " + c.index + ": " + c.name }));
+  part.append(make("h3", { textContent: "input " + c.place + ": " + c.name }));
   if (c.rule) part.append(make("p", { className: "formula", textContent: "\u2202L/\u2202" + c.letter + " " + sign + c.rule + (c.summed ? ", summed to " + c.operand.shape : "") }));
   const maps = make("div", { className: "maps" }, heat(c.operand, c.letter), heat(c.values, c.first ? "contribution" : "contribution, added"));
   if (!c.first) maps.append(heat(c.totals, "sum so far"));
   part.append(maps);
-  if (c.code) part.append(make("details", { open: c.code.length < 400 }, make("summary", { textContent: c.place }), make("pre", { tabIndex: 0, textContent: c.code })));
+  const [code, place] = c.code;
+  if (code) part.append(make("details", { open: code.length < 400 }, make("summary", { textContent: place }), make("pre", { tabIndex: 0, textContent: code })));
   return part;
 }
 function row(name, total, fresh) {
@@ -23,13 +24,13 @@ function show(k) {
   byId("title").textContent = step.title + "  (n" + step.box + ")";
   byId("equation").textContent = step.equation;
   byId("output").replaceChildren(heat(step.output, "y"), heat(step.gradient, "g"));
-  byId("inputs").replaceChildren(...step.inputs.map(input));
+  byId("inputs").replaceChildren(...step.contributions.map(input));
   byId("freed").textContent = step.freed.join(", ") || "nothing";
   const sums = new Map(), reached = new Set([step.box]), done = new Set();
   steps.slice(0, k + 1).forEach((s, i) => {
     reached.add(s.box);
     s.arrows.forEach(a => done.add(a));
-    s.inputs.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, row(c.name, c.total, i === k)); });
+    s.contributions.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, row(c.name, c.total, i === k)); });
   });
   byId("sums").replaceChildren(...[...sums.values()].reverse());
   box.querySelectorAll(".now, .part").forEach(e => e.classList.remove("now", "part"));
@@ -59,7 +60,7 @@ window.addEventListener("hashchange", () => { if (asked() !== now()) go(asked())
 box.addEventListener("click", event => {  // a box's own step, or the last one that adds to a leaf
   const node = event.target.closest("g.node"), n = node && Number(node.id.slice(1));
   if (!node) return;
-  const own = steps.findIndex(s => s.box === n), last = steps.findLastIndex(s => s.inputs.some(c => c.box === n));
+  const own = steps.findIndex(s => s.box === n), last = steps.findLastIndex(s => s.contributions.some(c => c.box === n));
   if (own >= 0 || last >= 0) go(own >= 0 ? own : last);
 });
 document.addEventListener("keydown", event => {
