@@ -29,8 +29,8 @@ def test_the_contributions_of_each_step_and_their_sums():
         for s in steps
     ]
     assert seen == [
-        [(0, "add n3", 6.0, 6.0, True), (1, "multiply n2", 8.0, 8.0, True)],
-        [(0, "multiply n2", 6.0, 14.0, False), (1, "a", 6.0, 6.0, True)],
+        [(0, "add", 6.0, 6.0, True), (1, "multiply", 8.0, 8.0, True)],
+        [(0, "multiply", 6.0, 14.0, False), (1, "a", 6.0, 6.0, True)],
         [(0, "a", 42.0, 48.0, False), (1, "b", 28.0, 28.0, True)],
     ]
     assert [float(s.incoming) for s in steps] == [1.0, 6.0, 14.0]
@@ -150,7 +150,7 @@ def test_heat_maps_show_the_first_matrix_and_what_json_has_no_number_for_as_text
     array = np.arange(2 * 20 * 3.0).reshape(2, 20, 3)
     array[0, 0, 0] = -np.inf
     cells = values.cells(array)
-    assert cells["shape"] == "(2, 20, 3)" and cells["part"] == "[0] first 16 x 3"
+    assert cells["shape"] == "(2, 20, 3)" and cells["part"] == "[0] 16 x 3 of it"
     assert len(cells["rows"]) == 16 and cells["rows"][0] == ["-inf", 1.0, 2.0]
     assert values.cells(np.zeros((0, 3)))["rows"] == [] and values.cells(2.5)["rows"] == [[2.5]]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine import array_of
 from ..errors import describe, warn
+from .tree import printable
 
 
 def labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
@@ -17,11 +18,7 @@ def labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
     tokens = [str(x) for x in (range(count) if given is None else given)]
     if len(tokens) != count:
         raise ValueError(f"{len(tokens)} labels for {count} {what}; give one label for each.")
-    return [
-        "".join(c if c.isprintable() else repr(c)[1:-1] for c in token.replace(" ", "\u2423"))
-        or "''"
-        for token in tokens
-    ]
+    return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
 
 
 def with_heads(x: Any, what: str) -> np.ndarray:
@@ -30,8 +27,10 @@ def with_heads(x: Any, what: str) -> np.ndarray:
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape:
-        hint = f" Choose one element of the batch: {what}[0]." if array.ndim == 4 else ""
-        raise ValueError(f"{what} must be a matrix, or one for each head, got {describe(x)}.{hint}")
+        raise ValueError(
+            f"{what} must be a matrix, or one for each head, got {describe(x)}. Of a batch choose "
+            f"one element, {what}[0]."
+        )
     return array
 
 
@@ -86,15 +85,14 @@ def fonts(text: str) -> list[str]:
 
     usual = font_manager.findfont(font_manager.FontProperties())
     needed = set(map(ord, text)) - known(usual)
-    for font in font_manager.fontManager.ttflist if needed else ():
-        # matplotlib's font of last resort has an empty box for every character.
-        if needed <= known(font.fname) and "Last" not in font.name:
-            return ["sans-serif", font.name]
+    for path in sorted(font_manager.findSystemFonts()) if needed else ():
+        if needed <= known(path):
+            font_manager.fontManager.addfont(path)
+            return ["sans-serif", font_manager.FontProperties(fname=path).get_name()]
     if needed:
         warn(
             f"no installed font has {''.join(map(chr, sorted(needed)))!r}. Install one, such as "
-            "Noto Sans CJK (apt install fonts-noto-cjk), and delete "
-            "matplotlib's cache of fonts, in matplotlib.get_cachedir()."
+            "Noto Sans CJK (apt install fonts-noto-cjk)."
         )
     return ["sans-serif"]
 

@@ -49,8 +49,7 @@ def attention_html(
         keys = queries if keys is None else keys
         calls = list(_called(q, *(x for x in (k, v, mask) if x is not None)))
     else:
-        settings = {"attn_mask": mask, "scale": scale}
-        calls = list(_called(lambda: scaled_dot_product_attention(q, k, v, **settings)))
+        calls = list(_called(lambda: scaled_dot_product_attention(q, k, v, mask, scale=scale)))
     if not calls:
         raise ValueError(
             "no attention was called that computes softmax(q k^T) v. Give a model with attention "
@@ -63,7 +62,7 @@ def attention_html(
             other = len(calls) > 1 and given is not None and len(given) != count
             call[side] = labels(None if other else given, count, side)
     data = as_json({"calls": calls, "chosen": int(chosen)})
-    return Page(page("Attention, number by number", "attention", data=data), height=900)
+    return Page(page("Attention, number by number", "attention", data=data))
 
 
 def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:

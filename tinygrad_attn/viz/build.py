@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,11 +119,15 @@ class Builder:
     def __init__(self, source: Source, units: list[Unit]) -> None:
         self.names, self.units = source.names, units
         self.roots = [shown(root) for root in source.roots]
-        self.edges = [
+        self.operands = {
             # A tensor or array has one box, a number has one for each use.
-            Edge(unit, t, i, x, (id(t), i) if isinstance(x, (float, int)) else id(x))
-            for unit in units for t in unit.ops for i, x in operands(t)
-        ]  # fmt: skip
+            id(unit): [
+                Edge(unit, t, i, x, (id(t), i) if isinstance(x, (float, int)) else id(x))
+                for t in unit.ops for i, x in operands(t)
+            ]
+            for unit in units
+        }  # fmt: skip
+        self.edges = [edge for edges in self.operands.values() for edge in edges]
         self.uses = Counter(edge.key for edge in self.edges)
         self.leaving = {id(root) for root in self.roots}  # outputs that other units use
         self.visible = self.names.inputs(source.ops) | self.leaving
@@ -146,10 +149,9 @@ class Builder:
         for root in self.roots:
             if not computed(root):
                 self._add(self._leaf(root), (), [id(root)])
-        edges = {key: list(group) for key, group in groupby(self.edges, lambda edge: id(edge.unit))}
         for unit in self.units:
             hidden = []
-            for edge in edges.get(id(unit), ()):
+            for edge in self.operands[id(unit)]:
                 if computed(edge.operand) or edge.key in self.numbers:
                     continue
                 inside = unit.scope is not None and edge.key not in self.visible
@@ -226,12 +228,11 @@ class Builder:
         lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
         if grad is not None and not bad and (bad := values.not_finite(grad)):
             bad += " in the gradient"
-        if self.names.is_parameter(x):
-            return Box("parameter", name or "parameter", lines, bad)
-        if isinstance(x, Variable):
-            return Box("leaf", name or "input", lines, bad)
-        own = "input" if id(x) in self.visible else "constant"
-        return Box(own, name or own, lines, bad)
+        own = (
+            "leaf" if isinstance(x, Variable) else "input" if id(x) in self.visible else "constant"
+        )
+        kind = "parameter" if self.names.is_parameter(x) else own
+        return Box(kind, name or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
         """A folded module call: class, number of parameters, shapes of its outputs."""

@@ -113,9 +113,7 @@ class Names:
 
     def equation(self, scope: Any) -> str:
         """What a function computes, or a module that only calls a function."""
-        return (
-            scope.equation if isinstance(scope, FunctionCall) else self.equations.get(id(scope), "")
-        )
+        return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
 
     def chain(self, t: Any) -> tuple[Any, ...]:
         """The calls around the op that computed t, outermost first."""
@@ -139,7 +137,7 @@ class Names:
     def leaf(self, x: Any) -> str:
         """The dotted name of a parameter, or of an array kept by a module, or its own."""
         name = self.parameters.get(id(x)) or self.arrays.get(id(_memory(array_of(x))))
-        return name or str(getattr(x, "name", None) or "") or self.run.name(x)
+        return name or getattr(x, "name", "") or self.run.name(x)
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
         """The ids of leaves that come from outside the modules.

@@ -46,8 +46,8 @@ def write(path: str | os.PathLike[str], data: bytes | str) -> None:
 class Page:
     """A self-contained HTML page: `str(page)` is its text. A notebook shows it in a frame."""
 
-    def __init__(self, text: str, height: int = 640) -> None:
-        self.text, self.height = text, height
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __str__(self) -> str:
         return self.text
@@ -60,5 +60,5 @@ class Page:
         write(path, self.text)
 
     def _repr_html_(self) -> str:
-        look = f"width:100%;height:{self.height}px;border:1px solid #ccc"
+        look = "width:100%;height:720px;border:1px solid #ccc"
         return f'<iframe srcdoc="{html.escape(self.text)}" style="{look}"></iframe>'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import os
 import re
 import textwrap
 from functools import cache
@@ -12,8 +11,7 @@ from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 EQUATIONS = {
-    "floor_divide": "y = ⌊a / b⌋", "remainder": "y = a − b ⌊a / b⌋", "reciprocal": "y = 1 / x",
-    "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "logaddexp": "y = log(eᵃ + eᵇ)",
+    "reciprocal": "y = 1 / x", "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "logaddexp": "y = log(eᵃ + eᵇ)",
     "hypot": "y = √(a² + b²)", "getitem": "y = x[index]", "transpose": "y = xᵀ (or other axes)",
     "cross_entropy": "y = −log softmax(x)[target], averaged", "gelu": "y = x Φ(x)",
     "attention": "y = softmax(q kᵀ · scale + mask) v",
@@ -26,11 +24,11 @@ _DELTA = "with δ = p ⊙ (g vᵀ − rowsum(p ⊙ g vᵀ)) · scale, p = the we
 RULES = {
     "power": "g · b aᵇ⁻¹; g · y log a", "matmul": "g bᵀ; aᵀ g", "relu": "g where x > 0",
     "sum": "g, repeated for each summand", "mean": "g / n, repeated for each of the n",
-    "var": "g · 2 (x − mean) / n", "std": "g · (x − mean) / (n y)", "prod": "g · y / x",
+    "var": "g · 2 (x − mean) / n", "std": "g · (x − mean) / (n y)",
     "max": "g where x is the largest, else 0", "min": "g where x is the smallest, else 0",
     "maximum": "g where a > b, g / 2 at a tie; g where b > a, g / 2 at a tie",
     "minimum": "g where a < b, g / 2 at a tie; g where b < a, g / 2 at a tie",
-    "cumsum": "the sum of g from here on", "reshape": "g, in the shape of x",
+    "reshape": "g, in the shape of x",
     "transpose": "g, axes put back", "broadcast_to": "g, summed over the repeats",
     "getitem": "g at x[index], 0 elsewhere", "embedding": "the sum of g at each row's uses",
     "concatenate": "its part of g", "stack": "its part of g",
@@ -97,7 +95,7 @@ def code(op: Any, i: int) -> tuple[str, str]:
         return "", ""
     file = inspect.getfile(vjp)
     if PACKAGE in file:
-        file = PACKAGE + file.rpartition(PACKAGE)[2].replace(os.sep, "/")
+        file = file[file.rindex(PACKAGE) :]
     return textwrap.dedent("".join(lines)).rstrip(), f"{file}:{number}"
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine import Watcher, array_of, history, watching
-from ..engine import plain as engine_plain
 from . import rules, steps_page, values
 from .build import Source
 from .nodes import computed, op_name
@@ -68,22 +66,24 @@ class _Recorder(Watcher):
         if node.number not in self.boxes:
             return  # the VJP of some op differentiates a graph of its own
         if node.number != self.last:
-            self.last, box = node.number, self.boxes[node.number]
+            self.last = node.number
             incoming, output = np.array(array_of(g)), values.cells(y._data)
-            step = Step(node.op.__name__, box, incoming, [], [], rules.equation(node.op), output)
+            step = Step(
+                node.op.__name__, self.boxes[self.last], incoming, [], [],
+                rules.equation(node.op), output,
+            )  # fmt: skip
             self.steps.append(step)
         number = self.numbers[id(x)]
-        own = f"{op_name(x)} n{number}" if computed(x) else self.picture.boxes[number].title
-        value, sum_so_far = np.array(array_of(contribution)), np.array(array_of(total))
+        name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
         first = number not in self.seen
         self.seen.add(number)
         self.steps[-1].contributions.append(
             Contribution(
                 i,
                 number,
-                str(x.name or own),
-                value,
-                sum_so_far,
+                name,
+                np.array(array_of(contribution)),
+                np.array(array_of(total)),
                 first,
                 values.cells(x._data),
                 rules.letter(node.op, i),
@@ -108,9 +108,8 @@ class Steps(list[Step]):
             for c in step.contributions:
                 sign = "= " if c.first else "+="
                 total = "" if c.first else f"   sum so far {values.gradient(c.total)}"
-                name = c.name if c.name.endswith(f" n{c.box}") else f"{c.name} (n{c.box})"
                 text = f"grad {sign} {values.gradient(c.value)}{total}"
-                lines.append(f"       input {c.place}, {name}: {text}")
+                lines.append(f"       input {c.place}, {c.name} (n{c.box}): {text}")
             if step.freed:
                 lines.append("       freed: " + ", ".join(step.freed))
         return "\n".join(lines)
@@ -157,8 +156,7 @@ def backward_steps(
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """
     root, picture, numbers = _drawn(loss, model, plain)
-    mode = engine_plain() if plain else nullcontext()
-    with mode, watching(_Recorder(picture, numbers, history([root]))) as recorder:
+    with watching(_Recorder(picture, numbers, history([root]))) as recorder:
         root.backward(gradient, retain_graph=retain_graph)
     recorder.references.clear()  # what is freed from now on belongs to no step
     return Steps(picture, recorder.steps)

@@ -56,13 +56,13 @@ def gradient(array: np.ndarray) -> str:
 def cells(array: Any) -> dict[str, Any]:
     """A matrix of an array for a heat map: its first one, and of that at most 16 x 16 numbers."""
     array = np.asarray(array)
-    first = (0,) * (array.ndim - 2) if array.size else ()
-    matrix = np.atleast_2d(array[first]) if array.size else np.empty((0, 0))
+    matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
+    part = "[0]" * (matrix.ndim - 2)
+    matrix = matrix.reshape(-1, *matrix.shape[-2:])[0] if part else matrix
     rows = [[_short(x) for x in row] for row in matrix[:WIDEST, :WIDEST].tolist()]
-    part = "".join(f"[{i}]" for i in first)
     if max(matrix.shape) > WIDEST:
-        part += f" first {min(WIDEST, len(matrix))} x {min(WIDEST, matrix.shape[1])}"
-    return {"shape": shape(array), "part": part.strip(), "rows": rows}
+        part += f" {len(rows)} x {len(rows[0])} of it"
+    return {"shape": shape(array), "part": part, "rows": rows}
 
 
 def _short(x: Any) -> Any:

@@ -3,7 +3,7 @@ const view = pane(box, byId("zoom"));
 let timer = null;
 function input(c) {
   const sign = c.first ? "= " : "+= ", part = make("div", { className: "input" });
-  part.append(make("h3", { textContent: "input " + c.place + ": " + c.name }));
+  part.append(make("h3", { textContent: "input " + c.place + ": " + c.name + " (n" + c.box + ")" }));
   if (c.rule) part.append(make("p", { className: "formula", textContent: "\u2202L/\u2202" + c.letter + " " + sign + c.rule + (c.summed ? ", summed to " + c.operand.shape : "") }));
   const maps = make("div", { className: "maps" }, heat(c.operand, c.letter), heat(c.values, c.first ? "contribution" : "contribution, added"));
   if (!c.first) maps.append(heat(c.totals, "sum so far"));
@@ -30,7 +30,7 @@ function show(k) {
   steps.slice(0, k + 1).forEach((s, i) => {
     reached.add(s.box);
     s.arrows.forEach(a => done.add(a));
-    s.contributions.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, row(c.name, c.total, i === k)); });
+    s.contributions.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, row(c.name + " (n" + c.box + ")", c.total, i === k)); });
   });
   byId("sums").replaceChildren(...[...sums.values()].reverse());
   box.querySelectorAll(".now, .part").forEach(e => e.classList.remove("now", "part"));
