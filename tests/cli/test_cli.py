@@ -180,6 +180,10 @@ def test_graph_as_text_and_as_a_file(capsys, file, tmp_path, monkeypatch):
     assert path.read_text("utf-8") == out == output(capsys, "graph", f"{file}:made")
     both = output(capsys, "graph", f"{file}:both")
     assert "exp" in both and "sin" in both
+    page = tmp_path / "graph.html"
+    output(capsys, "graph", f"{file}:energy", "--plain", "-o", str(page))
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert "write lambda" in output(capsys, "graph", f"{file}:made", "--plain", code=2).lower()
     monkeypatch.chdir(tmp_path)
     assert output(capsys, "graph", "mine:energy") == out, "a module by name"
 
@@ -196,7 +200,7 @@ def test_graph_opens_modules_as_deep_as_asked_and_the_one_named(capsys, tmp_path
 @pytest.mark.parametrize(
     "name, expected",
     [
-        (":number", "draws how a Tensor was computed, got 3"),
+        (":number", "how a Tensor was computed"),
         (":enrgy", "no 'enrgy'. Did you mean 'energy'?"),
         ("", "no 'main'. Functions in this file: energy, right"),
         (":right", "needs inputs"),

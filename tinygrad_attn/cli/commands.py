@@ -72,7 +72,7 @@ def _source(*names: str) -> Path:
 
 def graph(arguments: Any) -> int:
     """Draw how the tensor that a function returns was computed."""
-    from ..viz import graph as draw
+    from .. import viz
 
     found = find(arguments.target)
     if callable(found) and number_of_inputs(found)[0]:
@@ -80,9 +80,12 @@ def graph(arguments: Any) -> int:
             f"{arguments.target} needs inputs. Write a function without arguments that makes the "
             "inputs itself and returns the Tensor."
         )
-    picture = draw(
-        found() if callable(found) else found, depth=arguments.depth, expand=arguments.expand
-    )
+    if (arguments.output or "").endswith(".html"):
+        picture: Any = viz.graph_html(found, plain=arguments.plain)
+    else:
+        picture = viz.graph(
+            found, depth=arguments.depth, expand=arguments.expand, plain=arguments.plain
+        )
     if arguments.output:
         picture.save(arguments.output)
     print(arguments.output or picture)

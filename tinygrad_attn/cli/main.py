@@ -69,7 +69,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     add = command(commands.graph, "draw the graph of the tensor that a function computes")
     add("target", metavar=TARGET, help="a function without arguments that returns a Tensor")
-    add("-o", "--output", metavar="PATH", help="a .svg .png .pdf .dot or .txt file (default: text)")
+    add(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="a .html .svg .png .pdf .dot .txt file (default: text)",
+    )
+    add("--plain", action="store_true", help="open softmax, attention, layer norm and GELU too")
     add("--depth", type=int, help="how many levels of modules are opened (default 1)")
     add(
         "--expand", action="append", default=[], metavar="NAME", help="a module to open; repeatable"

@@ -11,7 +11,7 @@ from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 EQUATIONS = {
-    "reciprocal": "y = 1 / x", "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "logaddexp": "y = log(eᵃ + eᵇ)",
+    "reciprocal": "y = 1 / x", "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)",
     "hypot": "y = √(a² + b²)", "getitem": "y = x[index]", "transpose": "y = xᵀ (or other axes)",
     "cross_entropy": "y = −log softmax(x)[target], averaged", "gelu": "y = x Φ(x)",
     "attention": "y = softmax(q kᵀ · scale + mask) v",

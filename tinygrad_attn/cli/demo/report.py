@@ -151,7 +151,8 @@ def _graphs(run: Run) -> tuple[str, str]:
     images, labels = run.split.train_images[:8], run.split.train_labels[:8]
     loss = loss_of(run.model, images, labels)
     first = "encoder.layers.0"
-    opened = graph(loss, run.model, 0, expand=[f"{first}.self_attn"])
+    again = lambda: loss_of(run.model, images, labels)
+    opened = graph(again, run.model, 0, expand=[f"{first}.self_attn"], plain=True)
     drawn = []
     for picture in (graph(loss, run.model), opened):
         shown = picture._repr_html_() or f"<pre>{html.escape(picture.text())}</pre>"

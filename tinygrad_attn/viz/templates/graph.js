@@ -1,6 +1,6 @@
 const page = dataOf("data"), drawings = document.querySelectorAll("template"), box = byId("drawing"), depth = byId("depth");
 const view = pane(box, byId("zoom"));
-function show(k, focus) {
+function show(k, focus, opened) {
   const state = page.states[k];
   box.replaceChildren(drawings[k].content.cloneNode(true));
   for (const [name, to] of Object.entries(state.targets)) {
@@ -10,15 +10,16 @@ function show(k, focus) {
     element.setAttribute("role", "button");
     element.setAttribute("aria-expanded", !open);
     element.setAttribute("aria-label", (open ? "open " : "close ") + title);
-    const go = event => { event.preventDefault(); event.stopPropagation(); show(to, title); };
+    const go = event => { event.preventDefault(); event.stopPropagation(); show(to, title, open); };
     // Of a frame the title closes it: its inside is for the boxes.
     (open ? element : element.querySelector("text")).addEventListener("click", go);
     element.addEventListener("keydown", event => { if (event.key === "Enter" || event.key === " ") go(event); });
   }
   if (state.depth !== null) depth.value = state.depth;
-  byId("said").textContent = state.depth === null ? "one module open" : state.depth + " of " + depth.max;
+  byId("said").textContent = state.depth === null ? focus.split(" ")[0] + (opened ? " open" : " closed") : state.depth + " of " + depth.max;
   view.fit();
-  const same = focus && [...box.querySelectorAll("[role=button]")].find(e => e.querySelector("text").textContent === focus);
+  const name = e => e.querySelector("text").textContent.split(" ")[0];  // of a box and of its frame
+  const same = focus && [...box.querySelectorAll("[role=button]")].find(e => name(e) === focus.split(" ")[0]);
   if (same) { same.focus({ preventScroll: true }); view.centre(same); }
 }
 depth.addEventListener("input", () => {

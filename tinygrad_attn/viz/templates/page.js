@@ -14,10 +14,10 @@ const brief = x => typeof x !== "number" ? x : x === 0 ? "0" : Math.abs(x) >= 1e
 function heat(matrix, name, choose) {
   const rows = matrix.rows, finite = rows.flat().filter(Number.isFinite);
   const top = Math.max(...finite.map(Math.abs), 1e-30), columns = rows.length ? rows[0].length : 0, written = columns <= 6 && rows.length <= 8;
-  const said = make("figcaption", { textContent: name + " " + matrix.shape + matrix.part });
+  const caption = name + (matrix.shape === "()" ? "" : " " + matrix.shape + matrix.part), said = make("figcaption", { textContent: caption });
   const grid = make("div", { className: "cells", tabIndex: 0 });
   grid.setAttribute("role", "img");
-  grid.setAttribute("aria-label", said.textContent + (finite.length ? ", from " + brief(Math.min(...finite)) + " to " + brief(Math.max(...finite)) : ""));
+  grid.setAttribute("aria-label", caption + (finite.length ? ", from " + brief(Math.min(...finite)) + " to " + brief(Math.max(...finite)) : ""));
   grid.style.setProperty("--columns", columns);
   grid.style.setProperty("--size", written ? "4.1em" : "1.2em");
   rows.flat().forEach(x => {
@@ -32,8 +32,8 @@ function heat(matrix, name, choose) {
     if (k >= 0 && k < grid.children.length) {
       at = k;
       grid.children[k].classList.add("at");
-      said.textContent = name + "[" + (rows.length > 1 ? Math.floor(k / columns) + ", " : "") + k % columns + "] = " + rows[Math.floor(k / columns)][k % columns];
-    } else said.textContent = name + " " + matrix.shape + matrix.part;
+      said.textContent = matrix.shape === "()" ? name + " = " + rows[0][0] : name + "[" + (rows.length > 1 ? Math.floor(k / columns) + ", " : "") + k % columns + "] = " + rows[Math.floor(k / columns)][k % columns];
+    } else said.textContent = caption;
   };
   grid.addEventListener("pointermove", event => point([...grid.children].indexOf(event.target)));
   grid.addEventListener("pointerleave", () => point(-1));

@@ -1,0 +1,167 @@
+"""The pages in a real browser: clicks, keys, both colour schemes, a telephone's width and a desktop's."""
+
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from support import IN_CI, require
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, viz
+from tinygrad_attn.cli import main
+
+playwright = require("playwright.sync_api")
+SHOTS = os.environ.get("TINYGRAD_ATTN_SCREENSHOTS")  # a folder, for a look at the pages
+UNNAMED = """[...document.querySelectorAll("button, select, input, [role=button], [role=region], [role=img]")]
+  .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML)"""
+RATIO = """(() => {
+  const light = c => c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255).map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4)
+    .reduce((sum, x, i) => sum + x * [.2126, .7152, .0722][i], 0);
+  const style = getComputedStyle(document.body), [a, b] = [light(style.color), light(style.backgroundColor)];
+  return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), b];
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with playwright.sync_playwright() as driver:
+        try:
+            started = driver.chromium.launch(executable_path=path, args=flags)
+        except playwright.Error as error:
+            if IN_CI:
+                raise RuntimeError("CI must have chromium: apt-get install chromium") from error
+            pytest.skip("no chromium: apt-get install chromium, or playwright install chromium")
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All pages, each with something in it for every button."""
+    path = tmp_path_factory.mktemp("pages")
+    ta.manual_seed(0)
+    x, w = (
+        Tensor(np.random.default_rng(i).normal(size=(3, 3)), requires_grad=True) for i in (0, 1)
+    )
+    x.name, w.name = "x", "W"
+    loss = lambda: F.cross_entropy(np.tanh(x @ w) * x, np.array([0, 1, 2]))
+    ta.backward_steps(loss).save(path / "steps.html")
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2)
+    tokens = ta.randn(1, 4, 8)
+    viz.graph_html(lambda: model(tokens), model, plain=True).save(path / "graph.html")
+    viz.attention_html(model, tokens, queries="ab<本").save(path / "attention.html")
+    main(["demo", "--epochs", "1", "--runs", "1", "--out", str(path)])
+    return path
+
+
+def drive_steps(page):
+    count = lambda: page.inner_text("#count")
+    assert count() == "1 / 4" and "softmax(x) − onehot(target)" in page.inner_text("#inputs")
+    page.keyboard.press("ArrowRight")
+    assert count() == "2 / 4" and page.url.endswith("#step=2")
+    assert "∂L/∂a = g · b" in page.inner_text("#inputs") and "multiply.vjp" in page.inner_text(
+        "#inputs"
+    )
+    page.click("g.node:has-text('matmul') text >> nth=0")
+    assert count() == "4 / 4" and "∂L/∂a += g bᵀ" in page.inner_text("#inputs")
+    assert "sum so far" in page.inner_text("#inputs") and page.locator("g.node.now").count() == 1
+    page.hover("#output .cells > :nth-child(5)")
+    assert re.fullmatch(r"y\[1, 1\] = -?\d\.\d+", page.inner_text("#output figcaption >> nth=0"))
+    page.focus("#output .cells >> nth=1")
+    page.keyboard.press("ArrowRight")  # a cell, not a step
+    assert count() == "4 / 4" and "g[0, 0] = " in page.inner_text("#output")
+    page.click("#back")
+    page.evaluate("location.hash = '#step=1'")
+    page.wait_for_function("document.getElementById('count').textContent === '1 / 4'")
+    page.clock.install()
+    page.click("#play")
+    page.clock.run_for(1300)
+    assert count() == "2 / 4" and page.get_attribute("#play", "aria-pressed") == "true"
+    page.clock.run_for(9000)
+    assert count() == "4 / 4" and page.inner_text("#play") == "Play"
+    page.keyboard.press("Home")
+    assert count() == "1 / 4" and page.locator("g.node.later").count() == 4
+    wide = page.locator("#drawing svg").bounding_box()["width"]
+    assert wide > min(400, page.viewport_size["width"]) / 2, "a small graph fills its pane"
+
+
+def drive_graph(page):
+    titles = lambda: page.locator("#drawing g.node title").all_inner_texts()
+    assert page.locator("#drawing g.cluster:has-text('softmax')").count() >= 2
+    page.locator("#depth").fill("1")
+    assert len(titles()) == 3 and page.inner_text("#said").startswith("1 of")
+    page.click("#drawing g.node[role=button] text >> nth=0")
+    assert page.inner_text("#said") == "layers.0 open"
+    assert len(titles()) > 3 and page.locator("text=layers.0.self_attn").count()
+    page.locator("#drawing g.node[role=button]:has-text('self_attn')").focus()
+    page.keyboard.press("Enter")
+    opened = len(titles())
+    page.locator("#drawing g.cluster[role=button]:has-text('self_attn')").last.press("Enter")
+    assert len(titles()) < opened and page.evaluate("document.activeElement.tagName") == "g"
+    width = lambda: page.locator("#drawing svg").bounding_box()["width"]
+    before = width()
+    page.keyboard.press("+")
+    assert width() > before
+    page.click("text=fit")
+    assert width() == pytest.approx(before)
+    page.click("summary >> nth=0")
+    assert page.is_visible("#legend")
+
+
+def drive_attention(page):
+    assert (
+        page.locator("#calls option").count() == 2 and page.locator("#tokens button").count() == 4
+    )
+    page.click("#map .cells > :nth-child(9)")  # the third row
+    assert page.inner_text("#said") == "query <, head 0"
+    page.keyboard.press("Escape")
+    page.focus("#tokens button >> nth=2")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#said") == "query 本, head 0"
+    page.select_option("#heads", "1")
+    page.select_option("#calls", "1")
+    assert page.inner_text("#said") == "query 本, head 1"
+    weights = [float(x) for x in page.locator("#scores td.bar").all_inner_texts()]
+    assert sum(weights[:-1]) == pytest.approx(1, abs=1e-3) and weights[-1] == 1
+    assert page.locator("#sums tr").count() == 5
+
+
+def drive_report(page):
+    page.click("#choose button >> nth=3")
+    page.focus("#large")
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#maps figure").count() > 3
+    page.click("summary >> nth=0")
+
+
+DRIVES = {"steps": drive_steps, "graph": drive_graph, "attention": drive_attention, "report": drive_report}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRIVES)
+@pytest.mark.parametrize("width, scheme", [(420, "dark"), (1300, "light")])
+def test_a_page_does_what_it_says(browser, folder, name, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.set_default_timeout(5000)
+    said, asked, url = [], [], (folder / f"{name}.html").as_uri()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url)
+    for colours in ("light", "dark", scheme):
+        page.emulate_media(color_scheme=colours)
+        ratio, paper = page.evaluate(RATIO)
+        assert ratio > 7 and (paper < 0.05) == (colours == "dark")
+        if SHOTS:
+            page.screenshot(path=f"{SHOTS}/{name}_{width}_{colours}.png")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
+    assert page.evaluate(UNNAMED) == [] and page.locator("h1").count() == 1
+    DRIVES[name](page)
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/{name}_{width}_driven.png")
+    assert said == [] and asked == [url]
+    page.close()
