@@ -71,7 +71,7 @@ def letter(op: Any, i: int) -> str:
 
 @cache
 def rule(op: Any, i: int) -> str:
-    """The gradient of the loss by input i, in terms of g, y and the inputs; empty if not known."""
+    """The gradient of the loss with respect to input i, in terms of g, y and the inputs; empty if not known."""
     name = op.stands_for.__name__
     if name in RULES and op.__module__.startswith(PACKAGE):
         known = RULES[name].split("; ")
