@@ -123,7 +123,8 @@ def test_each_step_says_its_equation_and_its_rule():
     said = {s.op: (s.equation, *(f"{c.letter}: {c.rule}" for c in s.contributions)) for s in steps}
     assert said == {
         "cross_entropy": (
-            "y = −log softmax(x)[target], averaged", "x: g · (softmax(x) − onehot(target)) / N",
+            "y = −log softmax(x)[target], reduced",
+            "x: g · (softmax(x) − onehot(target)) / N for the mean, not smoothed",
         ),
         "multiply": ("y = a b", "a: g · b"),
         "tanh": ("y = tanh(x)", "x: g − g · y · y"),

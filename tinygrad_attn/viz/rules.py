@@ -11,9 +11,9 @@ from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 EQUATIONS = {
-    "reciprocal": "y = 1 / x", "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)",
-    "hypot": "y = √(a² + b²)", "getitem": "y = x[index]", "transpose": "y = xᵀ (or other axes)",
-    "cross_entropy": "y = −log softmax(x)[target], averaged", "gelu": "y = x Φ(x)",
+    "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "getitem": "y = x[index]",
+    "transpose": "y = xᵀ (or other axes)",
+    "cross_entropy": "y = −log softmax(x)[target], reduced", "gelu": "y = x Φ(x)",
     "attention": "y = softmax(q kᵀ · scale + mask) v",
     "packed_attention": "y = softmax(q kᵀ · scale + mask) v, with q, k, v side by side",
     "attention_weights": "y = softmax(q kᵀ · scale + mask)",
@@ -28,16 +28,16 @@ RULES = {
     "max": "g where x is the largest, else 0", "min": "g where x is the smallest, else 0",
     "maximum": "g where a > b, g / 2 at a tie; g where b > a, g / 2 at a tie",
     "minimum": "g where a < b, g / 2 at a tie; g where b < a, g / 2 at a tie",
-    "reshape": "g, in the shape of x",
-    "transpose": "g, axes put back", "broadcast_to": "g, summed over the repeats",
+    "reshape": "g, in the shape of x", "transpose": "g, axes put back",
     "getitem": "g at x[index], 0 elsewhere", "embedding": "the sum of g at each row's uses",
     "concatenate": "its part of g", "stack": "its part of g",
     "take_along_axis": "g at the chosen places, 0 elsewhere",
-    "linear": "g · weight; gᵀ x; the sum of the rows of g", "softmax": "y ⊙ (g − Σⱼ gⱼ yⱼ)",
+    "linear": "g weight; gᵀ x; the sum of the rows of g", "softmax": "y ⊙ (g − Σⱼ gⱼ yⱼ)",
     "layer_norm": "(h − mean h − n · mean(h n)) / std, with h = g · weight, n = normalised x; "
     "Σ g · n over the rows, n = normalised x; Σ g over the rows",
     "rms_norm": "(h − n · mean(h n)) / rms, with h = g · weight, n = x / rms; Σ g · n, n = x / rms",
-    "gelu": "g · (Φ(x) + x φ(x))", "cross_entropy": "g · (softmax(x) − onehot(target)) / N",
+    "gelu": "g · (Φ(x) + x φ(x))",
+    "cross_entropy": "g · (softmax(x) − onehot(target)) / N for the mean, not smoothed",
     "attention": f"δ k, {_DELTA}; δᵀ q, {_DELTA}; pᵀ g, p = the weights",
     "packed_attention": f"[δ k, δᵀ q, pᵀ g], {_DELTA}",
 }  # fmt: skip
@@ -71,7 +71,7 @@ def letter(op: Any, i: int) -> str:
 
 @cache
 def rule(op: Any, i: int) -> str:
-    """The gradient of the loss with respect to input i, in terms of g, y and the inputs; empty if not known."""
+    """The gradient with respect to input i, by g, y and the inputs; empty where it is not known."""
     name = op.stands_for.__name__
     if name in RULES and op.__module__.startswith(PACKAGE):
         known = RULES[name].split("; ")

@@ -35,13 +35,13 @@ def _as_dict(steps: Steps, step: Step) -> dict[str, Any]:
     arrows = [steps.base.arrows[i] for i in numbers]
     inputs = [
         c._asdict() | {
-            "value": values.gradient(c.value), "total": values.gradient(c.total),
-            "values": values.cells(c.value), "totals": values.cells(c.total),
+            "value": values.cells(c.value), "total": values.cells(c.total),
+            "sum": values.gradient(c.total),
             "summed": any("->" in arrow.label for arrow in arrows if arrow.index == c.place),
         }
         for c in step.contributions
     ]  # fmt: skip
     return step._asdict() | {
-        "incoming": values.gradient(step.incoming), "gradient": values.cells(step.incoming),
-        "contributions": inputs, "arrows": numbers, "title": steps.base.boxes[step.box].title,
+        "incoming": values.cells(step.incoming), "contributions": inputs, "arrows": numbers,
+        "title": steps.base.boxes[step.box].title,
     }  # fmt: skip

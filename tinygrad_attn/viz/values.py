@@ -31,7 +31,7 @@ def shape(array: Any) -> str:
 def norm(array: np.ndarray) -> str:
     """Format the Euclidean norm."""
     with np.errstate(all="ignore"):
-        return f"{float(np.sqrt(np.sum(np.square(array, dtype=np.float64)))):.3g}"
+        return f"{np.linalg.norm(array.astype(np.float64)):.3g}"
 
 
 def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:

@@ -4,8 +4,9 @@ function show(k, focus, opened) {
   const state = page.states[k];
   box.replaceChildren(drawings[k].content.cloneNode(true));
   for (const [name, to] of Object.entries(state.targets)) {
-    if (to === null) continue;  // that picture would be too large
-    const element = byId(name), open = name[0] === "n", title = element.querySelector("text").textContent;
+    const element = byId(name);
+    if (to === null || !element) continue;  // that picture would be too large, or nothing can draw
+    const open = name[0] === "n", title = element.querySelector("text").textContent;
     element.tabIndex = 0;
     element.setAttribute("role", "button");
     element.setAttribute("aria-expanded", !open);

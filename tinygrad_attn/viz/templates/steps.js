@@ -5,8 +5,8 @@ function input(c) {
   const sign = c.first ? "= " : "+= ", part = make("div", { className: "input" });
   part.append(make("h3", { textContent: "input " + c.place + ": " + c.name + " (n" + c.box + ")" }));
   if (c.rule) part.append(make("p", { className: "formula", textContent: "\u2202L/\u2202" + c.letter + " " + sign + c.rule + (c.summed ? ", summed to " + c.operand.shape : "") }));
-  const maps = make("div", { className: "maps" }, heat(c.operand, c.letter), heat(c.values, c.first ? "contribution" : "contribution, added"));
-  if (!c.first) maps.append(heat(c.totals, "sum so far"));
+  const maps = make("div", { className: "maps" }, heat(c.operand, c.letter), heat(c.value, c.first ? "contribution" : "contribution, added"));
+  if (!c.first) maps.append(heat(c.total, "sum so far"));
   part.append(maps);
   const [code, place] = c.code;
   if (code) part.append(make("details", { open: code.length < 400 }, make("summary", { textContent: place }), make("pre", { tabIndex: 0, textContent: code })));
@@ -23,14 +23,14 @@ function show(k) {
   byId("count").textContent = (k + 1) + " / " + steps.length;
   byId("title").textContent = step.title + "  (n" + step.box + ")";
   byId("equation").textContent = step.equation;
-  byId("output").replaceChildren(heat(step.output, "y"), heat(step.gradient, "g"));
+  byId("output").replaceChildren(heat(step.output, "y"), heat(step.incoming, "g"));
   byId("inputs").replaceChildren(...step.contributions.map(input));
   byId("freed").textContent = step.freed.join(", ") || "nothing";
   const sums = new Map(), reached = new Set([step.box]), done = new Set();
   steps.slice(0, k + 1).forEach((s, i) => {
     reached.add(s.box);
     s.arrows.forEach(a => done.add(a));
-    s.contributions.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, row(c.name + " (n" + c.box + ")", c.total, i === k)); });
+    s.contributions.forEach(c => { reached.add(c.box); sums.delete(c.box); sums.set(c.box, row(c.name + " (n" + c.box + ")", c.sum, i === k)); });
   });
   byId("sums").replaceChildren(...[...sums.values()].reverse());
   box.querySelectorAll(".now, .part").forEach(e => e.classList.remove("now", "part"));
