@@ -510,7 +510,7 @@ def test_a_state_with_decoupled_decay_is_not_gone_on_with_as_plain_adam(name, se
     """PyTorch would go on decoupled; what ours cannot do, it says, and without decay there is no difference."""
     ours, theirs = twins()
     b = getattr(torch.optim, name)(theirs, **settings)
-    with pytest.raises(ValueError, match="decoupled_weight_decay.* optim.AdamW"):
+    with pytest.raises(ValueError, match="another kind of optimiser"):
         optim.Adam(ours).load_state_dict(b.state_dict())
     for made, decay in ((optim.AdamW(ours), 0.1), (optim.Adam(ours), 0.0)):
         b.param_groups[0]["weight_decay"] = decay
@@ -539,14 +539,12 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         ValueError, match=r"parameter 1: exp_avg was saved as \(6,\), here it is \(5,\)"
     ):
         a.load_state_dict(wrong)
-    with pytest.raises(ValueError, match="lacks 'exp_avg_sq'"):
+    with pytest.raises(ValueError, match=r"has only \['exp_avg', 'step'\]"):
         a.load_state_dict({**state, "state": {0: {"step": 1, "exp_avg": kept}}})
     with pytest.raises(
-        ValueError, match="lacks 'step'"
+        ValueError, match="the saved state of parameter 0 has only"
     ):  # as if it were the first, the corrections would be too large
         a.load_state_dict({**state, "state": {0: {"exp_avg": kept, "exp_avg_sq": kept}}})
-    with pytest.raises(ValueError, match="of parameter 7, but there are 5"):
-        a.load_state_dict({**state, "state": {7: {}}})
     with pytest.raises(ValueError, match="lr must be a number, 0 or more; got -1"):
         a.load_state_dict({**state, "param_groups": [{**state["param_groups"][0], "lr": -1}]})
     with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[5\]"):
@@ -601,7 +599,7 @@ def test_a_step_that_is_refused_counts_for_nobody(refused):
         if step == 1:
             array = ours[refused]._data
             ours[refused]._data = array.astype(np.float32)
-            with pytest.raises(ValueError, match="parameter is now .* float32"):
+            with pytest.raises(ValueError, match="float32 .*its optimiser's state is .* float64"):
                 a.step()
             ours[refused]._data = array
         a.step()
@@ -836,7 +834,7 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p._data = p._data.astype(np.float32)
     with pytest.raises(
         ValueError,
-        match=r"parameter is now \(2,\) float32.*make the optimiser after model.astype.*"
+        match=r"Tensor \(2,\) float32 .*make the optimiser after model.astype.*"
         r"p\.data\[\.\.\.\] = values",
     ):
         optimizer.step()
@@ -896,13 +894,6 @@ def test_the_state_of_an_optimiser_of_ones_own_is_saved_and_loaded(tmp_path):
     }
 
 
-def test_a_state_of_a_parameter_that_there_is_not_is_refused():
-    for optimizer in (SignMomentum([leaf()]), optim.Adam([leaf()])):
-        saved = optimizer.state_dict() | {"state": {3: {"step": 1}}}
-        with pytest.raises(ValueError, match="of parameter 3, but there are 1"):
-            optimizer.load_state_dict(saved)
-
-
 @pytest.mark.parametrize(
     "call, error, text",
     [
@@ -911,14 +902,14 @@ def test_a_state_of_a_parameter_that_there_is_not_is_refused():
         (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; .*SGD\(\[p\]\) for one tensor"),
         (lambda: optim.SGD(nn.ReLU()), TypeError, r"SGD\(model.parameters\(\)\) for a module"),
         (lambda: optim.SGD({"params": [leaf()]}), TypeError, "list of parameters, got dict"),
-        (lambda: optim.SGD([("w", leaf())]), TypeError, "item 0 is of type builtins.tuple"),
-        (lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()), TypeError, "type torch.*Parameter"),
+        (lambda: optim.SGD([("w", leaf())]), TypeError, "item 0 is a tuple"),
+        (lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()), TypeError, "item 0 is Parameter"),
         (lambda: optim.SGD([leaf() * 2]), ValueError, "was computed from others"),
-        (lambda: optim.SGD([Tensor([1.0])]), ValueError, "set p.requires_grad = True"),
+        (lambda: optim.SGD([Tensor([1.0])]), ValueError, "Train leaves with requires_grad=True"),
         (
             lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
             ValueError,
-            "not the values of a state dict",
+            "never gets a .grad",
         ),
         (lambda: optim.SGD([{"params": [leaf()], "b": 3}]), ValueError, "any of .*'lr'"),
         (lambda: optim.SGD([leaf()], lr=-0.1), ValueError, "lr must be .*-0.1; write maximize=T"),

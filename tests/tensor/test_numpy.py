@@ -134,7 +134,7 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
         try:
             y = f(*args)
         except TypeError as error:
-            if f"{f.__name__} has no derivative rule" in str(error):
+            if f"{f.__name__} has no derivative" in str(error):
                 assert "t.numpy()" in str(error) and "@ta.op" in str(error)
                 return
         except Exception:  # The arguments are wrong, which the function says before it asks.
@@ -161,15 +161,15 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
         (lambda: np.concatenate([T, T], out=np.zeros(6)), "take out="),
         (lambda: np.reshape(T, (3, 1), order="F"), "order='F'"),
         (lambda: np.nan_to_num(T, copy=False), "copy=False"),
-        (lambda: np.average(T, returned=True), "np.average has no derivative rule"),
-        (lambda: np.hypot.accumulate(T), "np.hypot.accumulate has no derivative rule"),
-        (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative rule"),
+        (lambda: np.average(T, returned=True), "np.average has no derivative"),
+        (lambda: np.hypot.accumulate(T), "np.hypot.accumulate has no derivative"),
+        (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative"),
         (lambda: np.frompyfunc(math.gamma, 1, 1)(T), r"^gamma \(vectorized\) has no"),
-        (lambda: np.fft.fft(T), "np.fft.fft has no derivative rule"),
+        (lambda: np.fft.fft(T), "np.fft.fft has no derivative"),
         (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
         (lambda: np.pad(T, 1, "linear_ramp"), "mode='linear_ramp'"),
         (lambda: np.pad(T, 1, "reflect", reflect_type="odd"), "reflect_type='odd'"),
-        (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative rule"),
+        (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative"),
         (lambda: np.add(T, 1, dtype=int), "would drop the fractions"),
         (lambda: np.sum(T, dtype=int), r"would drop the fractions.*\.astype\(int64\)"),
         (lambda: np.concatenate([R(2), T], dtype=int), "would drop the fractions"),

@@ -24,6 +24,7 @@ Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
+KINDS = frozenset("fiub")
 _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -138,16 +139,17 @@ class Op:
         for x in inputs:
             if isinstance(x, Variable):
                 any_tensor = True
-                arrays.append(x._data)
+                array = x._data
+                arrays.append(array)
                 if x._tracked:
                     any_tracked = True
                     kept.append(x)
-                    continue
-                x = x._data
-            else:
-                if x.__class__ not in NUMBERS:
-                    x, any_array = as_operand(self, x, inputs), True
-                arrays.append(x)
+                else:
+                    kept.append(array)
+                continue
+            if x.__class__ not in NUMBERS:
+                x, any_array = as_operand(self, x, inputs), True
+            arrays.append(x)
             kept.append(x)
         try:
             y = self.forward(*arrays, **settings)
@@ -158,11 +160,13 @@ class Op:
             y, saved = self._pair(y)
         if not any_tensor:
             return y
-        if not isinstance(y, (ndarray, generic)) or y.dtype.kind not in "fiub":
+        kind = y.dtype.kind if isinstance(y, (ndarray, generic)) else ""
+        if kind not in KINDS:
             y = as_output(self, y)
+            kind = y.dtype.kind
         node = None
         # Only floating-point numbers have derivatives.
-        if any_tracked and here["recording"] and y.dtype.kind == "f":
+        if any_tracked and here["recording"] and kind == "f":
             node = Node(self, tuple(kept), settings, saved, here["scope"])
             if any_array or inplace.exposed:
                 inplace.protect(node, self.stands_for.reads)

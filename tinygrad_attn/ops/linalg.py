@@ -99,7 +99,7 @@ pinv.vjp(_pinv_vjp)
 
 
 def _one_triangle(s, uplo="L"):
-    """A gradient by a symmetric matrix, of which only the lower (upper) triangle is read."""
+    """Return the gradient of a symmetric matrix of which only one triangle is read."""
     both = s + s.mT
     return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
 

@@ -211,7 +211,7 @@ cumsum.vjp(_cumsum_vjp)
 
 @op
 def cumprod(x, *, axis=None):
-    """y_i = x_0 ... x_i along the axis, or over the flattened array; the rule is right also where
+    """y_i = x_0 ... x_i along the axis, or over the flattened array; the VJP is right also where
     some are zero.
     """
     return _reduced_in_float32(x, "cumprod", axis=axis)

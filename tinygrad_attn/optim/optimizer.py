@@ -73,13 +73,8 @@ class Optimizer:
         return f"{type(self).__name__}({'; '.join(lines)})"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in vars(self).get("defaults", ()) and type(self).__module__.startswith(
-            "tinygrad_attn."
-        ):
-            raise AttributeError(
-                f"{type(self).__name__} reads {name} from its groups, so this attribute would have "
-                f"no effect. Write optimizer.param_groups[0][{name!r}] = {describe(value)}."
-            )
+        if name in vars(self).get("defaults", ()):
+            raise AttributeError(f"write optimizer.param_groups[0][{name!r}] = {value!r}.")
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -130,8 +125,7 @@ class Optimizer:
         if not any(w.parameters for w in work):
             warn(
                 "step() changed nothing: no parameter has a gradient. Call loss.backward() before "
-                "it, and zero_grad() before backward(); the loss must depend on the parameters "
-                "that the optimiser was given."
+                "it; the loss must depend on the parameters that the optimiser was given."
             )
         for w in work:
             for history, step in zip(w.histories, w.steps):
@@ -241,16 +235,12 @@ class Optimizer:
                 "it from the same model."
             )
         settings = [self._loaded_settings(group) for group in saved]
-        groups = [{**g, **new} for g, new in zip(self.param_groups, settings)]
+        groups = [{**group, **new} for group, new in zip(self.param_groups, settings)]
         for group in groups:
             self._check(group)
         params = [(p, group) for group in groups for p in group["params"]]
         state: defaultdict[Tensor, History] = defaultdict(dict)
         for index, entry in state_dict["state"].items():
-            if int(index) >= len(params):
-                raise ValueError(
-                    f"the saved state is of parameter {index}, but there are {len(params)}."
-                )
             p, group = params[int(index)]
             state[p] = self._loaded_history(p, self._state_names(group), entry, index)
         for group, new in zip(self.param_groups, settings):
@@ -259,15 +249,15 @@ class Optimizer:
 
     def _loaded_settings(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of the saved settings that this kind of optimiser has."""
-        if not {*self.defaults} & {"betas", "momentum"} <= {*saved}:
+        decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
+        if (
+            decoupled
+            and not getattr(self, "decoupled", True)
+            or not {*self.defaults} & {"betas", "momentum"} <= {*saved}
+        ):
             raise ValueError(
                 f"this state was saved by another kind of optimiser: {type(self).__name__} has the "
                 f"settings {sorted(self.defaults)}, the state {sorted({*saved} - {'params'})}."
-            )
-        decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
-        if decoupled and not getattr(self, "decoupled", True):
-            raise ValueError(
-                "this state was saved with decoupled_weight_decay=True; load it into optim.AdamW."
             )
         return {
             key: tuple(value) if isinstance(value, list) else value
@@ -279,11 +269,9 @@ class Optimizer:
         self, p: Tensor, names: tuple[str, ...], entry: Mapping[str, Any], index: Any
     ) -> History:
         """Return a copy of what was saved for p, with arrays in p's dtype."""
-        if "exp_avg" in names:
-            for name in ("exp_avg", "exp_avg_sq", "step"):
-                if name not in entry:
-                    raise ValueError(f"the saved state of parameter {index} lacks {name!r}.")
         history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
+        if "exp_avg" in names and not {"exp_avg", "exp_avg_sq", "step"} <= {*history}:
+            raise ValueError(f"the saved state of parameter {index} has only {sorted(history)}.")
         history["step"] = int(history.get("step", 1))  # PyTorch's SGD saves no step
         for name in {*names, "momentum_buffer"} & {*history}:
             history[name] = np.array(history[name], dtype=p.dtype)
@@ -299,10 +287,8 @@ def _mismatch(p: Tensor, value: Array, gradient: Array, kept: Array) -> ValueErr
     """Return the error for a parameter that is read-only or has got another shape or dtype."""
     if not value.flags.writeable:
         return ValueError(f"{describe(p)} is read-only; write p.data = p.numpy().copy().")
-    if value.shape != gradient.shape:
-        return ValueError(f"{describe(p)} has a gradient of shape {gradient.shape}.")
     return ValueError(
-        f"a parameter is now {value.shape} {value.dtype}, but the optimiser has its state for "
+        f"{describe(p)} has a gradient of shape {gradient.shape}, and its optimiser's state is "
         f"{kept.shape} {kept.dtype}; make the optimiser after model.astype(...), and set new "
         "values by p.data[...] = values."
     )
@@ -317,7 +303,7 @@ _EMPTY = (
 
 def _groups(params: Any) -> list[Mapping[str, Any]]:
     """Return what an optimiser was given as a list of groups."""
-    if isinstance(params, (Tensor, np.ndarray, Mapping)) or not isinstance(params, Iterable):
+    if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
         raise TypeError(
             f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
             "SGD(model.parameters()) for a module, SGD([p]) for one tensor, "
@@ -332,17 +318,10 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
 def _check_parameter(p: Any, i: int) -> None:
     """Raise for what would never be trained; a Parameter may be frozen for a time."""
     if not isinstance(p, Tensor):
-        raise TypeError(
-            f"an optimiser trains Tensors, but item {i} is of type {type(p).__module__}."
-            f"{type(p).__name__}; write model.parameters() of a module of this package."
-        )
-    if not p.is_leaf:
+        raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
+    if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
         raise ValueError(
-            f"item {i}, {describe(p)}, was computed from others and never gets a .grad; train "
-            "what it was computed from."
-        )
-    if not p.requires_grad and not isinstance(p, Parameter):
-        raise ValueError(
-            f"item {i}, {describe(p)}, does not require a gradient; set p.requires_grad = True, "
-            "and take model.parameters(), not the values of a state dict."
+            f"item {i}, {describe(p)}, never gets a .grad: it was computed from others or does "
+            "not require a gradient. Train leaves with requires_grad=True, such as "
+            "model.parameters()."
         )

@@ -60,8 +60,6 @@ class Schedule:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a saved state; raises ValueError if the number of groups differs."""
-        if not isinstance(state_dict, Mapping) or "initial_lr" not in state_dict:
-            raise ValueError("a schedule's state has 'step_number' and 'initial_lr'.")
         rates, groups = state_dict["initial_lr"], self.optimizer.param_groups
         if len(rates) != len(groups):
             raise ValueError(
@@ -72,7 +70,7 @@ class Schedule:
     def _go_to(self, step_number: int, rates: Iterable[float] | None = None) -> None:
         """Set the rates of this step; a factor that is refused changes nothing."""
         factor = self.factor(step_number)
-        if isinstance(factor, (str, bool)) or not hasattr(factor, "__float__"):
+        if not is_number(factor):
             raise TypeError(f"factor({step_number}) must be a number, got {describe(factor)}.")
         groups, self.step_number = self.optimizer.param_groups, step_number
         for group, rate in zip(groups, rates or [_initial(group) for group in groups]):

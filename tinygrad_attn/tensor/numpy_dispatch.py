@@ -53,7 +53,7 @@ REDUCED = {np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum:
 ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
 
 
-def rule(*numpy_functions: Any) -> Callable:
+def implements(*numpy_functions: Any) -> Callable:
     """Enter the decorated function into the table for these functions of NumPy's.
 
     It takes the operand first, and by NumPy's names those other arguments that have a meaning on
@@ -205,7 +205,7 @@ def no_rule(name: str) -> TypeError:
     """Return the error for a function that is not in the tables."""
     hint = written_here(name.rpartition(".")[2])
     return TypeError(
-        f"{name} has no derivative rule for Tensors.{hint if 'np.' not in hint else ''} Leave the "
+        f"{name} has no derivative for Tensors.{hint if 'np.' not in hint else ''} Leave the "
         "graph on purpose with t.numpy(), compose it from functions that have one, or write it as "
         "an op: @ta.op on the function, its partial derivatives with .vjp under it."
     )

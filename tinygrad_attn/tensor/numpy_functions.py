@@ -19,7 +19,7 @@ from .. import ops
 from ..errors import describe, warn
 from ..ops.products import parse
 from .convert import as_sizes, copied
-from .numpy_dispatch import FUNCTIONS, cast, floating, plain, refuse, rule, together
+from .numpy_dispatch import FUNCTIONS, cast, floating, implements, plain, refuse, together
 
 _UNSET: Any = np._NoValue
 
@@ -54,14 +54,14 @@ def _nested(x: Any, leaves: Any) -> Any:
 
 
 def _moving(function: Any) -> Callable:
-    """Return the rule of a function that moves the elements of its first argument."""
+    """Implement a function that moves the elements of its first argument."""
     first = next(iter(inspect.signature(function).parameters))
 
-    def rule_by_moving(*args: Any, **kwargs: Any) -> Any:
+    def by_moving(*args: Any, **kwargs: Any) -> Any:
         x, *rest = args or (kwargs.pop(first),)
         return moved(function, x, *rest, **kwargs)
 
-    return rule_by_moving
+    return by_moving
 
 
 MOVING_NAMES = """
@@ -73,7 +73,7 @@ for _name in MOVING_NAMES.split():
     FUNCTIONS[_function] = _moving(_function)
 
 
-@rule(np.take)
+@implements(np.take)
 def _take(a, indices, axis=None, mode="raise"):
     # The positions of a whole embedding table would need much memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
@@ -84,7 +84,7 @@ def _take(a, indices, axis=None, mode="raise"):
     return ops.getitem(a, index=(slice(None),) * axis + (places,))
 
 
-@rule(np.pad)
+@implements(np.pad)
 def _pad(array, pad_width, mode="constant", constant_values=0):
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         return moved(np.pad, array, pad_width, mode)
@@ -94,7 +94,7 @@ def _pad(array, pad_width, mode="constant", constant_values=0):
     return ops.pad(array, width=tuple(map(tuple, pairs)), value=constant_values)
 
 
-@rule(np.diag)
+@implements(np.diag)
 def _diag(v, k=0):
     if v.ndim != 1:
         return moved(np.diag, v, k)
@@ -105,7 +105,7 @@ def _diag(v, k=0):
 # ---- shapes
 
 
-@rule(np.transpose)
+@implements(np.transpose)
 def transpose(a, axes=None):
     """Permute the axes; warn where a matrix stays as it is, unlike in PyTorch."""
     axes = None if axes is None else tuple(axes)
@@ -119,7 +119,7 @@ def transpose(a, axes=None):
 
 
 def _reshaping(function: Callable) -> Callable:
-    """Return the rule of a function that only changes the shape: NumPy says to which one."""
+    """Implement a function that only changes the shape: NumPy says to which one."""
 
     def reshaped(x: Any, *args: Any, **kwargs: Any) -> Any:
         shape = function(np.broadcast_to(False, x.shape), *args, **kwargs).shape
@@ -129,7 +129,7 @@ def _reshaping(function: Callable) -> Callable:
 
 
 def _permuting(function: Callable) -> Callable:
-    """Return the rule of a function that only permutes the axes: NumPy says where each one goes."""
+    """Implement a function that only permutes the axes: NumPy says where each one goes."""
 
     def permuted(x: Any, *args: Any, **kwargs: Any) -> Any:
         sizes = np.empty(tuple(range(x.ndim)), bool)  # Axis i has size i.
@@ -142,13 +142,13 @@ def _of_each(f: Callable) -> Callable:
     return lambda *arys: f(arys[0]) if len(arys) == 1 else tuple(map(f, together(arys)))
 
 
-@rule(np.broadcast_arrays)
+@implements(np.broadcast_arrays)
 def _broadcast_arrays(*args):
     shape = np.broadcast_shapes(*(np.shape(x) for x in args))
     return tuple(ops.broadcast_to(x, shape=shape) for x in together(args))
 
 
-@rule(np.lib.stride_tricks.sliding_window_view)
+@implements(np.lib.stride_tricks.sliding_window_view)
 def _sliding_window_view(x, window_shape, axis=None):
     sizes = tuple(np.atleast_1d(window_shape).tolist())
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim, "axis", True)
@@ -166,7 +166,7 @@ def _atleast(n: int, parts: Any) -> list[Any]:
     return [x if x.ndim >= n else x.reshape((1,) * (n - x.ndim) + x.shape) for x in together(parts)]
 
 
-@rule(np.hstack)
+@implements(np.hstack)
 def _hstack(tup):
     parts = _atleast(1, tup)
     return _concatenate(parts, int(parts[0].ndim > 1))
@@ -177,7 +177,7 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 
 
 def _splitting(cut: Callable, along: int | None = None) -> Callable:
-    """Return the rule of np.split or a variant, which cuts along an axis of its own."""
+    """Implement np.split or a variant, which cuts along an axis of its own."""
 
     def split(ary, indices_or_sections, axis=0):
         axis = axis if along is None else min(along, ary.ndim - 1)
@@ -191,17 +191,17 @@ def _splitting(cut: Callable, along: int | None = None) -> Callable:
 # ---- elements
 
 
-@rule(np.where)
+@implements(np.where)
 def _where(condition, x=_UNSET, y=_UNSET):
     return np.nonzero(plain(condition)) if x is _UNSET else ops.where(plain(condition), x, y)
 
 
-@rule(np.clip)
+@implements(np.clip)
 def _clip(a, a_min=None, a_max=None, min=None, max=None):
     return ops.clip(a, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
-@rule(np.select)
+@implements(np.select)
 def _select(condlist, choicelist, default=0):
     *choices, y = together([*choicelist, default])
     for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
@@ -209,7 +209,7 @@ def _select(condlist, choicelist, default=0):
     return y
 
 
-@rule(np.nan_to_num)
+@implements(np.nan_to_num)
 def _nan_to_num(x, nan=0.0, posinf=None, neginf=None):
     values, limits = plain(x), np.finfo(x.dtype)
     x = ops.where(np.isnan(values), nan, x)
@@ -217,7 +217,7 @@ def _nan_to_num(x, nan=0.0, posinf=None, neginf=None):
     return ops.where(np.isneginf(values), float(limits.min) if neginf is None else neginf, x)
 
 
-@rule(np.sinc)
+@implements(np.sinc)
 def _sinc(x):
     x = x * math.pi
     z = x * x
@@ -227,7 +227,7 @@ def _sinc(x):
     return ops.where(small, series, ops.sin(x) / x)
 
 
-@rule(np.full_like)
+@implements(np.full_like)
 def _full_like(a, fill_value):
     if not floating(fill_value):
         return np.full_like(plain(a), plain(fill_value))
@@ -242,7 +242,7 @@ def _given(x: Any) -> bool:
 
 
 def _reducing(op: Callable, begin: Callable, neutral: float) -> Callable:
-    """Return the rule of a reduction; `neutral` stands for the elements that `where` leaves out."""
+    """Implement a reduction; `neutral` replaces the elements that `where` leaves out."""
 
     def reduction(a, axis=None, keepdims=False, initial=None, where=True):
         if _given(where):
@@ -255,7 +255,7 @@ def _reducing(op: Callable, begin: Callable, neutral: float) -> Callable:
     return reduction
 
 
-@rule(np.mean)
+@implements(np.mean)
 def _mean(a, axis=None, keepdims=False, where=True):
     if not _given(where):
         return ops.mean(a, axis=axis, keepdims=keepdims)
@@ -267,7 +267,7 @@ def _mean(a, axis=None, keepdims=False, where=True):
 # ---- differences and lines between points
 
 
-@rule(np.diff)
+@implements(np.diff)
 def _diff(a, n=1, axis=-1, prepend=_UNSET, append=_UNSET):
     ends = [x for x in (prepend, a, append) if x is not _UNSET]
     if n and len(ends) > 1:
@@ -278,7 +278,7 @@ def _diff(a, n=1, axis=-1, prepend=_UNSET, append=_UNSET):
     return a
 
 
-@rule(np.gradient)
+@implements(np.gradient)
 def _gradient(f, *varargs, axis=None, edge_order=1):
     axes = normalize_axis_tuple(range(f.ndim) if axis is None else axis, f.ndim)
     steps = varargs if len(varargs) > 1 else (varargs or (1.0,)) * len(axes)
@@ -301,7 +301,7 @@ def _slopes(f: Any, axis: int, h: Any) -> Any:
     return _concatenate([ends[0], middle, ends[1]], axis)
 
 
-@rule(np.linspace)
+@implements(np.linspace)
 def _linspace(start, stop, num=50, endpoint=True, axis=0):
     start, stop = together([start, stop])
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(start.dtype, stop.dtype))
@@ -309,7 +309,7 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
     return np.moveaxis(start * (1 - share) + stop * share, 0, axis)
 
 
-@rule(np.interp)
+@implements(np.interp)
 def _interp(x, xp, fp):
     """Beyond the knots the result is constant; a knot has the slope of the line to its right."""
     x, xp, fp = together([x, xp, fp])
@@ -333,7 +333,7 @@ def _inner(a, b):
     return ops.multiply(a, b) if np.ndim(a) == 0 or np.ndim(b) == 0 else _tensordot(a, b, (-1, -1))
 
 
-@rule(np.tensordot)
+@implements(np.tensordot)
 def _tensordot(a, b, axes=2):
     a, b = together([a, b])
     left, right = (range(a.ndim - axes, a.ndim), range(axes)) if np.ndim(axes) == 0 else axes
@@ -351,7 +351,7 @@ def _tensordot(a, b, axes=2):
     return ops.matmul(rows, columns).reshape(outer_a + outer_b)
 
 
-@rule(np.einsum)
+@implements(np.einsum)
 def _einsum(*operands, optimize=True):
     arrays, labels, result = parse(operands, np.ndim)
     return ops.einsum(*together(arrays), labels=labels, result=result)
@@ -362,7 +362,7 @@ def _outer(a, b):
     return a.reshape(-1, 1) * b.reshape(1, -1)
 
 
-@rule(np.kron)
+@implements(np.kron)
 def _kron(a, b):
     n = max(np.ndim(a), np.ndim(b))
     a, b = _atleast(n, [a, b])
@@ -371,7 +371,7 @@ def _kron(a, b):
     return blocks.reshape([i * j for i, j in zip(a.shape, b.shape)])
 
 
-@rule(np.cross)
+@implements(np.cross)
 def _cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -381,7 +381,7 @@ def _cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
     return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axisc)
 
 
-@rule(np.linalg.matrix_power)
+@implements(np.linalg.matrix_power)
 def _matrix_power(a, n):
     if n <= 0:
         a = ops.inv(a) if n else ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)
@@ -391,7 +391,7 @@ def _matrix_power(a, n):
 # ---- np.linalg
 
 
-@rule(np.linalg.norm)
+@implements(np.linalg.norm)
 def _norm(x, ord=None, axis=None, keepdims=False):
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     if ord is None:
@@ -404,7 +404,7 @@ def _norm(x, ord=None, axis=None, keepdims=False):
     return np.expand_dims(y, axes) if keepdims else y
 
 
-@rule(np.linalg.vector_norm)
+@implements(np.linalg.vector_norm)
 def _vector_norm(x, axis=None, keepdims=False, ord=2):
     settings, size = {"axis": axis, "keepdims": keepdims}, ops.absolute(x)
     if ord == 2:
@@ -440,13 +440,13 @@ SVDResult = namedtuple("SVDResult", "U S Vh")
 QRResult = namedtuple("QRResult", "Q R")
 
 
-@rule(np.linalg.eigh)
+@implements(np.linalg.eigh)
 def _eigh(a, UPLO="L"):
     # The values alone have slopes where the vectors have none.
     return EighResult(ops.eigvalsh(a, uplo=UPLO), ops.eigh(a, uplo=UPLO)[..., 1:].mT)
 
 
-@rule(np.linalg.svd)
+@implements(np.linalg.svd)
 def _svd(a, full_matrices=True, compute_uv=True):
     if not compute_uv:
         return ops.singular_values(a)
@@ -457,7 +457,7 @@ def _svd(a, full_matrices=True, compute_uv=True):
     return SVDResult(triplets[..., :m].mT, ops.singular_values(a), triplets[..., m + 1 :])
 
 
-@rule(np.linalg.qr)
+@implements(np.linalg.qr)
 def _qr(a, mode="reduced"):
     if mode not in ("reduced", "r"):
         refuse("np.linalg.qr", "mode", mode)
@@ -527,7 +527,7 @@ SHORT: dict[Any, Callable] = {
     np.vstack: lambda tup: _concatenate(_atleast(2, tup)),
 }
 for _function, _answer in SHORT.items():
-    rule(_function)(_answer)
+    implements(_function)(_answer)
 
 FUNCTIONS |= {
     np.around: FUNCTIONS[np.round],

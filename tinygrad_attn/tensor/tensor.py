@@ -38,7 +38,8 @@ _Operator = Callable[[Any, Any], "Tensor"]
 
 def _operators(op: Op) -> tuple[_Operator, _Operator]:
     """Return the methods for `a + b` and for its reflection, where a stands on the right."""
-    return lambda a, b: op(a, b), lambda b, a: op(a, b)
+    call = op.__call__
+    return lambda a, b: call(a, b), lambda b, a: call(a, b)
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:

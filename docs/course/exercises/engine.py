@@ -2,7 +2,7 @@
 
 A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), for each of them a rule (`rules`), and `grad`, None
 until backward() has come by, an array of the shape of `data` afterwards. A rule is a function of one argument: it takes g, the
-gradient of the loss by this tensor, and returns the gradient of the loss by that parent. For y = a * b:
+gradient of the loss with respect to this tensor, and returns the gradient of the loss with respect to that parent. For y = a * b:
 
     parents = (a, b)        rules = (lambda g: g * b.data, lambda g: g * a.data)
 

@@ -1,6 +1,6 @@
 """Chapter 1: numbers that remember.
 
-A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope by each of them (`slopes`). Sum and product
+A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope with respect to each of them (`slopes`). Sum and product
 are there. Write difference, quotient and tanh in the same way:
 
     y = a - b         y = a / b         y = tanh(x)

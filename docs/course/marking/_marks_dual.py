@@ -409,7 +409,7 @@ def functions(marks: Marks, mine: Duals) -> None:
         x = random(*shape)
         right = ta.value_and_grad(wave)(x)[1].numpy()
         marks.compare(
-            f"gradient by x {shape}",
+            f"gradient with respect to x {shape}",
             lambda x=x: gradient(wave, x),
             right,
             mistakes={

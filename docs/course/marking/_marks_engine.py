@@ -114,9 +114,9 @@ def _(marks: Marks) -> None:
         3.0,
         2.0,
         mistakes={
-            "The slope by b is -a / b^2: the sign is missing.": [0.5, 0.75],
-            "The slope by b is -a / b^2, and its a is missing.": [0.5, -0.25],
-            "The slope by b is -a / b^2, with the square.": [0.5, -1.5],
+            "The slope with respect to b is -a / b^2: the sign is missing.": [0.5, 0.75],
+            "The slope with respect to b is -a / b^2, and its a is missing.": [0.5, -0.25],
+            "The slope with respect to b is -a / b^2, with the square.": [0.5, -1.5],
         },
     )
     both(

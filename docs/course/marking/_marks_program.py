@@ -251,7 +251,9 @@ def repaired(old: str, new: str) -> bool:
     if not np.isclose(loss, run(RIGHT)(**arrays())[0], rtol=1e-9):
         raise Wrong("With your line the loss is another one. The forward part is right.")
     if wrong:
-        raise Wrong(f"With your line in its place, the gradients by {listed(wrong)} are wrong.")
+        raise Wrong(
+            f"With your line in its place, the gradients with respect to {listed(wrong)} are wrong."
+        )
     return True
 
 
@@ -275,9 +277,7 @@ def innocent(line: str) -> str:
         return "This line computes nothing."
     doubled = RIGHT.replace(line, f"{assignment[1]} = 2 * ({assignment[2]})")
     reached = wrong_in(doubled)
-    said = (
-        f"This line reaches the gradients by {listed(reached)}; wrong are those by {listed(wrong)}."
-    )
+    said = f"This line reaches the gradients with respect to {listed(reached)}; wrong are those by {listed(wrong)}."
     if more := [name for name in reached if name not in wrong]:
         return f"{said} If it were wrong, {listed(more)} would be wrong as well."
     if missed := [name for name in wrong if name not in reached]:

@@ -80,7 +80,7 @@ def remembering(marks: Marks, mine: Engine) -> None:
             lambda made=made: [written(rule(g), "a rule") for rule in made().vjps],
             rules,
             mistakes={
-                "g is forgotten: a rule takes the gradient of the loss by the result, and multiplies it with the slope.": [
+                "g is forgotten: a rule takes the gradient of the loss with respect to the result, and multiplies it with the slope.": [
                     np.ones_like(a),
                     np.ones_like(a),
                 ]
@@ -131,7 +131,9 @@ def walking(marks: Marks, mine: Engine) -> None:
         "2 one parent",
         lambda: last_of(*doublings(1, (3.0,))),
         [3.0],
-        mistakes={"The gradient of the result by itself is 1: begin with ones.": [0.0]},
+        mistakes={
+            "The gradient of the result with respect to itself is 1: begin with ones.": [0.0]
+        },
     )
     marks.compare(
         "2 a + a",

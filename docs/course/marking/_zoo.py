@@ -224,10 +224,10 @@ def symptom(case: Case, number: int) -> str:
     for entry in report.entries:
         name = _letter(case, entry.name)
         if entry.ok:
-            lines.append(f"The gradient by {name} agrees with the slope of the value.")
+            lines.append(f"The gradient with respect to {name} agrees with the slope of the value.")
         else:
             lines += [
-                f"The gradient by {name}: by the rules",
+                f"The gradient with respect to {name}: by the rules",
                 str(entry.analytic.round(4)),
                 "by central differences",
                 str(entry.numeric.round(4)),

@@ -10,7 +10,7 @@ in chapter 7.
 
 Hints: m and v depend on x as well: three uses, three terms. weight and bias have shape (N,): they were broadcast, so their
 gradients are sums over all other axes; with broadcasting ops the engine takes these sums for you, and an answer of x's shape
-is right too. The weight belongs inside: begin with h = g * weight, the gradient by n.
+is right too. The weight belongs inside: begin with h = g * weight, the gradient with respect to n.
 """
 
 import numpy as np

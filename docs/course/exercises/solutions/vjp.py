@@ -1,6 +1,6 @@
 """Chapter 3: vector-Jacobian products.
 
-Write the rule of each function: from g, the gradient of the loss by the result y, the gradient of the loss by x. g has the shape
+Write the rule of each function: from g, the gradient of the loss with respect to the result y, the gradient of the loss with respect to x. g has the shape
 of y, the answer the shape of x. Never build the Jacobian.
 
     softplus(x) = log(1 + e^x), element by element
