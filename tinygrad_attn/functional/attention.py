@@ -146,6 +146,11 @@ def attention_weights(
     look, or float, added. `is_causal` lets query t look at keys 0 .. t. Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
+    return masked_softmax(scores, mask, is_causal)
+
+
+def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Tensor:
+    """softmax(scores + mask) over the last axis; masks as in `attention_weights`."""
     may_look = array_of(mask)  # None: at everything
     if mask is not None and may_look.dtype != bool:
         scores, may_look = scores + mask, may_look != -math.inf

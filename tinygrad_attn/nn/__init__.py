@@ -24,7 +24,8 @@ from .layers import (
     Softmax,
     Tanh,
 )
-from .module import Buffer, Module, Parameter
+from .module import Module
+from .parameter import Buffer, Parameter
 from .position import LearnedPositionalEncoding, SinusoidalPositionalEncoding
 from .transformer import (
     FeedForward,

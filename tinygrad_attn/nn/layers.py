@@ -13,6 +13,7 @@ from typing import Any
 from .. import functional as F
 from ..errors import describe
 from ..functional.checks import (
+    check_choice,
     check_number,
     check_probability,
     padding_row,
@@ -22,29 +23,17 @@ from ..functional.checks import (
 )
 from ..tensor import Tensor
 from . import init
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 def floating(x: Any, like: Any) -> Any:
-    """Integers and booleans become the dtype of `like`, of a module its first parameter's (None:
-    the default dtype); what is floating stays as it is.
-    """
+    """Promote integers and booleans to the dtype of `like`, of a module its first parameter's."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x  # the usual case, first and quickly
     if isinstance(like, Module):
         like = next(like.parameters(), None)
     return real(x, "a layer", None if like is None else like.dtype)
-
-
-def _epsilon(eps: Any, layer: str) -> float:
-    """A number; a whole one was meant as a size, as 4 in LayerNorm(3, 4)."""
-    eps = check_number(eps, layer, "eps")
-    if isinstance(eps, int) and eps:
-        raise ValueError(
-            f"{layer}: eps is a small number such as 1e-5, got {eps}. Several sizes are one tuple: "
-            f"nn.{layer}((rows, columns))."
-        )
-    return eps
 
 
 class Identity(Module):
@@ -61,8 +50,7 @@ class Identity(Module):
 class Linear(Module):
     """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
 
-    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). Raises ValueError for sizes that are
-    not whole numbers >= 0. As torch.nn.Linear.
+    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). As torch.nn.Linear.
     """
 
     def __init__(
@@ -70,9 +58,8 @@ class Linear(Module):
     ) -> None:
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.empty(out_features, in_features, dtype=dtype)
-        self.register_parameter(
-            "bias", Parameter.empty(out_features, dtype=dtype) if bias else None
-        )
+        empty = Parameter.empty(out_features, dtype=dtype) if bias else None
+        self.register_parameter("bias", empty)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -91,7 +78,7 @@ class Linear(Module):
             turned = input.ndim > 1 and input.shape[-2] == self.in_features
             raise ValueError(
                 f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
-                f"{self.in_features} long." + (" Transpose input?" if turned else "")
+                f"{self.in_features} long." + " Transpose input?" * turned
             )
         return F.linear(input, self.weight, self.bias)
 
@@ -125,15 +112,8 @@ class Embedding(Module):
     def from_pretrained(
         cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
-        """An Embedding with this table (V, E), not trained further unless freeze=False.
-
-        Raises ValueError for a table of other than two axes and a `padding_idx` outside it.
-        """
+        """An Embedding with this table (V, E), not trained further unless freeze=False."""
         table = Parameter(embeddings, requires_grad=not freeze)
-        if table.ndim != 2:
-            raise ValueError(
-                f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}."
-            )
         new = cls.__new__(cls)
         new.num_embeddings, new.embedding_dim = table.shape
         new.padding_idx, new.weight = padding_row(padding_idx, len(table), "Embedding"), table
@@ -156,12 +136,41 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-class LayerNorm(Module):
+class _Norm(Module):
+    """What LayerNorm and RMSNorm share: the parameters, of the shape that is normalised."""
+
+    def __init__(self, shape: Any, eps: Any, affine: bool, bias: bool, dtype: Any) -> None:
+        name = type(self).__name__
+        if eps is not None and check_number(eps, name, "eps") >= 1:
+            raise ValueError(
+                f"{name}: eps is a small number such as 1e-5, got {eps}. Several sizes are one "
+                f"tuple: nn.{name}((rows, columns))."
+            )
+        self.eps, self.elementwise_affine = eps, affine
+        self.normalized_shape = sizes_of(shape)
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
+            empty = Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
+            self.register_parameter(name, empty)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1 and the bias to 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        affine = f"elementwise_affine={self.elementwise_affine}"
+        return f"{self.normalized_shape}, eps={self.eps}, {affine}"
+
+
+class LayerNorm(_Norm):
     """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the
     last axes.
 
-    `weight` starts at 1, `bias` at 0, both of `normalized_shape`. Raises TypeError for an `eps`
-    that is no number. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
+    `weight` starts at 1, `bias` at 0, both of `normalized_shape`. Ba, Kiros and Hinton, 2016; as
+    torch.nn.LayerNorm.
     """
 
     def __init__(
@@ -173,40 +182,23 @@ class LayerNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        self.eps = _epsilon(eps, "LayerNorm")
-        self.normalized_shape = sizes_of(normalized_shape)
-        self.elementwise_affine = elementwise_affine
-        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            self.register_parameter(
-                name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
-            )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the weight to 1 and the bias to 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, dtype)
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        return F.layer_norm(
-            floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps
-        )
+        x = floating(input, self.weight)
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-            + ("" if self.bias is not None or self.weight is None else ", bias=False")
-        )
+        without = self.weight is not None and self.bias is None
+        return super().extra_repr() + ", bias=False" * without
 
 
-class RMSNorm(Module):
+class RMSNorm(_Norm):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
 
-    `eps` None is the machine epsilon of x's dtype, of float32 for float16; TypeError for what is no
-    number. Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
+    `eps` None is the machine epsilon of x's dtype, of float32 for float16. `weight` starts at 1.
+    Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
     """
 
     def __init__(
@@ -217,30 +209,12 @@ class RMSNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        self.eps = None if eps is None else _epsilon(eps, "RMSNorm")
-        self.normalized_shape = sizes_of(normalized_shape)
-        self.elementwise_affine = elementwise_affine
-        weight = (
-            Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
-        )
-        self.register_parameter("weight", weight)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the weight to 1."""
-        if self.weight is not None:
-            init.ones_(self.weight)
+        super().__init__(normalized_shape, eps, elementwise_affine, False, dtype)
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        return F.rms_norm(
-            floating(input, self.weight), self.normalized_shape, self.weight, self.eps
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        )
+        x = floating(input, self.weight)
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
 class Dropout(Module):
@@ -252,22 +226,19 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        p = single(p)
-        check_probability(p, "Dropout")
-        self.p = p
+        self.p = single(p)
+        check_probability(self.p, "Dropout")
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.dropout(input, self.p, self.training) if self.training and self.p else input
+        return F.dropout(input, self.p, self.training)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
 class ReLU(Module):
-    """y = max(x, 0), any shape; the derivative at 0 is 0. `inplace` is accepted, as in Dropout, and
-    changes nothing.
-    """
+    """y = max(x, 0), any shape; the derivative at 0 is 0. `inplace` changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()  # for a subclass that has a second base class
@@ -281,12 +252,11 @@ class GELU(Module):
     """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and
     Gimpel, 2016. Any shape.
 
-    Raises ValueError for another `approximate`.  As torch.nn.GELU.
+    As torch.nn.GELU.
     """
 
     def __init__(self, approximate: str = "none") -> None:
-        if approximate not in ("none", "tanh"):
-            raise ValueError(f"GELU's approximate is 'none' or 'tanh', got {approximate!r}.")
+        check_choice(approximate, ("none", "tanh"), "approximate", "GELU")
         self.approximate = approximate
 
     def forward(self, input: Any) -> Any:
@@ -298,9 +268,7 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """y = x / (1 + exp(-x)), any shape; also called swish. `inplace` is accepted, as in Dropout,
-    and changes nothing.
-    """
+    """y = x / (1 + exp(-x)), any shape; also called swish. `inplace` changes nothing."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()  # for a subclass that has a second base class
@@ -327,13 +295,9 @@ class Tanh(Module):
 
 
 class Softmax(Module):
-    """y_i = exp(x_i) / sum_j exp(x_j) along an axis (PyTorch's name for it, dim=, is understood).
-    Any shape.
-    """
+    """y_i = exp(x_i) / sum_j exp(x_j) along an axis, for which `dim` is PyTorch's name."""
 
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
-        if dim is not None and axis not in (-1, dim):
-            raise TypeError(f"Softmax: dim= is another name for axis=, got {axis} and {dim}.")
         self.axis = axis if dim is None else dim
 
     def forward(self, input: Any) -> Any:

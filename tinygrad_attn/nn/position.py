@@ -1,8 +1,7 @@
-"""Where a token stands: attention cannot tell, so each position's vector is added to the tokens."""
+"""Positions of tokens: attention is blind to them, so a vector for each is added to the tokens."""
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from ..errors import describe
 from ..tensor import Tensor
 from . import init
 from .layers import Dropout, floating
-from .module import Buffer, Module, Parameter
+from .module import Module
+from .parameter import Buffer, Parameter
 
 
-def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
+def _add_positions(x: Any, table: Any, offset: Any, batch_first: bool) -> Any:
     """x + table[offset : offset + T], the same for each sequence of a batch."""
     x = floating(x, table)
     if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
@@ -24,27 +24,16 @@ def _add_positions(x: Any, table: Any, offset: int, batch_first: bool) -> Any:
             f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
             f"E = {table.shape[1]}, got {describe(x)}."
         )
-    if not isinstance(offset, Symbolic):
-        try:
-            offset = index(offset)
-        except TypeError:
-            raise TypeError(
-                "offset is the first token's position, a whole number such as cache.length, got "
-                f"{describe(offset)}."
-            ) from None
-    length = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
+    time_second = x.ndim == 3 and batch_first
+    length = x.shape[1 if time_second else 0]
     if offset < 0 or offset + length > len(table):
         raise ValueError(
             f"there are max_len={len(table)} positions, but this input of length {length} needs "
             f"those from {offset} to {offset + length - 1}; make the layer with a larger max_len."
         )
-    where = (
-        offset + np.arange(length)
-        if isinstance(offset, Symbolic)
-        else slice(offset, offset + length)
-    )
-    rows = table[where]
-    return x + (rows[:, None] if x.ndim == 3 and not batch_first else rows)
+    traced = isinstance(offset, Symbolic)
+    rows = table[offset + np.arange(length) if traced else slice(offset, offset + length)]
+    return x + (rows if x.ndim == 2 or time_second else rows[:, None])
 
 
 class SinusoidalPositionalEncoding(Module):
@@ -69,8 +58,7 @@ class SinusoidalPositionalEncoding(Module):
     def forward(self, x: Any, offset: int = 0) -> Tensor:
         """x (B, T, E) -> the same shape; `offset` is the first token's position, as `cache.length`.
 
-        Integer input is promoted. Raises ValueError for another width or beyond max_len positions,
-        TypeError for an offset that is no whole number.
+        Integer input is promoted. Raises ValueError for another width or beyond max_len positions.
         """
         return self.dropout(_add_positions(x, self.pe, offset, self.batch_first))
 
@@ -95,8 +83,7 @@ class LearnedPositionalEncoding(Module):
     def forward(self, x: Any, offset: int = 0) -> Tensor:
         """x (B, T, E) -> the same shape; `offset` is the first token's position, as `cache.length`.
 
-        Integer input is promoted. Raises ValueError for another width or beyond max_len positions,
-        TypeError for an offset that is no whole number.
+        Integer input is promoted. Raises ValueError for another width or beyond max_len positions.
         """
         return _add_positions(x, self.weight, offset, self.batch_first)
 
