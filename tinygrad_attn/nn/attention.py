@@ -7,13 +7,12 @@ of values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe, is_integer
+from ..errors import describe
 from ..functional import attention
 from ..functional.checks import check_probability
 from ..tensor import Tensor
@@ -25,14 +24,6 @@ from .module import Module
 from .parameter import Parameter
 
 PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-PARAMETERS = (*PROJECTIONS, "in_proj_weight", "in_proj_bias", "bias_k", "bias_v")
-"""PyTorch's names and order; out_proj follows them."""
-
-
-def _each(f: Callable[[Any], Any], *xs: Any) -> list[Any]:
-    """f of each; objects that are one stay one."""
-    made = {i: f(x) for i, x in {id(x): x for x in xs}.items()}
-    return [made[id(x)] for x in xs]
 
 
 class MultiheadAttention(Module):
@@ -65,12 +56,6 @@ class MultiheadAttention(Module):
         value_head_dim: int | None = None,
         dtype: Any = None,
     ) -> None:
-        sizes = embed_dim, num_heads, 1 if head_dim is None else head_dim
-        if not all(is_integer(size) and size > 0 for size in sizes):
-            raise ValueError(
-                "MultiheadAttention: embed_dim, num_heads and head_dim are whole numbers above 0, "
-                f"got {embed_dim!r}, {num_heads!r} and {head_dim!r}."
-            )
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal "
@@ -82,40 +67,27 @@ class MultiheadAttention(Module):
         self.dropout, self.batch_first = dropout, batch_first
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        self.head_dim = head_dim or embed_dim // num_heads
-        self.value_head_dim = value_head_dim or self.head_dim
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
         self.add_zero_attn = add_zero_attn
-        wide, value_wide = num_heads * self.head_dim, num_heads * self.value_head_dim
+        # The rows of the three projections, of queries, keys and values.
+        self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
+        widths, rows = (embed_dim, self.kdim, self.vdim), sum(self._rows)
 
-        for name in PARAMETERS:
-            self.register_parameter(name, None)  # those of them that are wanted follow
-        if self.kdim == self.vdim == embed_dim:
-            self.in_proj_weight = Parameter.empty(2 * wide + value_wide, embed_dim, dtype=dtype)
-        else:
-            self.q_proj_weight = Parameter.empty(wide, embed_dim, dtype=dtype)
-            self.k_proj_weight = Parameter.empty(wide, self.kdim, dtype=dtype)
-            self.v_proj_weight = Parameter.empty(value_wide, self.vdim, dtype=dtype)
+        empty = lambda *shape: Parameter.empty(*shape, dtype=dtype)
+        out_proj = Linear(self._rows[2], embed_dim, bias, dtype=dtype)  # PyTorch draws it first
+        one_matrix = self.kdim == self.vdim == embed_dim
+        for name, *shape in zip(PROJECTIONS, self._rows, widths):
+            setattr(self, name, None if one_matrix else init.xavier_uniform_(empty(*shape)))
+        self.in_proj_weight: Any = (
+            init.xavier_uniform_(empty(rows, embed_dim)) if one_matrix else None
+        )
+        self.in_proj_bias = init.zeros_(empty(rows)) if bias else None
         if bias:
-            self.in_proj_bias = Parameter.empty(2 * wide + value_wide, dtype=dtype)
-        if add_bias_kv:
-            self.bias_k = Parameter.empty(1, 1, wide, dtype=dtype)
-            self.bias_v = Parameter.empty(1, 1, value_wide, dtype=dtype)
-        self.out_proj = Linear(value_wide, embed_dim, bias, dtype=dtype)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Xavier for the projections, zero for all biases; out_proj's weight has been drawn by
-        then, as a Linear's.
-        """
-        for name in ("in_proj_weight", *PROJECTIONS):
-            if (weight := getattr(self, name)) is not None:
-                init.xavier_uniform_(weight)
-        if self.in_proj_bias is not None:
-            init.zeros_(self.in_proj_bias)
-            init.zeros_(self.out_proj.bias)
-        if self.bias_k is not None:
-            init.xavier_normal_(self.bias_k)
-            init.xavier_normal_(self.bias_v)
+            init.zeros_(out_proj.bias)
+        self.bias_k = init.xavier_normal_(empty(1, 1, self._rows[1])) if add_bias_kv else None
+        self.bias_v = init.xavier_normal_(empty(1, 1, self._rows[2])) if add_bias_kv else None
+        self.out_proj = out_proj
 
     def forward(
         self,
@@ -145,8 +117,8 @@ class MultiheadAttention(Module):
         KeyValueCache. Integer input is promoted. Raises ValueError and TypeError for shapes and
         masks that do not fit.
         """
-        query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
+        query, key, value, batched = self._inputs(query, key, value, own)  # (B, T, E), (B, S, E)
         past = cache.past(self) if own and cache is not None else 0
         extra = (self.bias_k is not None) + self.add_zero_attn
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
@@ -158,7 +130,8 @@ class MultiheadAttention(Module):
         if own and cache is not None:  # not before, for a refused mask must leave no token behind
             heads = heads[0], *cache.extend(self, *heads[1:])
         if extra:
-            heads = heads[0], *self._lengthened(*heads[1:])
+            q, k, v = heads
+            heads = q, self._longer(k, self.bias_k), self._longer(v, self.bias_v)
         dropout_p = self.dropout if self.training else 0.0
         settings = {
             "scale": 1 / math.sqrt(self.head_dim),
@@ -179,41 +152,36 @@ class MultiheadAttention(Module):
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
         return out if self.batch_first else out.swapaxes(0, 1), weights
 
-    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
+    def _inputs(self, query: Any, key: Any, value: Any, own: bool) -> tuple[Any, Any, Any, bool]:
         """Query, key and value as (B, T, E) and so on, and whether they came in a batch.
 
-        One object stays one. Raises ValueError unless they fit the module and each other.
+        Raises ValueError unless they fit the module and each other.
         """
-        inputs = query, key, value = _each(lambda x: floating(x, self), query, key, value)
+        query, key, value = (floating(x, self) for x in (query, key, value))
         batched = query.ndim == 3
-        batch, time = (0, 1) if batched and self.batch_first else (1, 0)
-        widths = self.embed_dim, self.kdim, self.vdim
-        problem = ""
-        if not (query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)):
-            problem = "takes three batched inputs, or three (T, E); x[None] adds a batch of one"
-        elif tuple(x.shape[-1] for x in inputs) != widths:
-            problem = (
-                "was made for a query with last axis {}, a key with {} and a value with {}; for "
-                "keys and values of other widths pass kdim= and vdim= to the constructor"
-            ).format(*widths)
-        elif batched and not query.shape[batch] == key.shape[batch] == value.shape[batch]:
-            problem = "needs query, key and value of one batch size"
-            if query.shape[time] == key.shape[time] == value.shape[time]:
-                problem += f"; did you mean batch_first={not self.batch_first}?"
-        elif key.shape[time] != value.shape[time]:
-            problem = "needs one value for each key"
-        if problem:
+        widths = (query.shape[-1], key.shape[-1], value.shape[-1])
+        batch = 0 if self.batch_first else 1
+        if not (
+            query.ndim == key.ndim in (2, 3)
+            and key.shape[:-1] == value.shape[:-1]
+            and widths == (self.embed_dim, self.kdim, self.vdim)
+            and (not batched or query.shape[batch] == key.shape[batch])
+        ):
+            t, s = ("B, T", "B, S") if self.batch_first else ("T, B", "S, B")
             raise ValueError(
-                f"MultiheadAttention {problem}. Got query {describe(query)}, key {describe(key)}, "
-                f"value {describe(value)}, read as "
-                f"{'(B, T, E)' if self.batch_first else '(T, B, E)'} since "
-                f"batch_first={self.batch_first}."
+                f"MultiheadAttention takes query ({t}, {self.embed_dim}), key ({s}, {self.kdim}) "
+                f"and value ({s}, {self.vdim}) since batch_first={self.batch_first}, or all three "
+                f"without B. Got query {describe(query)}, key {describe(key)}, value "
+                f"{describe(value)}. For keys and values of other widths pass kdim= and vdim= to "
+                "the constructor."
             )
-        if not batched:
-            inputs = _each(lambda x: x.reshape(1, *x.shape), *inputs)
-        elif not self.batch_first:
-            inputs = _each(lambda x: x.swapaxes(0, 1), *inputs)
-        return *inputs, batched
+
+        def lay(x: Any) -> Any:
+            return x[None] if not batched else x if self.batch_first else x.swapaxes(0, 1)
+
+        query = lay(query)
+        key, value = (query, query) if own else (lay(key), lay(value))
+        return query, key, value, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); or the three side by side, (B, T, 3 H D).
@@ -232,28 +200,20 @@ class MultiheadAttention(Module):
 
     def _projected(self, which: int, x: Any) -> Any:
         """x projected to queries (0), keys (1) or values (2): (B, T, E) -> (B, H, T, D)"""
+        start = sum(self._rows[:which])
+        part = slice(start, start + self._rows[which])
         weight, bias = getattr(self, PROJECTIONS[which]), self.in_proj_bias
-        sizes = (self.head_dim, self.head_dim, self.value_head_dim)
-        start = self.num_heads * sum(sizes[:which])
-        part = slice(start, start + self.num_heads * sizes[which])
-        if weight is None:
-            weight = self.in_proj_weight[part]
+        weight = self.in_proj_weight[part] if weight is None else weight
         bias = None if bias is None else bias[part]
         return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
-    def _lengthened(self, k: Any, v: Any) -> tuple[Any, Any]:
-        """The learned key and value and the zero ones after the others."""
-
-        def longer(x: Any, token: Any) -> Any:
-            token = np.broadcast_to(token, (*x.shape[:2], 1, x.shape[-1]))
-            return np.concatenate([x, token], axis=2)
-
-        if self.bias_k is not None:
-            k = longer(k, F.split_heads(self.bias_k, self.num_heads))
-            v = longer(v, F.split_heads(self.bias_v, self.num_heads))
+    def _longer(self, x: Any, token: Any) -> Any:
+        """Keys or values with the learned one and the one of zeros after them."""
+        more: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
         if self.add_zero_attn:
-            k, v = (longer(x, np.zeros((), x.dtype)) for x in (k, v))
-        return k, v
+            more.append(np.zeros((), x.dtype))
+        shape = (*x.shape[:2], 1, x.shape[-1])
+        return np.concatenate([x, *(np.broadcast_to(one, shape) for one in more)], axis=2)
 
     def _attend(self, heads: Any, mask: Any, settings: Any, wanted: bool) -> tuple[Any, Any]:
         """(B, T, H V), and the weights (B, H, T, S) if they are wanted."""
@@ -307,18 +267,11 @@ class SelfAttention(Module):
         x = floating(x, self.W_query.weight)
         if x.ndim not in (2, 3):
             raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
-        batch = x if x.ndim == 3 else x[None]  # (B, T, d_in)
-        projections = (self.W_query, self.W_key, self.W_value)
-        q, k, v = (F.split_heads(W(batch), 1) for W in projections)  # (B, 1, T, d_out)
-        dropout_p = self.dropout.p if self.dropout.training else 0.0
-        recorders = scopes.recorders()
-        out = F.scaled_dot_product_attention(
-            q, k, v, None, dropout_p, self.causal, need_weights=bool(recorders)
-        )
-        if recorders:
-            out, weights = out
-            scopes.record(weights)
-        return out.reshape(*x.shape[:-1], self.d_out)
+        q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (..., T, d_out)
+        scores = q @ k.swapaxes(-1, -2) / math.sqrt(self.d_out)  # (..., T, T)
+        weights = self.dropout(attention.masked_softmax(scores, is_causal=self.causal))
+        scopes.record(weights[:, None] if x.ndim == 3 else weights[None, None])
+        return weights @ v
 
     def extra_repr(self) -> str:
         return f"causal={self.causal}"

@@ -37,7 +37,7 @@ class KeyValueCache:
     def __init__(self) -> None:
         self._kept: dict[Module, tuple[Any, Any]] = {}
         self._memory: dict[Module, list[np.ndarray]] = {}  # what cross-attention has projected
-        self._room: dict[Module, list[np.ndarray]] = {}  # longer arrays, of which _kept has a part
+        self._room: dict[Module, Any] = {}  # longer arrays, whose first parts are kept
 
     def __copy__(self) -> KeyValueCache:
         return self.__deepcopy__({})
@@ -46,7 +46,7 @@ class KeyValueCache:
         """A cache that grows by itself; what both have kept so far never changes and is shared."""
         new = KeyValueCache()
         for ours, theirs in ((self._kept, new._kept), (self._memory, new._memory)):
-            theirs.update({memo.get(id(m), m): kept for m, kept in ours.items()})  # type: ignore
+            theirs.update({memo.get(id(m), m): kept for m, kept in ours.items()})
         return new
 
     def _first(self) -> Module | None:
@@ -102,30 +102,10 @@ class KeyValueCache:
                     f"this cache holds a batch of {old[0].shape[0]}, but the new tokens are a "
                     f"batch of {k.shape[0]}; start each batch with a fresh KeyValueCache()."
                 )
-            k, v = self._append(module, old, (k, v))
+            rooms = self._room.get(module, (None, None))
+            (k, v), self._room[module] = zip(*map(_appended, old, (k, v), rooms))
         self._kept[module] = k, v
         return k, v
-
-    def _append(self, module: Module, old: tuple[Any, Any], new: tuple[Any, Any]) -> list[Any]:
-        """Old tokens and new ones, the new ones written behind the old ones where there is room.
-
-        Both are copied where a gradient may flow, dtypes differ, the room is used up or the
-        computation is traced.
-        """
-        tensors = (*old, *new)
-        traced = any(x.requires_grad or isinstance(x._data, Symbolic) for x in tensors)
-        if traced or len({x.dtype for x in tensors}) > 1:
-            return [np.concatenate(pair, axis=-2) for pair in zip(old, new)]
-        start, end = old[0].shape[-2], old[0].shape[-2] + new[0].shape[-2]
-        room = self._room.get(module)
-        if room is None or room[0].shape[-2] < end or old[0]._data.base is not room[0]:
-            room = [np.empty((*x.shape[:-2], 2 * end, x.shape[-1]), x.dtype) for x in old]
-            self._room[module] = room
-            for place, x in zip(room, old):
-                place[..., :start, :] = x._data
-        for place, x in zip(room, new):
-            place[..., start:end, :] = x._data
-        return [Tensor._of(place[..., :end, :]) for place in room]
 
     def memory(self, module: Module, key: Any, value: Any, project: Callable[[], Any]) -> Any:
         """The (k, v) that cross-attention projected from this key and value at the first call.
@@ -139,6 +119,23 @@ class KeyValueCache:
         if known is None or not all(map(_same, known, given)):
             raise _refusal(self._kept[module][0] if known is None else known[0], key)
         return self._kept[module]
+
+
+def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
+    """Old tokens and new ones behind them, and the longer array in which they lie.
+
+    The new ones are written behind the old ones where there is room. Both are copied where a
+    gradient may flow, dtypes differ, the room is used up or the computation is traced.
+    """
+    a, b = old._data, new._data
+    if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:
+        return np.concatenate([old, new], axis=-2), None
+    end = a.shape[-2] + b.shape[-2]
+    if room is None or a.base is not room or room.shape[-2] < end:
+        room = np.concatenate([a, b, a], axis=-2)  # what follows b will be written over
+    else:
+        room[..., a.shape[-2] : end, :] = b
+    return Tensor._of(room[..., :end, :]), room
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

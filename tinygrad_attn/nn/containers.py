@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import groupby
 from typing import Any, Self
 
-from ..errors import nearest
 from .module import Module
 
 
@@ -14,19 +13,15 @@ class _Numbered(Module):
     """Children called "0", "1", ... in the module's own attributes."""
 
     @classmethod
-    def _of(cls, children: Iterable[tuple[str, Module]]) -> Self:
+    def _of(cls, modules: Iterable[Any]) -> Self:
         """A container of these, also of a subclass with an __init__ of its own."""
-        new = cls.__new__(cls)
-        for name, module in children:
-            new.add_module(name, module)
-        return new
+        return cls.__new__(cls).extend(modules)
 
-    def _renumber(self, modules: Iterable[Any]) -> None:
-        """Hold these modules in place of those there are."""
-        new = type(self)._of((str(i), module) for i, module in enumerate(modules))
+    def _hold(self, modules: Iterable[Any]) -> None:
+        """Hold these modules, numbered anew, in place of those there are."""
         for name, _ in list(self._own(Module)):
             delattr(self, name)
-        self.extend(new)
+        self.extend(modules)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -35,14 +30,8 @@ class _Numbered(Module):
         return (module for _, module in self._own(Module))
 
     def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return self._of((str(i), module) for i, module in enumerate(list(self)[index]))
-        try:
-            return list(self)[index]
-        except IndexError:
-            raise IndexError(
-                f"a {type(self).__name__} of {len(self)} modules has none at {index}."
-            ) from None
+        found = list(self)[index]
+        return self._of(found) if isinstance(found, list) else found
 
     def __setitem__(self, index: int, module: Module) -> None:
         self.add_module(list(self._own(Module))[index][0], module)
@@ -50,11 +39,14 @@ class _Numbered(Module):
     def __delitem__(self, index: int | slice) -> None:
         modules = list(self)
         del modules[index]
-        self._renumber(modules)
+        self._hold(modules)
 
     def append(self, module: Module) -> Self:
         """Add a module at the end; returns the container."""
-        self.add_module(str(len(self)), module)
+        number = len(self)
+        while str(number) in self._registered:  # a part of a Sequential keeps its names
+            number += 1
+        self.add_module(str(number), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
@@ -67,7 +59,7 @@ class _Numbered(Module):
 
     def __add__(self, modules: Iterable[Module]) -> Self:
         """A new container of these modules and those, numbered anew."""
-        return self._of((str(i), module) for i, module in enumerate([*self, *modules]))
+        return self._of([*self, *modules])
 
     def pop(self, index: int = -1) -> Any:
         """Take the module with this index out, by default the last, and return it."""
@@ -79,7 +71,7 @@ class _Numbered(Module):
         """Put a module before the index; returns the container."""
         modules = list(self)
         modules.insert(index, module)
-        self._renumber(modules)
+        self._hold(modules)
         return self
 
 
@@ -126,9 +118,12 @@ class Sequential(_Numbered):
             self.extend(modules)
 
     def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):  # each under the name that it has here, as in PyTorch
-            return self._of(list(self._own(Module))[index])
-        return super().__getitem__(index)
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        part = self._of(())
+        for name, module in list(self._own(Module))[index]:
+            part.add_module(name, module)  # under the name that it has here, as in PyTorch
+        return part
 
     def forward(self, input: Any) -> Any:
         """input -> f_n(... f_1(input))"""
@@ -151,11 +146,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Any:
-        modules = dict(self._own(Module))
-        if name not in modules:
-            known = f"a ModuleDict of {[*modules]} has no {name!r}."
-            raise KeyError(known + nearest(str(name), modules))
-        return modules[name]
+        return dict(self._own(Module))[name]
 
     def __delitem__(self, name: str) -> None:
         delattr(self, name)

@@ -7,18 +7,16 @@ drawing order, and the shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import functional as F
 from ..errors import describe
 from ..functional.checks import (
-    check_choice,
     check_number,
     check_probability,
     padding_row,
     real,
-    single,
     sizes_of,
 )
 from ..tensor import Tensor
@@ -58,8 +56,7 @@ class Linear(Module):
     ) -> None:
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.empty(out_features, in_features, dtype=dtype)
-        empty = Parameter.empty(out_features, dtype=dtype) if bias else None
-        self.register_parameter("bias", empty)
+        self.bias: Any = Parameter.empty(out_features, dtype=dtype) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -75,10 +72,9 @@ class Linear(Module):
         """
         input = floating(input, self.weight)
         if input.shape[-1:] != (self.in_features,):
-            turned = input.ndim > 1 and input.shape[-2] == self.in_features
             raise ValueError(
                 f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
-                f"{self.in_features} long." + " Transpose input?" * turned
+                f"{self.in_features} long. Is it transposed?"
             )
         return F.linear(input, self.weight, self.bias)
 
@@ -148,9 +144,9 @@ class _Norm(Module):
             )
         self.eps, self.elementwise_affine = eps, affine
         self.normalized_shape = sizes_of(shape)
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            empty = Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
-            self.register_parameter(name, empty)
+        empty = lambda: Parameter.empty(*self.normalized_shape, dtype=dtype)
+        self.weight = empty() if affine else None
+        self.bias = empty() if affine and bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -226,8 +222,8 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        self.p = single(p)
-        check_probability(self.p, "Dropout")
+        check_probability(p, "Dropout")
+        self.p = p
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
@@ -237,15 +233,41 @@ class Dropout(Module):
         return f"p={self.p}"
 
 
-class ReLU(Module):
-    """y = max(x, 0), any shape; the derivative at 0 is 0. `inplace` changes nothing."""
+class _Elementwise(Module):
+    """A function of one tensor, of any shape. `inplace` is accepted and changes nothing."""
+
+    function: Callable[[Any], Any]
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()  # for a subclass that has a second base class
+        pass
 
     def forward(self, input: Any) -> Any:
-        """input -> max(input, 0)"""
-        return F.relu(input)
+        """input of any shape -> the same shape"""
+        return type(self).function(input)
+
+
+class ReLU(_Elementwise):
+    """y = max(x, 0), any shape; the derivative at 0 is 0."""
+
+    function = staticmethod(F.relu)
+
+
+class SiLU(_Elementwise):
+    """y = x / (1 + exp(-x)), any shape; also called swish."""
+
+    function = staticmethod(F.silu)
+
+
+class Sigmoid(_Elementwise):
+    """y = 1 / (1 + exp(-x)), any shape."""
+
+    function = staticmethod(F.sigmoid)
+
+
+class Tanh(_Elementwise):
+    """y = tanh(x), any shape."""
+
+    function = staticmethod(F.tanh)
 
 
 class GELU(Module):
@@ -256,7 +278,6 @@ class GELU(Module):
     """
 
     def __init__(self, approximate: str = "none") -> None:
-        check_choice(approximate, ("none", "tanh"), "approximate", "GELU")
         self.approximate = approximate
 
     def forward(self, input: Any) -> Any:
@@ -265,33 +286,6 @@ class GELU(Module):
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
-
-
-class SiLU(Module):
-    """y = x / (1 + exp(-x)), any shape; also called swish. `inplace` changes nothing."""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()  # for a subclass that has a second base class
-
-    def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape"""
-        return F.silu(input)
-
-
-class Sigmoid(Module):
-    """y = 1 / (1 + exp(-x)), any shape."""
-
-    def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape"""
-        return F.sigmoid(input)
-
-
-class Tanh(Module):
-    """y = tanh(x), any shape."""
-
-    def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape"""
-        return F.tanh(input)
 
 
 class Softmax(Module):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import functional as F
 from ..engine import Symbolic, tracked
 from ..errors import describe, warn
 from ..functional import checks
@@ -34,12 +33,10 @@ def _plain(mask: Any, name: str) -> Any:
 
 
 def _is_causal(mask: Any) -> bool:
-    """Whether this mask (T, T) is the causal one: then attention computes only what is seen."""
-    if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2 or len(mask) < 2:
+    """Whether this mask (T, S) is the causal one: then attention computes only what is seen."""
+    if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2:
         return False
-    if not mask[0, -1]:
-        return False
-    blocked = F.causal_mask(len(mask))
+    blocked = np.tri(*mask.shape) == 0
     return np.array_equal(mask, blocked if mask.dtype == bool else added(blocked, mask.dtype))
 
 
@@ -51,14 +48,11 @@ def check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
         return mask
     if mask.shape == (batch * heads, queries, keys):
         return mask.reshape(shape)
-    hints = {
-        (batch, queries, keys): f"One for each sequence is np.repeat(mask, {heads}, axis=0).",
-        (keys, queries): "Transposed? Rows are queries, columns are keys.",
-        (batch, keys): "A mask (B, S) over keys is key_padding_mask.",
-    }
     raise ValueError(
         f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-        f"{(batch * heads, queries, keys)}, got {describe(mask)}. {hints.get(mask.shape, '')}"
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}. Rows are queries, columns are "
+        "keys. A mask (B, S) over keys is key_padding_mask; one (T, S) for each sequence is "
+        f"np.repeat(mask, {heads}, axis=0)."
     )
 
 
@@ -66,14 +60,12 @@ def check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tru
     """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S)."""
     known = isinstance(mask, BlockedMask)
     mask = _plain(mask, "key_padding_mask")
-    letters, want = ("(B, S)", (batch, keys)) if batched else ("(S,)", (keys,))
-    if mask.shape != want:
-        turned = " Transpose it, unless it is the layer's batch_first that is wrong."
+    shape = (batch, keys) if batched else (keys,)
+    if mask.shape != shape:
         raise ValueError(
-            f"key_padding_mask must have the shape {letters} = {want} for this "
-            f"{'' if batched else 'un'}batched input, one entry for each key, got {describe(mask)}."
-            + turned
-            * (mask.shape == want[::-1])
+            "key_padding_mask must have the shape (B, S), or (S,) for unbatched input, here "
+            f"{shape}: one entry for each key. Got {describe(mask)}. Is it transposed, or the "
+            "layer's batch_first wrong?"
         )
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():

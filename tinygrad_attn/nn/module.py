@@ -7,7 +7,6 @@ PyTorch's `state_dict`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -42,12 +41,10 @@ INSTEAD = {
 }
 """What to write for names that PyTorch's users look for on a module; see errors.WRITE too."""
 
-HOLDERS = (list, dict, set, OrderedDict, defaultdict, deque)
-
 
 def _hides_parts(value: Any) -> bool:
     """Whether a plain list or dict, or one inside it, holds modules, parameters or buffers."""
-    if type(value) in HOLDERS:
+    if isinstance(value, (list, dict)):
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (Module, Parameter, Buffer))
 
@@ -102,14 +99,10 @@ class Module:
     # ---- attributes
 
     def __getattr__(self, name: str) -> Any:
-        if isinstance(own := getattr(type(self), name, None), property):
-            return own.__get__(self)  # a property that raised AttributeError led here: let it
         hint = ""
         if not name.startswith("__"):  # copy and pickle look for such names
             write = INSTEAD.get(name) or WRITE.get(name)
             hint = f" Write {write}." if write else nearest(name, dir(self))
-            if not hint and hasattr(Tensor, name):
-                hint = f" A Tensor has it: module(x).{name}, if that is meant."
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
         )
@@ -168,11 +161,8 @@ class Module:
         self._register(name, Buffer, persistent)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Set `self.name = param`; None keeps a place for one. TypeError for a plain Tensor."""
-        if param is not None:
-            self._fitting(name, Parameter, True, param)
-        setattr(self, name, param)
-        self._register(name, Parameter)
+        """Set `self.name = param`. Raises TypeError for a plain Tensor."""
+        setattr(self, name, None if param is None else self._fitting(name, Parameter, True, param))
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Set `self.name = module`.
@@ -209,7 +199,7 @@ class Module:
             return
         seen.add(id(self))
         for name, value in self.__dict__.items():
-            if type(value) in HOLDERS and _hides_parts(value):
+            if isinstance(value, (list, dict)) and _hides_parts(value):
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
                     "parameters or buffers, which would be neither trained nor saved. Use "
@@ -221,15 +211,15 @@ class Module:
             yield from child.named_modules(seen, joined(prefix, name), remove_duplicate)
 
     def _named(
-        self, kind: type, prefix: str, recurse: bool, remove_duplicate: bool
+        self, kinds: tuple[type, ...], prefix: str, recurse: bool, remove_duplicate: bool
     ) -> Iterator[tuple[str, Any]]:
-        """(dotted name, value) of the attributes of this kind, here and with `recurse` inside."""
+        """(dotted name, value) of the attributes of these kinds, here and with `recurse` inside."""
         seen: set[int] = set()
         modules = (
             self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]
         )
         for path, module in modules:
-            for name, value in module._own(kind):
+            for name, value in (item for kind in kinds for item in module._own(kind)):
                 if not (remove_duplicate and id(value) in seen):
                     seen.add(id(value))
                     yield joined(path, name), value
@@ -240,7 +230,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
-        return self._named(Module, "", recurse=False, remove_duplicate=True)
+        return self._named((Module,), "", False, True)
 
     def children(self) -> Iterator[Module]:
         """The modules directly inside, each once."""
@@ -250,7 +240,7 @@ class Module:
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, parameter); a shared parameter comes once, under its first name."""
-        return self._named(Parameter, prefix, recurse, remove_duplicate)
+        return self._named((Parameter,), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once: what an optimiser takes."""
@@ -260,7 +250,7 @@ class Module:
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Buffer]]:
         """(dotted name, buffer), each once."""
-        return self._named(Buffer, prefix, recurse, remove_duplicate)
+        return self._named((Buffer,), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
         """The buffers, each once."""
@@ -269,12 +259,7 @@ class Module:
     # ---- settings
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode, in which dropout drops, for this module and all inside; returns it.
-
-        Raises ValueError for a mode other than True or False.
-        """
-        if not isinstance(mode, bool):
-            raise ValueError(f"train() takes True or False, got {describe(mode)}.")
+        """Training mode, in which dropout drops, for this module and all inside; returns it."""
         for module in self.modules():
             module.training = mode
         return self
@@ -315,12 +300,9 @@ class Module:
 
     # ---- values in and out
 
-    def _places(self) -> Iterator[tuple[str, Module, str]]:
-        """(dotted name, module, attribute) of parameters and buffers, under each name."""
-        for path, module in self.named_modules(remove_duplicate=False):
-            for kind in (Parameter, Buffer):
-                for name, _ in module._own(kind):
-                    yield joined(path, name), module, name
+    def _state(self) -> dict[str, Any]:
+        """{dotted name: parameter or buffer}, under each name."""
+        return dict(self._named((Parameter, Buffer), "", True, False))
 
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.
@@ -329,9 +311,9 @@ class Module:
         changes the module. A shared parameter is listed under each of its names.
         """
         return {
-            path: StateValue._of(getattr(module, name)._array())
-            for path, module, name in self._places()
-            if module._registered[name][1]
+            name: StateValue._of(value._array())
+            for name, value in self._state().items()
+            if getattr(value, "persistent", True)
         }
 
     def load_state_dict(
@@ -355,9 +337,10 @@ class Module:
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
         problems = []
         if strict:
-            known = (missing or own) if len(unexpected) <= 20 else ()  # guesses take time
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
-            problems += [f"unexpected: {n!r}.{nearest(str(n), known)}" for n in unexpected]
+            for i, name in enumerate(unexpected):  # a guess takes time, so only the first get one
+                guess = nearest(str(name), missing or own) if i < 20 else ""
+                problems.append(f"unexpected: {name!r}.{guess}")
         for name, value in values.items():
             if value.shape != (shape := own[name].shape):
                 turned = " Transpose it: a Linear weight is (out, in)."

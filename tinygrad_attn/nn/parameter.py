@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import inplace
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -74,22 +73,9 @@ class StateValue(_Kept):
     def __reduce__(self) -> Any:
         return Tensor, (self._data,)
 
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function.__name__ != "copy_":  # with it PyTorch's load_state_dict takes each value
-            return super().__torch_function__(function, types, args, kwargs)
-        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
-
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Forget the gradients, or fill them with zeros."""
     for p in parameters:
-        if set_to_none or p.grad is None:
-            p.grad = None
-        else:
-            if p.grad.requires_grad:
-                p.grad = p.grad.detach()  # else each step's graph would keep the last one
-            p.grad._array()[...] = 0
-            inplace.changed(p.grad._array())
+        known = not set_to_none and p.grad is not None
+        p.grad = Tensor(np.zeros(p.shape, p.dtype)) if known else None

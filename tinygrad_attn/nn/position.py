@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .. import functional as F
-from ..engine import Symbolic
 from ..errors import describe
 from ..tensor import Tensor
 from . import init
@@ -21,8 +18,8 @@ def _add_positions(x: Any, table: Any, offset: Any, batch_first: bool) -> Any:
     x = floating(x, table)
     if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
         raise ValueError(
-            f"positions are added to (T, E) or {'(B, T, E)' if batch_first else '(T, B, E)'} with "
-            f"E = {table.shape[1]}, got {describe(x)}."
+            f"positions are added to (T, E), or to {'(B, T, E)' if batch_first else '(T, B, E)'}, "
+            f"with E = {table.shape[1]}; got {describe(x)}."
         )
     time_second = x.ndim == 3 and batch_first
     length = x.shape[1 if time_second else 0]
@@ -31,8 +28,7 @@ def _add_positions(x: Any, table: Any, offset: Any, batch_first: bool) -> Any:
             f"there are max_len={len(table)} positions, but this input of length {length} needs "
             f"those from {offset} to {offset + length - 1}; make the layer with a larger max_len."
         )
-    traced = isinstance(offset, Symbolic)
-    rows = table[offset + np.arange(length) if traced else slice(offset, offset + length)]
+    rows = table[offset : offset + length]
     return x + (rows if x.ndim == 2 or time_second else rows[:, None])
 
 

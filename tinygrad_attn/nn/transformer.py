@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe, nearest
 from ..tensor import Tensor, get_default_dtype
 from . import init
 from .attention import MultiheadAttention
@@ -31,10 +30,9 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
     """ "relu", "gelu", or any function or module of one tensor."""
     if callable(activation):
         return activation
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+    if activation not in ACTIVATIONS:
         raise ValueError(
-            "activation is 'relu', 'gelu' or a function such as F.silu, got "
-            f"{describe(activation)}.{nearest(str(activation), ACTIVATIONS)}"
+            f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
         )
     return ACTIVATIONS[activation]
 
@@ -320,14 +318,10 @@ class Transformer(Module):
             decoder_layer = TransformerDecoderLayer(*settings, dtype=dtype)
             custom_decoder = TransformerDecoder(decoder_layer, num_decoder_layers, norm())
         self.encoder, self.decoder = custom_encoder, custom_decoder
-        self.reset_parameters()
-        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
-
-    def reset_parameters(self) -> None:
-        """Xavier's uniform values for every parameter of two or more axes."""
         for p in self.parameters():
             if p.ndim > 1:
                 init.xavier_uniform_(p)
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
     def forward(
         self,
@@ -347,23 +341,9 @@ class Transformer(Module):
 
         With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
         `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
-        masks (B, S), (B, T), (B, S); True = blocked, floats are added. A hint `..._is_causal` None
-        means: look at the mask. Raises ValueError for widths other than d_model and batches that
-        differ.
+        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal masks need no hint
+        `..._is_causal`.
         """
-        given, (src, tgt) = (src, tgt), (floating(src, self), floating(tgt, self))
-        axis = 0 if self.batch_first else 1
-        if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
-            raise ValueError(
-                f"src and tgt must be both unbatched or batches of one size, on axis {axis} since "
-                f"batch_first={self.batch_first}; got src {describe(src)} and tgt {describe(tgt)}."
-            )
-        if not src.shape[-1] == tgt.shape[-1] == self.d_model:
-            raise ValueError(
-                f"the last axis of src and tgt must be d_model={self.d_model}, got src "
-                f"{describe(given[0])} and tgt {describe(given[1])}. Tokens are embedded first, by "
-                "nn.Embedding(tokens, d_model)."
-            )
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
         )
