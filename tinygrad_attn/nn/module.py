@@ -41,10 +41,12 @@ INSTEAD = {
 }
 """What to write for names that PyTorch's users look for on a module; see errors.WRITE too."""
 
+HOLDERS = {list, dict}
+
 
 def _hides_parts(value: Any) -> bool:
     """Whether a plain list or dict, or one inside it, holds modules, parameters or buffers."""
-    if isinstance(value, (list, dict)):
+    if value.__class__ in HOLDERS:
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (Module, Parameter, Buffer))
 
@@ -199,7 +201,7 @@ class Module:
             return
         seen.add(id(self))
         for name, value in self.__dict__.items():
-            if isinstance(value, (list, dict)) and _hides_parts(value):
+            if value.__class__ in HOLDERS and name != "_registered" and _hides_parts(value):
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
                     "parameters or buffers, which would be neither trained nor saved. Use "
