@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine import inplace
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
@@ -77,5 +78,10 @@ class StateValue(_Kept):
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Forget the gradients, or fill them with zeros."""
     for p in parameters:
-        known = not set_to_none and p.grad is not None
-        p.grad = Tensor(np.zeros(p.shape, p.dtype)) if known else None
+        if set_to_none or p.grad is None:
+            p.grad = None
+        else:
+            if p.grad.requires_grad:
+                p.grad = p.grad.detach()  # else each step's graph would keep the last one
+            p.grad._array()[...] = 0
+            inplace.changed(p.grad._array())
