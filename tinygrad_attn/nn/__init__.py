@@ -14,6 +14,7 @@ from .layers import (
     Embedding,
     Identity,
     LayerNorm,
+    LearnedPositionalEncoding,
     Linear,
     LogSoftmax,
     MSELoss,
@@ -21,12 +22,12 @@ from .layers import (
     RMSNorm,
     Sigmoid,
     SiLU,
+    SinusoidalPositionalEncoding,
     Softmax,
     Tanh,
 )
 from .module import Module
 from .parameter import Buffer, Parameter
-from .position import LearnedPositionalEncoding, SinusoidalPositionalEncoding
 from .transformer import (
     FeedForward,
     Transformer,

@@ -138,12 +138,11 @@ class MultiheadAttention(Module):
             "is_causal": is_causal,
             **attention.drawn((*shape[:3], shape[3] + extra), dropout_p),
         }
-        recorders = scopes.recorders()
-        attended, weights = self._attend(heads, mask, settings, need_weights or bool(recorders))
+        wanted = need_weights or bool(scopes.recorders())
+        attended, weights = self._attend(heads, mask, settings, wanted)
         out = self.out_proj(attended)  # (B, T, H V) -> (B, T, E)
 
-        if recorders:
-            scopes.record(weights)  # (B, H, T, S)
+        scopes.record(weights)  # (B, H, T, S)
         if not need_weights:
             weights = None
         elif average_attn_weights:
