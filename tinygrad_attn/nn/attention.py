@@ -254,9 +254,8 @@ class SelfAttention(Module):
         dtype: Any = None,
     ) -> None:
         self.d_out, self.causal = d_out, causal
-        self.W_query = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
-        self.W_key = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
-        self.W_value = Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
+        project = lambda: Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
+        self.W_query, self.W_key, self.W_value = project(), project(), project()
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any) -> Tensor:

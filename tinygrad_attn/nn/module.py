@@ -122,49 +122,45 @@ class Module:
             )
         kind, persistent = self._registered.get(name, (None, True))
         if value is not None:
-            value = self._fitting(name, kind, persistent, value)
+            if kind is Parameter and not isinstance(value, Parameter):
+                raise TypeError(
+                    f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is "
+                    "not, so it would no longer be trained. Write nn.Parameter(value), or use "
+                    "load_state_dict."
+                )
+            if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
+                if not isinstance(value, (Tensor, np.ndarray, np.generic)):
+                    raise TypeError(
+                        f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is "
+                        "not, so it would no longer be saved. Write nn.Buffer(value), or delete it "
+                        "first."
+                    )
+                value = Buffer(value, persistent=persistent)
             kind = next((k for k in (Parameter, Buffer, Module) if isinstance(value, k)), None)
-            self._register(name, kind, getattr(value, "persistent", True))
+            if kind or name in self._registered:
+                self._register(name, kind, getattr(value, "persistent", True))
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         self._register(name, None)
 
-    def _fitting(self, name: str, kind: type | None, persistent: bool, value: Any) -> Any:
-        """Return the value, an array for a buffer as a Buffer; raise for what does not belong."""
-        if kind is Parameter and not isinstance(value, Parameter):
-            raise TypeError(
-                f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is not, "
-                "so it would no longer be trained. Write nn.Parameter(value), or use "
-                "load_state_dict."
-            )
-        if kind is not Buffer or isinstance(value, (Parameter, Buffer)):
-            return value
-        if not isinstance(value, (Tensor, np.ndarray, np.generic)):
-            raise TypeError(
-                f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is not, "
-                "so it would no longer be saved. Write nn.Buffer(value), or delete it first."
-            )
-        return Buffer(value, persistent=persistent)
-
     def _register(self, name: str, kind: type | None, persistent: bool = True) -> None:
         """Note what the attribute is, or None for what is no part of the module."""
-        known = dict(self._registered)
-        if kind is not None:
-            known[name] = kind, persistent
-        elif known.pop(name, None) is None:
-            return
+        known = {**self._registered, name: (kind, persistent)}
+        if kind is None:
+            del known[name]
         object.__setattr__(self, "_registered", known)  # a shallow copy shares the old one
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Set `self.name = Buffer(tensor, persistent=persistent)`; None keeps a place for one."""
-        setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
         self._register(name, Buffer, persistent)
+        setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Set `self.name = param`. Raises TypeError for a plain Tensor."""
-        setattr(self, name, None if param is None else self._fitting(name, Parameter, True, param))
+        """Set `self.name = param`; None keeps a place for one. TypeError for a plain Tensor."""
+        self._register(name, Parameter)
+        setattr(self, name, param)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Set `self.name = module`.
@@ -189,8 +185,8 @@ class Module:
     def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
         """(name, value) of the attributes of this kind, in the order of their first assignment."""
         for name, (known, _) in self._registered.items():
-            if known is kind and self.__dict__[name] is not None:
-                yield name, self.__dict__[name]
+            if known is kind and (value := self.__dict__.get(name)) is not None:
+                yield name, value
 
     def named_modules(
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -343,13 +339,13 @@ class Module:
             for i, name in enumerate(unexpected):  # a guess takes time, so only the first get one
                 guess = nearest(str(name), missing or own) if i < 20 else ""
                 problems.append(f"unexpected: {name!r}.{guess}")
-        for name, value in values.items():
-            if value.shape != (shape := own[name].shape):
-                turned = " Transpose it: a Linear weight is (out, in)."
-                problems.append(
-                    f"shape: {name!r} is {shape} here but {value.shape} in the mapping."
-                    + turned * (value.shape == shape[::-1])
-                )
+        turned = " Transpose it: a Linear weight is (out, in)."
+        problems += [
+            f"shape: {name!r} is {own[name].shape} here but {value.shape} in the mapping."
+            + turned * (value.shape == own[name].shape[::-1])
+            for name, value in values.items()
+            if value.shape != own[name].shape
+        ]
         if problems:
             head = f"this mapping does not fit {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))

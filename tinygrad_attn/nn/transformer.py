@@ -62,6 +62,8 @@ class FeedForward(Module):
 class _Layer(Module):
     """What encoder and decoder layers share."""
 
+    _reads_memory = False
+
     def __init__(
         self,
         d_model: int,
@@ -76,20 +78,23 @@ class _Layer(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        decodes = isinstance(self, TransformerDecoderLayer)
-        for name in ("self_attn", "multihead_attn")[: 1 + decodes]:
-            attention = MultiheadAttention(
-                d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-            )
-            setattr(self, name, attention)
+        attention = lambda: MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+        )
+        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.self_attn = attention()
+        if self._reads_memory:
+            self.multihead_attn = attention()
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
         self.norm_first = norm_first
-        for i in range(1, 3 + decodes):
-            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
-        for i in range(1, 3 + decodes):
-            setattr(self, f"dropout{i}", Dropout(dropout))
+        self.norm1, self.norm2 = norm(), norm()
+        if self._reads_memory:
+            self.norm3 = norm()
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        if self._reads_memory:
+            self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
     def _residual(self, x: Any, norm: Any, dropout: Any, block: Callable[[Any], Any]) -> Any:
@@ -158,6 +163,8 @@ class TransformerDecoderLayer(_Layer):
     Each is a residual step. Arguments, parameters and initial values as
     torch.nn.TransformerDecoderLayer.
     """
+
+    _reads_memory = True
 
     def forward(
         self,
