@@ -132,24 +132,23 @@ class MultiheadAttention(Module):
         if extra:
             q, k, v = heads
             heads = q, self._longer(k, self.bias_k), self._longer(v, self.bias_v)
-        dropout_p = self.dropout if self.training else 0.0
+        scores = (*shape[:3], shape[3] + extra)
         settings = {
             "scale": 1 / math.sqrt(self.head_dim),
             "is_causal": is_causal,
-            **attention.drawn((*shape[:3], shape[3] + extra), dropout_p),
+            **attention.drawn(scores, self.dropout if self.training else 0.0),
         }
         wanted = need_weights or bool(scopes.recorders())
         attended, weights = self._attend(heads, mask, settings, wanted)
         out = self.out_proj(attended)  # (B, T, H V) -> (B, T, E)
-
         scopes.record(weights)  # (B, H, T, S)
-        if not need_weights:
-            weights = None
-        elif average_attn_weights:
+        if wanted and average_attn_weights:
             weights = weights.mean(axis=1)  # (B, T, S)
         if not batched:
-            return out.squeeze(0), None if weights is None else weights.squeeze(0)
-        return out if self.batch_first else out.swapaxes(0, 1), weights
+            out, weights = out[0], weights[0] if wanted else None
+        elif not self.batch_first:
+            out = out.swapaxes(0, 1)  # (T, B, E)
+        return out, weights if need_weights else None
 
     def _inputs(self, query: Any, key: Any, value: Any, own: bool) -> tuple[Any, Any, Any, bool]:
         """Query, key and value as (B, T, E) and so on, and whether they came in a batch.
