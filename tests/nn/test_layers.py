@@ -209,7 +209,11 @@ def test_embedding_padding_gets_no_gradient():
 @pytest.mark.parametrize(
     "call, error, text",
     [
-        (lambda: nn.Linear(3, 2)(np.ones((3, 4))), ValueError, r"in_features=3.*array \(3, 4\)"),
+        (
+            lambda: nn.Linear(3, 2)(np.ones((3, 4))),
+            ValueError,
+            r"array \(3, 4\) float64 and weight",
+        ),
         (lambda: nn.Linear(3, 2)("text"), TypeError, "Tensor"),
         (lambda: nn.Linear(3, 2.0), TypeError, "integer"),
         (lambda: nn.Tanh()(require("torch").ones(2)), TypeError, r"Write Tensor\(x\) first"),

@@ -96,15 +96,13 @@ def merge_heads(x: Any) -> Tensor:
 
 def repeat_heads(x: Any, q: Any, name: str) -> Any:
     """Repeat each key or value head until there are as many as query heads."""
-    if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
+    *lead, h, s, d = x.shape
+    if not h or q.shape[-3] % h:
         raise ValueError(
             f"enable_gqa needs heads at axis -3, those of q a multiple of those of {name}; got q "
             f"{describe(q)}, {name} {describe(x)}."
         )
-    *lead, h, s, d = x.shape
     times = q.shape[-3] // h
-    if times == 1:
-        return x
     x = ops.broadcast_to(ops.reshape(x, shape=(*lead, h, 1, s, d)), shape=(*lead, h, times, s, d))
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 

@@ -67,15 +67,7 @@ class Linear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Any) -> Tensor:
-        """(..., in) -> (..., out). Raises ValueError if the last axis of input is not `in_features`
-        long.
-        """
-        input = floating(input, self.weight)
-        if input.shape[-1:] != (self.in_features,):
-            raise ValueError(
-                f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
-                f"{self.in_features} long. Is it transposed?"
-            )
+        """(..., in) -> (..., out). Raises ValueError for another last axis of input."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
