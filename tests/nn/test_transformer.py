@@ -342,30 +342,6 @@ def test_a_cache_with_padding_and_bias_kv():
         assert weights.shape == (2, 1, t + 3)
 
 
-@pytest.mark.parametrize(
-    "call, text",
-    [
-        (
-            lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 1, 8))),
-            "one size, on axis 1 since batch_first=False",
-        ),
-        (
-            lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 8))),
-            "both unbatched or batches",
-        ),
-        (lambda: nn.Transformer(8, 2)(np.ones((4, 2, 8)), np.ones((3, 2, 4))), "must be d_model=8"),
-        (
-            lambda: nn.TransformerEncoderLayer(8, 2, activation="swish"),
-            "'relu', 'gelu' or a function such as F.silu",
-        ),
-        (lambda: nn.TransformerEncoderLayer(9, 2), "embed_dim=9 does not divide"),
-    ],
-)
-def test_errors_say_what_to_do(call, text):
-    with pytest.raises(ValueError, match=text):
-        call()
-
-
 def test_a_trained_mask_that_begins_as_the_causal_one_gets_its_gradient():
     encoder, x = nn.TransformerEncoder(encoder_layer(), 1), ta_random.randn(3, 2, 4)
     mask = Tensor(nn.Transformer.generate_square_subsequent_mask(3).numpy(), requires_grad=True)

@@ -445,8 +445,6 @@ def test_sinusoidal_positions(d_model):
         and F.sinusoidal_positions(4, d_model, np.float64).dtype == np.float64
     )
     assert F.sinusoidal_positions(0, 3).shape == (0, 3)
-    with pytest.raises(ValueError, match="d_model >= 1"):
-        F.sinusoidal_positions(3, 0)
 
 
 def test_heads_split_and_merge():
@@ -459,10 +457,6 @@ def test_heads_split_and_merge():
     )
     with pytest.raises(ValueError, match="cannot be cut into 3 equal heads"):
         F.split_heads(x, 3)
-    with pytest.raises(
-        ValueError, match=r"merge_heads needs \(\.\.\., H, T, D\), got array \(3, 4\)"
-    ):
-        F.merge_heads(x[0])
 
 
 # ---- what is refused, and what it says
@@ -479,18 +473,8 @@ x23 = np.ones((2, 3), np.float32)
             AttributeError,
             "tinygrad_attn.functional.*'sofmax'.*mean 'softmax'",
         ),
-        (
-            lambda: F.softmax(x23, 2),
-            ValueError,
-            r"axis 2 does not exist in array \(2, 3\) float32; it lies in \[-2, 2\)",
-        ),
-        (lambda: F.log_softmax(x23, 1.0), TypeError, "integer axis, got 1.0"),
-        (lambda: F.softmax(x23, (0, 1)), TypeError, r"softmax needs an integer axis, got \(0, 1\)"),
-        (
-            lambda: F.log_softmax(x23.astype(np.float16), (0, 1)),
-            TypeError,
-            r"log_softmax needs an integer axis, got \(0, 1\)",
-        ),
+        (lambda: F.softmax(x23, 2), IndexError, r"axis 2 .* \(2, 3\) lies in \[-2, 2\)"),
+        (lambda: F.log_softmax(x23, 1.0), TypeError, "sizes are integers"),
         (lambda: F.softmax(np.array(["a"])), TypeError, "real numbers"),
         (
             lambda: F.gelu(x23, "tan"),
@@ -553,7 +537,7 @@ x23 = np.ones((2, 3), np.float32)
         (
             lambda: F.linear(x23, np.ones((3, 4), np.float32)),
             ValueError,
-            r"last size of the weight, which is \(out, in\).*pass weight.T",
+            r"last size of the weight, which is \(out, in\).*transpose one of them",
         ),
         (
             lambda: F.linear(x23[0, 0], np.ones((4, 3))),
@@ -702,11 +686,6 @@ x23 = np.ones((2, 3), np.float32)
             lambda: F.scaled_dot_product_attention(x23, x23, x23, np.ones((2, 3), bool)),
             ValueError,
             r"not broadcast to the scores \(2, 2\)",
-        ),
-        (
-            lambda: F.scaled_dot_product_attention(x23, x23, x23, enable_gqa=True),
-            ValueError,
-            "heads at axis -3",
         ),
         (
             lambda: F.scaled_dot_product_attention(

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import ops
 from ..engine import array_of, reference
-from ..errors import describe, is_integer, warn
+from ..errors import describe, is_integer
 from ..ops.shapes import float16_in_float32
 from ..tensor import Tensor
 from . import checks
@@ -43,27 +43,12 @@ class BlockedMask(np.ndarray):
         plain = array.view(np.ndarray)
         return plain[()] if return_scalar else plain
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function is np.broadcast_to:  # it would forget the class
-            kwargs = {"subok": True, **kwargs}
-        return super().__array_function__(function, types, args, kwargs)
-
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a copy; one of numbers is a plain array."""
-        copy = super().astype(dtype, *args, **kwargs)
-        return copy if copy.dtype == bool else copy.view(np.ndarray)
-
 
 def causal_mask(length: int) -> BlockedMask:
     """mask[t, s] = s > t, for `nn`: True where a query must not look, at later positions.
 
-    A boolean array (length, length). Raises ValueError for a length that is no whole number >= 0.
+    A boolean array (length, length).
     """
-    if not is_integer(length) or length < 0:
-        raise ValueError(
-            "causal_mask takes the length of the sequence, a whole number such as x.shape[1]; got "
-            f"{describe(length)}."
-        )
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
 
@@ -93,7 +78,7 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
     Raises ValueError where E does not divide by the number of heads.
     """
     checks.check_array(x, "split_heads", "x")
-    if x.ndim < 2 or not is_integer(num_heads) or num_heads < 1 or x.shape[-1] % num_heads:
+    if not is_integer(num_heads) or num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(
             f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} "
             "equal heads."
@@ -105,23 +90,19 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
 def merge_heads(x: Any) -> Tensor:
     """(B, H, T, D) -> (B, T, H D): the heads side by side again. Any leading axes."""
     checks.check_array(x, "merge_heads", "x")
-    if x.ndim < 3:
-        raise ValueError(f"merge_heads needs (..., H, T, D), got {describe(x)}.")
     *lead, h, t, d = x.shape
     return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
 
 
 def repeat_heads(x: Any, q: Any, name: str) -> Any:
     """Repeat each key or value head until there are as many as query heads."""
-    if min(q.ndim, x.ndim) < 3 or x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
+    *lead, h, s, d = x.shape
+    if not h or q.shape[-3] % h:
         raise ValueError(
             f"enable_gqa needs heads at axis -3, those of q a multiple of those of {name}; got q "
             f"{describe(q)}, {name} {describe(x)}."
         )
-    *lead, h, s, d = x.shape
     times = q.shape[-3] // h
-    if times == 1:
-        return x
     x = ops.broadcast_to(ops.reshape(x, shape=(*lead, h, 1, s, d)), shape=(*lead, h, times, s, d))
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 
@@ -146,6 +127,11 @@ def attention_weights(
     look, or float, added. `is_causal` lets query t look at keys 0 .. t. Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
+    return masked_softmax(scores, mask, is_causal)
+
+
+def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Tensor:
+    """softmax(scores + mask) over the last axis; masks as in `attention_weights`."""
     may_look = array_of(mask)  # None: at everything
     if mask is not None and may_look.dtype != bool:
         scores, may_look = scores + mask, may_look != -math.inf
@@ -163,12 +149,9 @@ def attention_weights(
     return e / totals
 
 
-@reference
-@float16_in_float32
-def attention(
+def weights_as_applied(
     q: Any,
     k: Any,
-    v: Any,
     mask: Any = None,
     *,
     scale: float,
@@ -176,50 +159,30 @@ def attention(
     keep: np.ndarray | None = None,
     keep_scale: float = 1.0,
 ) -> Tensor:
-    """(softmax(q k^T scale + mask) keep keep_scale) v, of arguments that have been checked.
+    """softmax(q k^T scale + mask) keep keep_scale: the weights (..., T, S) after dropout.
 
-    (..., T, D), (..., S, D), (..., S, V) -> (..., T, V). `keep` (..., T, S) says which weights
-    dropout keeps, and `keep_scale` is 1 / (1 - p).
+    `keep` (..., T, S) says which weights dropout keeps, and `keep_scale` is 1 / (1 - p).
     """
     weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
-    if keep is not None:
-        weights = weights * (keep * array_of(weights).dtype.type(keep_scale))
+    return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
+
+
+@reference
+@float16_in_float32
+def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tensor:
+    """The weights of `weights_as_applied`, times v, of arguments that have been checked.
+
+    (..., T, D), (..., S, D), (..., S, V) -> (..., T, V).
+    """
+    weights = weights_as_applied(q, k, mask, **settings)
     return ops.matmul(weights, v)
 
 
 @reference
-def packed_attention(
-    packed: Any,
-    mask: Any = None,
-    *,
-    num_heads: int,
-    scale: float,
-    is_causal: bool = False,
-    keep: np.ndarray | None = None,
-    keep_scale: float = 1.0,
-) -> Tensor:
+def packed_attention(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Tensor:
     """Attention of queries, keys and values side by side: (B, T, 3 H D) -> (B, T, H D)."""
-    b, t, width = packed.shape
     heads = unpack_heads(packed, num_heads)
-    out = attention(
-        heads[0],
-        heads[1],
-        heads[2],
-        mask,
-        scale=scale,
-        is_causal=is_causal,
-        keep=keep,
-        keep_scale=keep_scale,
-    )
-    return out.swapaxes(1, 2).reshape(b, t, width // 3)
-
-
-def weights_as_applied(
-    q: Any, k: Any, mask: Any, *, scale: float, is_causal: bool, keep: Any, keep_scale: float
-) -> Tensor:
-    """Return the weights (..., T, S) that `attention` applies, after dropout."""
-    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
-    return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
+    return merge_heads(attention(heads[0], heads[1], heads[2], mask, **settings))
 
 
 def drawn(shape: tuple[int, ...], p: float) -> dict[str, Any]:
@@ -269,22 +232,9 @@ def scaled_dot_product_attention(
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
         mask = mask.astype(q.dtype)
     settings = {
-        "scale": _scale(scale, q.shape[-1]),
+        "scale": 1 / math.sqrt(q.shape[-1] or 1) if scale is None else float(scale),
         "is_causal": is_causal,
         **drawn(shape, dropout_p),
     }
     out = attention(q, k, v, mask, **settings)
     return (out, weights_as_applied(q, k, mask, **settings)) if need_weights else out
-
-
-def _scale(scale: Any, width: int) -> float:
-    """Return the factor of the scores; warn of sqrt(D), by which they are divided."""
-    if scale is None:
-        return 1 / math.sqrt(width or 1)
-    scale = checks.check_number(scale, "scaled_dot_product_attention", "scale")
-    if width > 1 and abs(scale * scale - width) < 1e-6 * width:
-        warn(
-            f"scaled_dot_product_attention: the scores are multiplied by scale, and {scale:g} is "
-            f"the square root of D = {width}. Write 1 / scale, which is the default."
-        )
-    return float(scale)

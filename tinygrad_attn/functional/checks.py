@@ -100,19 +100,6 @@ def check_number(value: Any, function: str, name: str) -> Any:
     return value
 
 
-def check_axis(x: Any, axis: Any, function: str, several: bool = False) -> None:
-    """Raise unless the axis, or each of a tuple, exists; a single number counts as a row of one."""
-    ndim = max(x.ndim, 1)
-    for a in axis if several and isinstance(axis, tuple) else (axis,):
-        if not is_integer(a):
-            raise TypeError(f"{function} needs an integer axis, got {describe(a)}.")
-        if not -ndim <= a < ndim:
-            raise ValueError(
-                f"{function}: axis {a} does not exist in {describe(x)}; it lies in "
-                f"[{-ndim}, {ndim})."
-            )
-
-
 def sizes_of(normalized_shape: Any) -> tuple[int, ...]:
     """Return the sizes of the axes to normalise, from one whole number or several."""
     sizes = (normalized_shape,) if is_integer(normalized_shape) else normalized_shape
@@ -154,7 +141,7 @@ def check_linear(x: Any, weight: Any, bias: Any) -> None:
         raise ValueError(
             "linear: the last size of the input must be the last size of the weight, which is "
             f"(out, in); got {describe(x)} and weight {describe(weight)}."
-            + (" It fits the other way round: pass weight.T." if turned else "")
+            + (" It fits the other way round: transpose one of them." if turned else "")
         )
     if bias is not None and tuple(bias.shape) not in (tuple(weight.shape[:-1]), ()):
         raise ValueError(

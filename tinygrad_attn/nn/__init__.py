@@ -1,8 +1,8 @@
 """Layers: PyTorch's names, arguments, parameters, masks and initial values, on NumPy."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..errors import missing_from
+from ..errors import missing_names
 from . import init
 from .attention import AdditiveAttention, MultiheadAttention, SelfAttention
 from .cache import KeyValueCache
@@ -14,6 +14,7 @@ from .layers import (
     Embedding,
     Identity,
     LayerNorm,
+    LearnedPositionalEncoding,
     Linear,
     LogSoftmax,
     MSELoss,
@@ -21,11 +22,12 @@ from .layers import (
     RMSNorm,
     Sigmoid,
     SiLU,
+    SinusoidalPositionalEncoding,
     Softmax,
     Tanh,
 )
-from .module import Buffer, Module, Parameter
-from .position import LearnedPositionalEncoding, SinusoidalPositionalEncoding
+from .module import Module
+from .parameter import Buffer, Parameter
 from .transformer import (
     FeedForward,
     Transformer,
@@ -74,15 +76,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-
-    def __getattr__(name: str) -> Any:
-        """A misspelt name gets the nearest one, and one that PyTorch has here its place."""
-        elsewhere = {
-            "functional": "import tinygrad_attn.functional as F",
-            "utils": "optim.clip_grad_norm_ or optim.clip_grad_value_, or "
-            "np.concatenate([p.ravel() for p in model.parameters()]) for parameters_to_vector; "
-            "spectral_norm is not here",
-        }
-        if name in elsewhere:
-            raise AttributeError(f"tinygrad_attn.nn has no {name!r}. Write {elsewhere[name]}.")
-        raise missing_from("tinygrad_attn.nn", name, globals())
+    __getattr__ = missing_names(__name__, globals())

@@ -7,7 +7,7 @@ drawing order, and the shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import functional as F
@@ -17,34 +17,21 @@ from ..functional.checks import (
     check_probability,
     padding_row,
     real,
-    single,
     sizes_of,
 )
 from ..tensor import Tensor
 from . import init
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Buffer, Parameter
 
 
 def floating(x: Any, like: Any) -> Any:
-    """Integers and booleans become the dtype of `like`, of a module its first parameter's (None:
-    the default dtype); what is floating stays as it is.
-    """
+    """Promote integers and booleans to the dtype of `like`, of a module its first parameter's."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x  # the usual case, first and quickly
     if isinstance(like, Module):
         like = next(like.parameters(), None)
     return real(x, "a layer", None if like is None else like.dtype)
-
-
-def _epsilon(eps: Any, layer: str) -> float:
-    """A number; a whole one was meant as a size, as 4 in LayerNorm(3, 4)."""
-    eps = check_number(eps, layer, "eps")
-    if isinstance(eps, int) and eps:
-        raise ValueError(
-            f"{layer}: eps is a small number such as 1e-5, got {eps}. Several sizes are one tuple: "
-            f"nn.{layer}((rows, columns))."
-        )
-    return eps
 
 
 class Identity(Module):
@@ -61,8 +48,7 @@ class Identity(Module):
 class Linear(Module):
     """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
 
-    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). Raises ValueError for sizes that are
-    not whole numbers >= 0. As torch.nn.Linear.
+    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). As torch.nn.Linear.
     """
 
     def __init__(
@@ -70,9 +56,7 @@ class Linear(Module):
     ) -> None:
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter.empty(out_features, in_features, dtype=dtype)
-        self.register_parameter(
-            "bias", Parameter.empty(out_features, dtype=dtype) if bias else None
-        )
+        self.bias: Any = Parameter.empty(out_features, dtype=dtype) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -83,16 +67,7 @@ class Linear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Any) -> Tensor:
-        """(..., in) -> (..., out). Raises ValueError if the last axis of input is not `in_features`
-        long.
-        """
-        input = floating(input, self.weight)
-        if input.shape[-1:] != (self.in_features,):
-            turned = input.ndim > 1 and input.shape[-2] == self.in_features
-            raise ValueError(
-                f"Linear({self.extra_repr()}) got {describe(input)}, whose last axis is not "
-                f"{self.in_features} long." + (" Transpose input?" if turned else "")
-            )
+        """(..., in) -> (..., out). Raises ValueError for another last axis of input."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -125,15 +100,8 @@ class Embedding(Module):
     def from_pretrained(
         cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
-        """An Embedding with this table (V, E), not trained further unless freeze=False.
-
-        Raises ValueError for a table of other than two axes and a `padding_idx` outside it.
-        """
+        """An Embedding with this table (V, E), not trained further unless freeze=False."""
         table = Parameter(embeddings, requires_grad=not freeze)
-        if table.ndim != 2:
-            raise ValueError(
-                f"a table of embeddings is (num_embeddings, embedding_dim), got {describe(table)}."
-            )
         new = cls.__new__(cls)
         new.num_embeddings, new.embedding_dim = table.shape
         new.padding_idx, new.weight = padding_row(padding_idx, len(table), "Embedding"), table
@@ -156,12 +124,41 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-class LayerNorm(Module):
+class _Norm(Module):
+    """What LayerNorm and RMSNorm share: the parameters, of the shape that is normalised."""
+
+    def __init__(self, shape: Any, eps: Any, affine: bool, bias: bool, dtype: Any) -> None:
+        name = type(self).__name__
+        if eps is not None and check_number(eps, name, "eps") >= 1:
+            raise ValueError(
+                f"{name}: eps is a small number such as 1e-5, got {eps}. Several sizes are one "
+                f"tuple: nn.{name}((rows, columns))."
+            )
+        self.eps, self.elementwise_affine = eps, affine
+        self.normalized_shape = sizes_of(shape)
+        empty = lambda: Parameter.empty(*self.normalized_shape, dtype=dtype)
+        self.weight = empty() if affine else None
+        self.bias = empty() if affine and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1 and the bias to 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        affine = f"elementwise_affine={self.elementwise_affine}"
+        return f"{self.normalized_shape}, eps={self.eps}, {affine}"
+
+
+class LayerNorm(_Norm):
     """y = (x - mean) / sqrt(var + eps) * weight + bias, with mean and (biased) variance over the
     last axes.
 
-    `weight` starts at 1, `bias` at 0, both of `normalized_shape`. Raises TypeError for an `eps`
-    that is no number. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
+    `weight` starts at 1, `bias` at 0, both of `normalized_shape`. Ba, Kiros and Hinton, 2016; as
+    torch.nn.LayerNorm.
     """
 
     def __init__(
@@ -173,40 +170,23 @@ class LayerNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        self.eps = _epsilon(eps, "LayerNorm")
-        self.normalized_shape = sizes_of(normalized_shape)
-        self.elementwise_affine = elementwise_affine
-        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            self.register_parameter(
-                name, Parameter.empty(*self.normalized_shape, dtype=dtype) if wanted else None
-            )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the weight to 1 and the bias to 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, dtype)
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        return F.layer_norm(
-            floating(input, self.weight), self.normalized_shape, self.weight, self.bias, self.eps
-        )
+        x = floating(input, self.weight)
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-            + ("" if self.bias is not None or self.weight is None else ", bias=False")
-        )
+        without = self.weight is not None and self.bias is None
+        return super().extra_repr() + ", bias=False" * without
 
 
-class RMSNorm(Module):
+class RMSNorm(_Norm):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
 
-    `eps` None is the machine epsilon of x's dtype, of float32 for float16; TypeError for what is no
-    number. Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
+    `eps` None is the machine epsilon of x's dtype, of float32 for float16. `weight` starts at 1.
+    Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
     """
 
     def __init__(
@@ -217,30 +197,12 @@ class RMSNorm(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        self.eps = None if eps is None else _epsilon(eps, "RMSNorm")
-        self.normalized_shape = sizes_of(normalized_shape)
-        self.elementwise_affine = elementwise_affine
-        weight = (
-            Parameter.empty(*self.normalized_shape, dtype=dtype) if elementwise_affine else None
-        )
-        self.register_parameter("weight", weight)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the weight to 1."""
-        if self.weight is not None:
-            init.ones_(self.weight)
+        super().__init__(normalized_shape, eps, elementwise_affine, False, dtype)
 
     def forward(self, input: Any) -> Any:
         """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
-        return F.rms_norm(
-            floating(input, self.weight), self.normalized_shape, self.weight, self.eps
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        )
+        x = floating(input, self.weight)
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
 class Dropout(Module):
@@ -252,41 +214,62 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        p = single(p)
         check_probability(p, "Dropout")
         self.p = p
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
-        return F.dropout(input, self.p, self.training) if self.training and self.p else input
+        return F.dropout(input, self.p, self.training)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-class ReLU(Module):
-    """y = max(x, 0), any shape; the derivative at 0 is 0. `inplace` is accepted, as in Dropout, and
-    changes nothing.
-    """
+class _Elementwise(Module):
+    """A function of one tensor, of any shape. `inplace` is accepted and changes nothing."""
+
+    function: Callable[[Any], Any]
 
     def __init__(self, inplace: bool = False) -> None:
-        super().__init__()  # for a subclass that has a second base class
+        pass
 
     def forward(self, input: Any) -> Any:
-        """input -> max(input, 0)"""
-        return F.relu(input)
+        """input of any shape -> the same shape"""
+        return type(self).function(input)
+
+
+class ReLU(_Elementwise):
+    """y = max(x, 0), any shape; the derivative at 0 is 0."""
+
+    function = staticmethod(F.relu)
+
+
+class SiLU(_Elementwise):
+    """y = x / (1 + exp(-x)), any shape; also called swish."""
+
+    function = staticmethod(F.silu)
+
+
+class Sigmoid(_Elementwise):
+    """y = 1 / (1 + exp(-x)), any shape."""
+
+    function = staticmethod(F.sigmoid)
+
+
+class Tanh(_Elementwise):
+    """y = tanh(x), any shape."""
+
+    function = staticmethod(F.tanh)
 
 
 class GELU(Module):
     """y = x P(Z <= x), Z standard normal; or with approximate="tanh" the formula of Hendrycks and
     Gimpel, 2016. Any shape.
 
-    Raises ValueError for another `approximate`.  As torch.nn.GELU.
+    As torch.nn.GELU.
     """
 
     def __init__(self, approximate: str = "none") -> None:
-        if approximate not in ("none", "tanh"):
-            raise ValueError(f"GELU's approximate is 'none' or 'tanh', got {approximate!r}.")
         self.approximate = approximate
 
     def forward(self, input: Any) -> Any:
@@ -297,43 +280,10 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
-    """y = x / (1 + exp(-x)), any shape; also called swish. `inplace` is accepted, as in Dropout,
-    and changes nothing.
-    """
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()  # for a subclass that has a second base class
-
-    def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape"""
-        return F.silu(input)
-
-
-class Sigmoid(Module):
-    """y = 1 / (1 + exp(-x)), any shape."""
-
-    def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape"""
-        return F.sigmoid(input)
-
-
-class Tanh(Module):
-    """y = tanh(x), any shape."""
-
-    def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape"""
-        return F.tanh(input)
-
-
 class Softmax(Module):
-    """y_i = exp(x_i) / sum_j exp(x_j) along an axis (PyTorch's name for it, dim=, is understood).
-    Any shape.
-    """
+    """y_i = exp(x_i) / sum_j exp(x_j) along an axis, for which `dim` is PyTorch's name."""
 
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
-        if dim is not None and axis not in (-1, dim):
-            raise TypeError(f"Softmax: dim= is another name for axis=, got {axis} and {dim}.")
         self.axis = axis if dim is None else dim
 
     def forward(self, input: Any) -> Any:
@@ -399,3 +349,80 @@ class CrossEntropyLoss(Module):
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}, label_smoothing={self.label_smoothing}"
+
+
+# ---- positions
+
+
+def _add_positions(x: Any, table: Any, offset: Any, batch_first: bool) -> Any:
+    """x + table[offset : offset + T], the same for each sequence of a batch."""
+    x = floating(x, table)
+    if x.ndim not in (2, 3) or x.shape[-1] != table.shape[1]:
+        raise ValueError(
+            f"positions are added to (T, E), or to {'(B, T, E)' if batch_first else '(T, B, E)'}, "
+            f"with E = {table.shape[1]}; got {describe(x)}."
+        )
+    time_second = x.ndim == 3 and batch_first
+    length = x.shape[1 if time_second else 0]
+    if offset < 0 or offset + length > len(table):
+        raise ValueError(
+            f"there are max_len={len(table)} positions, but this input of length {length} needs "
+            f"those from {offset} to {offset + length - 1}; make the layer with a larger max_len."
+        )
+    rows = table[offset : offset + length]
+    return x + (rows if x.ndim == 2 or time_second else rows[:, None])
+
+
+class SinusoidalPositionalEncoding(Module):
+    """y_t = x_t + p_t, then dropout; p[t, 2i] = sin(t / 10000^(2i/E)), p[t, 2i+1] the cosine.
+
+    Not trained and not saved. Vaswani et al., 2017. (B, T, E) -> (B, T, E), with batch_first=False
+    (T, B, E); or (T, E).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        max_len: int = 5000,
+        dropout: float = 0.0,
+        *,
+        batch_first: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        self.pe = Buffer(F.sinusoidal_positions(max_len, d_model, dtype), persistent=False)
+        self.dropout, self.batch_first = Dropout(dropout), batch_first
+
+    def forward(self, x: Any, offset: int = 0) -> Tensor:
+        """x (B, T, E) -> the same shape; `offset` is the first token's position, as `cache.length`.
+
+        Integer input is promoted. Raises ValueError for another width or beyond max_len positions.
+        """
+        return self.dropout(_add_positions(x, self.pe, offset, self.batch_first))
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.pe.shape[1]}, max_len={self.pe.shape[0]}"
+
+
+class LearnedPositionalEncoding(Module):
+    """y_t = x_t + weight_t, a trained vector for each of `max_len` positions.
+
+    At first they are normal with deviation 0.02.
+    (B, T, E) -> (B, T, E), with batch_first=False (T, B, E); or (T, E).
+    """
+
+    def __init__(
+        self, max_len: int, d_model: int, *, batch_first: bool = True, dtype: Any = None
+    ) -> None:
+        self.weight = Parameter.empty(max_len, d_model, dtype=dtype)
+        self.batch_first = batch_first
+        init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Any, offset: int = 0) -> Tensor:
+        """x (B, T, E) -> the same shape; `offset` is the first token's position, as `cache.length`.
+
+        Integer input is promoted. Raises ValueError for another width or beyond max_len positions.
+        """
+        return _add_positions(x, self.weight, offset, self.batch_first)
+
+    def extra_repr(self) -> str:
+        return f"max_len={self.weight.shape[0]}, d_model={self.weight.shape[1]}"

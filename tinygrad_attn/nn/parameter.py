@@ -8,12 +8,27 @@ from typing import Any
 import numpy as np
 
 from ..engine import inplace
-from ..errors import describe, is_integer
+from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import floating_dtype
 
 
-class Parameter(Tensor):
+class _Kept(Tensor):
+    """A Tensor in the memory of a module. `p -= x` is an error: it would not change the module."""
+
+    __slots__ = ()
+
+    def _assigned(self, other: Any) -> Any:
+        raise TypeError(
+            f"p += x, p -= x and the like would leave {describe(self)} as it is, because they make "
+            "a new Tensor. Write p.data -= x.data to change it, or y = p - x."
+        )
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
+    __imatmul__ = _assigned
+
+
+class Parameter(_Kept):
     """A Tensor that a Module trains; it copies its data."""
 
     __slots__ = ()
@@ -23,40 +38,9 @@ class Parameter(Tensor):
 
     @classmethod
     def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
-        """A parameter for an initialiser to fill.
-
-        Raises ValueError for sizes that are not whole numbers, or negative, TypeError for a dtype
-        that is not floating.
-        """
-        if not all(is_integer(size) and size >= 0 for size in shape):
-            raise ValueError(
-                f"the sizes of a layer are whole numbers, none negative; got {shape}. Divide with "
-                "// instead of /."
-            )
-        kept = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
-        return cls._of(np.empty(shape, kept), True)  # type: ignore[return-value]
-
-    def _assigned(self, other: Any) -> Any:
-        raise TypeError(
-            f"p += x, p -= x and the like would leave {describe(self)} as it is, for they make a "
-            "new Tensor. Write p.data -= x.data to change it, or y = p - x for a result."
-        )
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = (
-        __imatmul__
-    ) = _assigned
-
-
-def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
-    """Forget the gradients, or fill them with zeros where they are."""
-    for p in parameters:
-        if set_to_none:
-            p._grad = None
-        elif p.grad is not None:
-            if p.grad.requires_grad:
-                p.grad = p.grad.detach()  # zeros have no history, which would grow with each step
-            p.grad._array()[...] = 0
-            inplace.changed(p.grad._array())
+        """Return a parameter for an initialiser to fill. Raises TypeError for an integer dtype."""
+        dtype = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
+        return cls._of(np.empty(shape, dtype), True)  # type: ignore[return-value]
 
 
 class Buffer(Tensor):
@@ -79,30 +63,25 @@ class Buffer(Tensor):
         return new
 
 
-class StateValue(Tensor):
-    """A value in a `state_dict`, in the module's own memory; a copy of it is a plain Tensor.
-
-    `value *= 0.5` is refused: it would make a new Tensor and leave the module as it was.
-    """
+class StateValue(_Kept):
+    """A value in a `state_dict`, in the module's own memory; a copy of it is a plain Tensor."""
 
     __slots__ = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        new = memo[id(self)] = self.clone()
-        return new
+        return self.clone()
 
     def __reduce__(self) -> Any:
         return Tensor, (self._data,)
 
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function.__name__ != "copy_":  # with it PyTorch's load_state_dict takes each value
-            return super().__torch_function__(function, types, args, kwargs)
-        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
 
-    _assigned = Parameter._assigned
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = (
-        __imatmul__
-    ) = _assigned
+def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
+    """Forget the gradients, or fill them with zeros."""
+    for p in parameters:
+        if set_to_none or p.grad is None:
+            p.grad = None
+        else:
+            if p.grad.requires_grad:
+                p.grad = p.grad.detach()  # else each step's graph would keep the last one
+            p.grad._array()[...] = 0
+            inplace.changed(p.grad._array())

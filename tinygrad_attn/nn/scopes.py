@@ -1,8 +1,4 @@
-"""Which module call are we in, and what did its attention look at: `record_attention`.
-
-Each running module call is a `Scope` on a small stack (see nn/module.py). Names are worked out only
-when somebody asks.
-"""
+"""The module call that is running, its name, and what its attention looked at."""
 
 from __future__ import annotations
 
@@ -16,15 +12,16 @@ from ..engine import Watcher, context, watching
 
 
 class Scope:
-    """One call of a module, and the call it happened in."""
+    """One call of a module, and the call in which it happened."""
 
     __slots__ = ("module", "outer")
-    module: Any
-    outer: Scope | None
+
+    def __init__(self, module: Any, outer: Scope | None) -> None:
+        self.module, self.outer = module, outer
 
 
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
-    """What the module of this call is called, seen from `root`: `layers.0.self_attn`.
+    """Return the name of a called module as seen from `root`: `layers.0.self_attn`.
 
     Without a root it is seen from the outermost module that was called. The root itself gets its
     class name. A module that is not an attribute of the one that calls it gets its class name,
@@ -36,20 +33,18 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
         scope = scope.outer
     if not chain:
         return "attention"
-    names = {
-        id(module): name for name, module in (chain[-1] if root is None else root).named_modules()
-    }
+    root = chain[-1] if root is None else root
+    names = {id(module): name for name, module in root.named_modules()}
     tail: list[str] = []
     for module in chain:
         if id(module) in names:
-            head = names[id(module)]
-            return ".".join([head, *tail] if head else tail) or type(module).__name__
+            return ".".join(filter(None, [names[id(module)], *tail])) or type(module).__name__
         tail.insert(0, type(module).__name__)
     return ".".join(tail)
 
 
 class _Recorder(Watcher):
-    """Sits among the thread's watchers while `record_attention` is open; ops mean nothing to it."""
+    """Is among the thread's watchers while `record_attention` is open."""
 
     def __init__(self, root: Any) -> None:
         self.root, self.weights = root, dict[str, list[np.ndarray]]()
@@ -68,27 +63,19 @@ def record_attention(root: Any = None) -> Iterator[dict[str, list[np.ndarray]]]:
     Weights are those that were applied, after dropout if there was any. It does not matter whether
     the call asked for weights, and the outputs are the same numbers with and without recording.
     Only calls of this thread are seen, and none that goes to `F.scaled_dot_product_attention`
-    itself, which returns its weights with need_weights=True. Raises TypeError for a `root` that is
-    no module.
+    itself, which returns its weights with need_weights=True.
     """
-    if root is not None and not hasattr(root, "named_modules"):
-        raise TypeError(
-            "record_attention() takes the module that names are seen from, or nothing, got "
-            f"{root!r}."
-        )
     with watching(_Recorder(root)) as recorder:
         yield recorder.weights
 
 
-def weights_wanted() -> bool:
-    """Does anybody in this thread want attention weights?"""
-    watchers = context.watchers
-    return bool(watchers) and any(isinstance(o, _Recorder) for o in watchers)
+def recorders() -> list[Any]:
+    """Those in this thread that collect attention weights."""
+    return [watcher for watcher in context.watchers if isinstance(watcher, _Recorder)]
 
 
-def leave(weights: Any) -> None:
-    """A copy of the weights (B, H, T, S) of the running module's attention for all who record."""
-    here = context
-    for o in here.watchers:
-        if isinstance(o, _Recorder):
-            o.weights.setdefault(dotted_name(here.scope, o.root), []).append(weights._data.copy())
+def record(weights: Any) -> None:
+    """Give a copy of the running module's attention weights (B, H, T, S) to all who collect."""
+    for recorder in recorders():
+        name = dotted_name(context.scope, recorder.root)
+        recorder.weights.setdefault(name, []).append(weights._data.copy())

@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe, is_integer, nearest
 from ..tensor import Tensor, get_default_dtype
-from ..tensor.convert import floating_dtype
 from . import init
-from .attention import MultiheadAttention, as_pytorch_lays_it
+from .attention import MultiheadAttention
 from .cache import KeyValueCache
 from .containers import ModuleList
 from .layers import Dropout, LayerNorm, Linear, floating
-from .masks import is_causal_mask
 from .module import Module
 
 Activation = str | Callable[[Any], Any]
@@ -33,21 +30,11 @@ def activation_function(activation: Activation) -> Callable[[Any], Any]:
     """ "relu", "gelu", or any function or module of one tensor."""
     if callable(activation):
         return activation
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+    if activation not in ACTIVATIONS:
         raise ValueError(
-            "activation is 'relu', 'gelu' or a function such as F.silu, got "
-            f"{describe(activation)}.{nearest(str(activation), ACTIVATIONS)}"
+            f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
         )
     return ACTIVATIONS[activation]
-
-
-def check_part(part: Any, name: str) -> Any:
-    """A module, or any other function of tensors, or None; TypeError for anything else."""
-    if part is not None and (isinstance(part, type) or not callable(part)):
-        raise TypeError(
-            f"{name} is a module such as nn.LayerNorm(d_model), or None; got {describe(part)}."
-        )
-    return part
 
 
 class FeedForward(Module):
@@ -75,67 +62,7 @@ class FeedForward(Module):
 class _Layer(Module):
     """What encoder and decoder layers share."""
 
-    norm_first: bool
-    self_attn: MultiheadAttention
-    lays_out_attention = True  # `_attend` copies the result for the dropout that follows it
-
-    def _residual(
-        self, x: Any, norm: LayerNorm, dropout: Dropout, block: Callable[[Any], Any]
-    ) -> Any:
-        """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
-        return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
-
-    def _attend(
-        self,
-        x: Any,
-        norm: LayerNorm,
-        dropout: Dropout,
-        attention: MultiheadAttention,
-        key_padding_mask: Any,
-        mask: Any,
-        is_causal: bool,
-        cache: KeyValueCache | None,
-        memory: Any = ...,
-    ) -> Any:
-        """The residual step of attention(x, memory, memory) without its weights; of self-attention
-        where no memory is given.
-        """
-        # An attention of the user's own need not take a cache.
-        more: dict[str, Any] = {} if cache is None else {"cache": cache}
-
-        def attended(x: Any) -> Any:
-            keys = x if memory is ... else memory
-            out = attention(
-                x,
-                keys,
-                keys,
-                key_padding_mask=key_padding_mask,
-                need_weights=False,
-                attn_mask=mask,
-                is_causal=is_causal,
-                **more,
-            )[0]
-            drops = getattr(dropout, "training", True) and getattr(dropout, "p", 1) > 0
-            if not (drops and out.ndim == 3):
-                return out
-            first = getattr(attention, "batch_first", False)
-            return as_pytorch_lays_it(out) if first else out.clone()
-
-        return self._residual(x, norm, dropout, attended)
-
-    def _feed_forward(self, x: Any) -> Any:
-        """(..., E) -> (..., dim_feedforward) -> (..., E)"""
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
-
-    def extra_repr(self) -> str:
-        return "norm_first=True" if self.norm_first else ""
-
-
-class TransformerEncoderLayer(_Layer):
-    """Self-attention, then a feed-forward network, each a residual step with its layer norm.
-
-    Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
-    """
+    _reads_memory = False
 
     def __init__(
         self,
@@ -151,18 +78,63 @@ class TransformerEncoderLayer(_Layer):
         *,
         dtype: Any = None,
     ) -> None:
-        self.self_attn = MultiheadAttention(
+        attention = lambda: MultiheadAttention(
             d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
         )
+        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.self_attn = attention()
+        if self._reads_memory:
+            self.multihead_attn = attention()
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
+        self.norm1, self.norm2 = norm(), norm()
+        if self._reads_memory:
+            self.norm3 = norm()
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        if self._reads_memory:
+            self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
+
+    def _residual(self, x: Any, norm: Any, dropout: Any, block: Callable[[Any], Any]) -> Any:
+        """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
+        return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
+
+    def _feed_forward(self, x: Any) -> Any:
+        """(..., E) -> (..., dim_feedforward) -> (..., E)"""
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+    def extra_repr(self) -> str:
+        return "norm_first=True" * self.norm_first
+
+
+def _attended(
+    attention: Any, x: Any, memory: Any, padding: Any, mask: Any, causal: bool, cache: Any
+) -> Any:
+    """attention(x, memory, memory) without its weights."""
+    return attention(
+        x,
+        memory,
+        memory,
+        key_padding_mask=padding,
+        need_weights=False,
+        attn_mask=mask,
+        is_causal=causal,
+        **_named(cache),
+    )[0]
+
+
+def _named(cache: Any) -> dict[str, Any]:
+    """The argument, if there is a cache: a layer of the user's own need not take one."""
+    return {} if cache is None else {"cache": cache}
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention, then a feed-forward network, each a residual step with its layer norm.
+
+    Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
+    """
 
     def forward(
         self,
@@ -179,10 +151,9 @@ class TransformerEncoderLayer(_Layer):
         (B, S), True = blocked. `is_causal` hides later positions; with a `cache`, src is only what
         is new.
         """
-
-        masks = (src_key_padding_mask, src_mask, is_causal)
-        x = floating(src, self)
-        x = self._attend(x, self.norm1, self.dropout1, self.self_attn, *masks, cache)
+        masks = src_key_padding_mask, src_mask, is_causal, cache
+        looks = lambda x: _attended(self.self_attn, x, x, *masks)
+        x = self._residual(floating(src, self), self.norm1, self.dropout1, looks)
         return self._residual(x, self.norm2, self.dropout2, self._feed_forward)
 
 
@@ -193,37 +164,7 @@ class TransformerDecoderLayer(_Layer):
     torch.nn.TransformerDecoderLayer.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        dtype: Any = None,
-    ) -> None:
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-        )
-        self.multihead_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation = activation_function(activation)
+    _reads_memory = True
 
     def forward(
         self,
@@ -245,30 +186,31 @@ class TransformerDecoderLayer(_Layer):
         `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, tgt is only what is new,
         and memory is projected once.
         """
-
-        masks = (tgt_key_padding_mask, tgt_mask, tgt_is_causal)
-        seen = (memory_key_padding_mask, memory_mask, memory_is_causal)
-        x = floating(tgt, self)
-        x = self._attend(x, self.norm1, self.dropout1, self.self_attn, *masks, cache)
-        x = self._attend(x, self.norm2, self.dropout2, self.multihead_attn, *seen, cache, memory)
+        masks = tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache
+        seen = memory_key_padding_mask, memory_mask, memory_is_causal, cache
+        looks = lambda x: _attended(self.self_attn, x, x, *masks)
+        reads = lambda x: _attended(self.multihead_attn, x, memory, *seen)
+        x = self._residual(floating(tgt, self), self.norm1, self.dropout1, looks)
+        x = self._residual(x, self.norm2, self.dropout2, reads)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
 
 
-def _copies(layer: Module, count: int) -> ModuleList:
-    if not isinstance(layer, (Module, type)):  # of a class the list of the copies says what to do
-        raise TypeError(
-            "the first argument is one layer, such as nn.TransformerEncoderLayer(d_model, nhead), "
-            f"and num_layers says how many copies of it; got {describe(layer)}."
-        )
-    if not is_integer(count) or count < 0:
-        raise TypeError(
-            "num_layers is how many copies of the layer there are, a whole number such as 6; got "
-            f"{count!r}."
-        )
-    return ModuleList(copy.deepcopy(layer) for _ in range(count))
+class _Stack(Module):
+    """N copies of one layer, and a norm."""
+
+    def __init__(self, layer: Module, num_layers: int, norm: Module | None) -> None:
+        self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def _run(self, x: Any, *memory: Any, **masks: Any) -> Any:
+        """norm(layer_N(... layer_1(x, *memory), *memory))"""
+        for layer in self.layers:
+            x = layer(x, *memory, **masks)
+        return x if self.norm is None else self.norm(x)
 
 
-class TransformerEncoder(Module):
+class TransformerEncoder(_Stack):
     """norm(layer_N(... layer_1(src))): N copies of one encoder layer.
 
     They start with equal weights, as in PyTorch. `enable_nested_tensor` and `mask_check` are
@@ -283,9 +225,7 @@ class TransformerEncoder(Module):
         enable_nested_tensor: bool = True,
         mask_check: bool = True,
     ) -> None:
-        self.layers = _copies(encoder_layer, num_layers)
-        self.num_layers = num_layers
-        self.norm = check_part(norm, "norm")
+        super().__init__(encoder_layer, num_layers, norm)
 
     def forward(
         self,
@@ -298,32 +238,25 @@ class TransformerEncoder(Module):
     ) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
-        Arguments as a layer's; `is_causal` None means: see whether `mask` is the causal one.
+        Arguments as a layer's; a causal `mask` needs no `is_causal`.
         """
-        causal = is_causal_mask(mask) if is_causal is None else is_causal
-        more = {} if cache is None else {"cache": cache}  # a layer of your own need not take one
-        x = src
-        for layer in self.layers:
-            x = layer(
-                x,
-                src_mask=mask,
-                src_key_padding_mask=src_key_padding_mask,
-                is_causal=causal,
-                **more,
-            )
-        return x if self.norm is None else self.norm(x)
+        return self._run(
+            src,
+            src_mask=mask,
+            src_key_padding_mask=src_key_padding_mask,
+            is_causal=bool(is_causal),
+            **_named(cache),
+        )
 
 
-class TransformerDecoder(Module):
+class TransformerDecoder(_Stack):
     """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.
 
     As torch.nn.TransformerDecoder.
     """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        self.layers = _copies(decoder_layer, num_layers)
-        self.num_layers = num_layers
-        self.norm = check_part(norm, "norm")
+        super().__init__(decoder_layer, num_layers, norm)
 
     def forward(
         self,
@@ -340,25 +273,19 @@ class TransformerDecoder(Module):
     ) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E) and so on.
 
-        Arguments as a layer's; `tgt_is_causal` None means: see whether `tgt_mask` is the causal
-        one.
+        Arguments as a layer's; a causal `tgt_mask` needs no `tgt_is_causal`.
         """
-        causal = is_causal_mask(tgt_mask) if tgt_is_causal is None else tgt_is_causal
-        more = {} if cache is None else {"cache": cache}  # a layer of your own need not take one
-        x = tgt
-        for layer in self.layers:
-            x = layer(
-                x,
-                memory,
-                tgt_mask=tgt_mask,
-                memory_mask=memory_mask,
-                tgt_key_padding_mask=tgt_key_padding_mask,
-                memory_key_padding_mask=memory_key_padding_mask,
-                tgt_is_causal=causal,
-                memory_is_causal=memory_is_causal,
-                **more,
-            )
-        return x if self.norm is None else self.norm(x)
+        return self._run(
+            tgt,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=bool(tgt_is_causal),
+            memory_is_causal=memory_is_causal,
+            **_named(cache),
+        )
 
 
 class Transformer(Module):
@@ -386,41 +313,22 @@ class Transformer(Module):
         *,
         dtype: Any = None,
     ) -> None:
-        def layer(kind: Callable[..., Module]) -> Module:
-            return kind(
-                d_model,
-                nhead,
-                dim_feedforward,
-                dropout,
-                activation,
-                layer_norm_eps,
-                batch_first,
-                norm_first,
-                bias,
-                dtype=dtype,
-            )
-
-        def norm() -> LayerNorm:
-            return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-
-        self.encoder: Module = (
-            TransformerEncoder(layer(TransformerEncoderLayer), num_encoder_layers, norm())
-            if custom_encoder is None
-            else check_part(custom_encoder, "custom_encoder")
+        settings = (
+            *(d_model, nhead, dim_feedforward, dropout, activation),
+            *(layer_norm_eps, batch_first, norm_first, bias),
         )
-        self.decoder: Module = (
-            TransformerDecoder(layer(TransformerDecoderLayer), num_decoder_layers, norm())
-            if custom_decoder is None
-            else check_part(custom_decoder, "custom_decoder")
-        )
-        self.reset_parameters()
-        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
-
-    def reset_parameters(self) -> None:
-        """Xavier's uniform values for every parameter of two or more axes."""
+        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        if custom_encoder is None:
+            encoder_layer = TransformerEncoderLayer(*settings, dtype=dtype)
+            custom_encoder = TransformerEncoder(encoder_layer, num_encoder_layers, norm())
+        if custom_decoder is None:
+            decoder_layer = TransformerDecoderLayer(*settings, dtype=dtype)
+            custom_decoder = TransformerDecoder(decoder_layer, num_decoder_layers, norm())
+        self.encoder, self.decoder = custom_encoder, custom_decoder
         for p in self.parameters():
             if p.ndim > 1:
                 init.xavier_uniform_(p)
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
     def forward(
         self,
@@ -440,23 +348,9 @@ class Transformer(Module):
 
         With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
         `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
-        masks (B, S), (B, T), (B, S); True = blocked, floats are added. A hint `..._is_causal` None
-        means: look at the mask. Raises ValueError for widths other than d_model and batches that
-        differ.
+        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal masks need no hint
+        `..._is_causal`.
         """
-        given, (src, tgt) = (src, tgt), (floating(src, self), floating(tgt, self))
-        axis = 0 if self.batch_first else 1
-        if src.ndim != tgt.ndim or src.ndim == 3 and src.shape[axis] != tgt.shape[axis]:
-            raise ValueError(
-                f"src and tgt must be both unbatched or batches of one size, on axis {axis} since "
-                f"batch_first={self.batch_first}; got src {describe(src)} and tgt {describe(tgt)}."
-            )
-        if not src.shape[-1] == tgt.shape[-1] == self.d_model:
-            raise ValueError(
-                f"the last axis of src and tgt must be d_model={self.d_model}, got src "
-                f"{describe(given[0])} and tgt {describe(given[1])}. Tokens are embedded first, by "
-                "nn.Embedding(tokens, d_model)."
-            )
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
         )
@@ -473,9 +367,6 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:
-        """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions.
-
-        Raises ValueError for a length that is none, TypeError for a dtype that is not floating.
-        """
-        dtype = get_default_dtype() if dtype is None else floating_dtype(dtype, "a mask of -inf")
+        """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions."""
+        dtype = get_default_dtype() if dtype is None else dtype
         return Tensor(np.where(F.causal_mask(sz), -np.inf, 0.0), dtype=dtype)

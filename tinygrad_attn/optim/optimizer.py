@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..engine import enable_grad, inplace, reference
 from ..errors import describe, is_number, warn
 from ..functional.checks import check_number
-from ..nn.parameter import Parameter
+from ..nn.parameter import Parameter, zero_gradients
 from ..tensor import Tensor
 
 Array = NDArray[Any]
@@ -102,14 +102,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or fill them with zeros. Call it before each backward pass."""
-        for p, _ in self._parameters():
-            if set_to_none or p.grad is None:
-                p.grad = None
-            else:
-                if p.grad.requires_grad:
-                    p.grad = p.grad.detach()  # else each step's graph would keep the last one
-                p.grad._array()[...] = 0
-                inplace.changed(p.grad._array())
+        zero_gradients((p for p, _ in self._parameters()), set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient.
