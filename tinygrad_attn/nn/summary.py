@@ -35,7 +35,7 @@ class Summary:
 
     def _cells(self) -> list[tuple[str, ...]]:
         """Return the rows as text, nested modules indented."""
-        table = []
+        table: list[tuple[str, ...]] = []
         for row in self.rows:
             depth = row.name.count(".") + 1 if row.name else 0
             share = f"{row.trainable / row.parameters:.0%}" if row.parameters else ""
