@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .fast.threads import get_num_threads, set_num_threads
     from .files import load, save
     from .files.checkpoints import load_checkpoint, save_checkpoint
-    from .nn.scopes import record_attention
+    from .nn.inside import activations, patch, record_attention
     from .nn.stateless import functional_call
     from .program.compile import compile
     from .program.source import Program, source
@@ -48,7 +48,7 @@ _HOMES = {
     "files": ("load", "save"),
     "nn.stateless": ("functional_call",),
     "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
-    "nn.scopes": ("record_attention",),
+    "nn.inside": ("activations", "patch", "record_attention"),
     "fast.memory": ("reuse_memory",),
     "fast.threads": ("get_num_threads", "set_num_threads"),
     "viz": ("backward_steps",),

@@ -13,7 +13,7 @@ from support import require
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, no_grad
 from tinygrad_attn import random as ta_random
-from tinygrad_attn.nn.scopes import record_attention
+from tinygrad_attn.nn.inside import record_attention
 
 B, T, S, E, H = 2, 3, 5, 8, 2
 

@@ -11,7 +11,7 @@ from support import require
 
 from tinygrad_attn import Tensor, functional_call, grad, manual_seed, nn, randn
 from tinygrad_attn.nn import Module
-from tinygrad_attn.nn.scopes import record_attention
+from tinygrad_attn.nn.inside import record_attention
 
 torch = require("torch")
 for_each = pytest.mark.parametrize("name", TABLE)

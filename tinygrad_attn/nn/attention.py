@@ -16,7 +16,7 @@ from ..errors import describe
 from ..functional import attention
 from ..functional.checks import check_probability
 from ..tensor import Tensor
-from . import init, scopes
+from . import init, inside
 from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
 from .masks import merge_masks
@@ -138,10 +138,10 @@ class MultiheadAttention(Module):
             "is_causal": is_causal,
             **attention.drawn(scores, self.dropout if self.training else 0.0),
         }
-        wanted = need_weights or bool(scopes.recorders())
+        wanted = need_weights or bool(inside.recorders())
         attended, weights = self._attend(heads, mask, settings, wanted)
         out = self.out_proj(attended)  # (B, T, H V) -> (B, T, E)
-        scopes.record(weights)  # (B, H, T, S)
+        inside.record(weights)  # (B, H, T, S)
         if wanted and average_attn_weights:
             weights = weights.mean(axis=1)  # (B, T, S)
         if not batched:
@@ -267,7 +267,7 @@ class SelfAttention(Module):
         q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (..., T, d_out)
         scores = q @ k.swapaxes(-1, -2) / math.sqrt(self.d_out)  # (..., T, T)
         weights = self.dropout(attention.masked_softmax(scores, is_causal=self.causal))
-        scopes.record(weights[:, None] if x.ndim == 3 else weights[None, None])
+        inside.record(weights[:, None] if x.ndim == 3 else weights[None, None])
         return weights @ v
 
     def extra_repr(self) -> str:
@@ -316,6 +316,6 @@ class AdditiveAttention(Module):
         scores = self.w_score(np.tanh(q + k)).squeeze(-1)[:, None]  # (B, 1, T, S)
         mask, _ = merge_masks(None, key_padding_mask, False, scores.shape, scores.dtype)
         weights = self.dropout(attention.masked_softmax(scores, mask))
-        scopes.record(weights)
+        inside.record(weights)
         weights = weights.squeeze(1)  # (B, T, S)
         return weights @ value, weights

@@ -17,6 +17,7 @@ from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor
 from ..tensor.convert import as_value, floating_dtype
+from .hooks import Hook, Hooks, RemovableHandle
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
 from .scopes import Scope, dotted_name
 
@@ -72,6 +73,7 @@ class Module:
     """
 
     training: bool = True
+    _hooks: Hooks | None = None
     _registered: Mapping[str, tuple[type, bool]] = MappingProxyType({})
     """By attribute: Parameter, Buffer or Module, and whether the state dict has it."""
 
@@ -87,7 +89,9 @@ class Module:
         outer = here.scope
         here.scope = Scope(self, outer)
         try:
-            if (y := self.forward(*args, **kwargs)) is None:
+            hooks = self._hooks
+            y = self.forward(*args, **kwargs) if hooks is None else hooks.call(self, args, kwargs)
+            if y is None:
                 warn(f"{type(self).__name__} returned None: does its forward end with return?")
             return y
         except Exception as error:
@@ -97,6 +101,48 @@ class Module:
             raise
         finally:
             here.scope = outer
+
+    # ---- hooks
+
+    def _own_hooks(self) -> Hooks:
+        if self._hooks is None:
+            object.__setattr__(self, "_hooks", Hooks())
+        return self._hooks  # type: ignore[return-value]
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call hook(module, args) before `forward`; what it returns replaces args.
+
+        With `with_kwargs`, hook(module, args, kwargs), which returns None or (args, kwargs). A
+        value that is no tuple becomes the only argument. As in PyTorch.
+        """
+        return Hooks.add(self._own_hooks().before, Hook(hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self,
+        hook: Callable[..., Any],
+        *,
+        prepend: bool = False,
+        with_kwargs: bool = False,
+        always_call: bool = False,
+    ) -> RemovableHandle:
+        """Call hook(module, args, output) after `forward`; what it returns replaces the output.
+
+        With `with_kwargs`, hook(module, args, kwargs, output). With `always_call` it is called even
+        if `forward` raises, with None as output. As in PyTorch.
+        """
+        return Hooks.add(self._own_hooks().after, Hook(hook, with_kwargs, always_call), prepend)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Call hook(module, grad_input, grad_output) when the gradients of the inputs are complete.
+
+        Both are tuples, with None for what has no gradient; keyword arguments are not seen. What
+        the hook returns replaces grad_input. As in PyTorch.
+        """
+        return Hooks.add(self._own_hooks().backward, Hook(hook), prepend)
 
     # ---- attributes
 
@@ -355,6 +401,12 @@ class Module:
         return IncompatibleKeys(missing, unexpected)
 
     # ---- how it looks
+
+    def summary(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the module once; return a table of modules, shapes, parameters and FLOPs."""
+        from .summary import summary
+
+        return summary(self, *inputs, **kwargs)
 
     def extra_repr(self) -> str:
         """The settings between the brackets of the module's line in repr()."""

@@ -57,9 +57,8 @@ class Run:
         """Follow calls and returns, as sys.setprofile reports them."""
         function = _functions().get(frame.f_code)
         if function and event == "call":
-            call = FunctionCall()
+            call = FunctionCall(getattr(context.scope, "module", None), context.scope)
             call.title, call.equation = function.__name__, equation_of(function)
-            call.outer, call.module = context.scope, getattr(context.scope, "module", None)
             context.scope = call
         elif function and event == "return":
             context.scope, values, code = context.scope.outer, frame.f_locals, frame.f_code
@@ -67,11 +66,12 @@ class Run:
             for name, x in values.items():
                 if name not in MEANINGLESS:
                     self._add(self.arguments if name in taken else self.variables, x, name)
-            if function is attention.attention_weights:
-                self.scores = values.get("scores")  # with the mask
             if function is attention.attention:
                 more = {"name": dotted_name(context.scope), "scores": self.scores, "output": result}
-                self.attended.append(values | more)
+                self.attended.append(values | values["settings"] | more)
+        elif event == "return" and frame.f_code is attention.masked_softmax.__code__:
+            self.scores = frame.f_locals["scores"]  # with the mask
+            self._add(self.variables, self.scores, "scores")
         elif event == "return" and frame.f_code is basic.largest.__code__:
             self._add(self.variables, result, "largest of each row, a constant")
 

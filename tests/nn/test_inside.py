@@ -1,0 +1,220 @@
+"""Hooks, activations, patches and summaries, against PyTorch and against closed forms."""
+
+import copy
+
+import numpy as np
+import pytest
+from support import require
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, nn
+
+torch = require("torch")
+RNG = np.random.default_rng(0)
+
+
+def pair(kind):
+    """Return an encoder or decoder of ours and PyTorch's with the same weights, and its inputs."""
+    settings = dict(d_model=8, nhead=2, dim_feedforward=16, dropout=0.0, batch_first=True)
+    layer = f"Transformer{kind}Layer"
+    ours = getattr(nn, f"Transformer{kind}")(getattr(nn, layer)(**settings), 2).astype(np.float64)
+    theirs = getattr(torch.nn, f"Transformer{kind}")(
+        getattr(torch.nn, layer)(**settings, dtype=torch.float64), 2
+    )
+    theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
+    arrays = [RNG.standard_normal((2, 5, 8)) for _ in range(1 if kind == "Encoder" else 2)]
+    return (
+        (ours, [Tensor(a, requires_grad=True) for a in arrays]),
+        (theirs, [torch.tensor(a, requires_grad=True) for a in arrays]),
+    )
+
+
+def plain(x):
+    if isinstance(x, tuple):
+        return [plain(part) for part in x]
+    return x.detach().numpy().copy() if hasattr(x, "detach") else None
+
+
+def same(a, b):
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a is b if a is None or b is None else a.shape == b.shape and np.allclose(a, b, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["Encoder", "Decoder"])
+def test_hooks_see_what_pytorchs_see_in_the_same_order(kind):
+    logs = []
+    for model, inputs in pair(kind):
+        log = []
+        for name, module in model.named_modules():
+            if name.endswith("out_proj"):
+                continue  # PyTorch never calls it as a module
+
+            def after(module, args, output, name=name):
+                first = output[0] if isinstance(output, tuple) else output
+                log.append(("after", name, plain(tuple(args)[:1]) + plain((first,))))
+
+            def backward(module, grad_input, grad_output, name=name):
+                tensors = plain(grad_input), plain(grad_output)[:1]
+                log.append(("backward", name, [*tensors[0], *tensors[1]]))
+
+            module.register_forward_pre_hook(lambda m, a, name=name: log.append(("pre", name, [])))
+            module.register_forward_hook(after)
+            if "dropout" not in name:
+                module.register_full_backward_hook(backward)
+        (model(*inputs) ** 2).sum().backward()
+        logs.append(log)
+    ours, theirs = logs
+    assert [entry[:2] for entry in ours] == [entry[:2] for entry in theirs]
+    for a, b in zip(ours, theirs):
+        assert same(a[2], b[2]), a[:2]
+
+
+def linears():
+    ours = nn.Linear(3, 2).astype(np.float64)
+    theirs = torch.nn.Linear(3, 2).double()
+    theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
+    return ours, theirs
+
+
+@pytest.mark.parametrize(
+    "register, hook",
+    [
+        ("forward_pre_hook", lambda m, a: a[0] * 2),
+        ("forward_pre_hook", lambda m, a: (a[0] + 1,)),
+        ("forward_hook", lambda m, a, y: y * 3),
+        ("full_backward_hook", lambda m, gi, go: (gi[0] * 5,)),
+        ("full_backward_hook", lambda m, gi, go: None),
+    ],
+)
+def test_what_a_hook_returns_replaces(register, hook):
+    x = RNG.standard_normal((4, 3))
+    results = []
+    for module, tensor in zip(
+        linears(), (Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True))
+    ):
+        handle = getattr(module, f"register_{register}")(hook)
+        y = module(tensor)
+        (y * y).sum().backward()
+        results.append((plain(y), plain(tensor.grad), plain(module.weight.grad)))
+        handle.remove()
+        handle.remove()
+        tensor.grad = None
+        (module(tensor) ** 2).sum().backward()
+        results[-1] += (plain(tensor.grad),)
+    for ours, theirs in zip(*results):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+def test_flags_of_hooks():
+    class Fails(nn.Module):
+        def forward(self, x, *, scale=1.0):
+            if scale == 0:
+                raise ZeroDivisionError
+            return x / scale
+
+    module, calls = Fails(), []
+    module.register_forward_hook(lambda m, a, y: calls.append("second"))
+    module.register_forward_hook(lambda m, a, y: calls.append("first"), prepend=True)
+    module.register_forward_hook(lambda m, a, y: calls.append(y), always_call=True)
+    module.register_forward_pre_hook(
+        lambda m, a, k: (a, {"scale": k["scale"] + 1}), with_kwargs=True
+    )
+    with module.register_forward_hook(lambda m, a, k, y: calls.append(k), with_kwargs=True):
+        assert module(Tensor([4.0]), scale=1).tolist() == [2.0]
+    assert (
+        calls[:2] == ["first", "second"]
+        and calls[2].tolist() == [2.0]
+        and calls[3:] == [{"scale": 2}]
+    )
+    calls.clear()
+    with pytest.raises(ZeroDivisionError):
+        module(Tensor([4.0]), scale=-1)
+    assert calls == [None]
+    with pytest.raises(TypeError, match="a hook is a function"):
+        module.register_forward_hook(3)
+
+
+def test_backward_hooks_without_input_gradient_and_for_second_order():
+    module, seen = nn.Linear(2, 2).astype(np.float64), []
+    module.register_full_backward_hook(lambda m, gi, go: seen.append((gi, go)))
+    module(Tensor(np.ones((1, 2)))).sum().backward()
+    assert seen[0][0] == (None,) and seen[0][1][0].shape == (1, 2)
+    x = Tensor(np.ones((1, 2)), requires_grad=True)
+    (g,) = ta.grad((module(x) ** 3).sum(), x, create_graph=True)
+    assert ta.grad(g.sum(), x)[0].shape == (1, 2)
+    assert ta.gradcheck(module, [x.numpy()], order=2)
+
+
+def test_activations_gradients_weights_and_patches():
+    (model, (x,)), _ = pair("Encoder")
+    expected = model(x)
+    with ta.activations(model, "layers.*.self_attn", "layers.1") as seen:
+        y = model(x)
+        (y * y).sum().backward()
+    assert list(seen) == ["layers.0.self_attn", "layers.1.self_attn", "layers.1"]
+    np.testing.assert_array_equal(y.numpy(), expected.numpy())
+    np.testing.assert_array_equal(seen["layers.1"].output.numpy(), y.numpy())
+    np.testing.assert_allclose(seen["layers.1"].grad.numpy(), 2 * y.numpy())
+    with ta.record_attention(model) as recorded:
+        model(x)
+    for name, (weights,) in recorded.items():
+        np.testing.assert_array_equal(seen[name].weights, weights)
+    with pytest.raises(AttributeError, match="no attention module"):
+        seen["layers.1"].weights
+    layer, changed = model.layers[0], copy.deepcopy(model)
+    with ta.patch(
+        model, {"layers.0.self_attn": lambda out: out * 0, "layers.1": np.ones((2, 5, 8))}
+    ):
+        np.testing.assert_array_equal(model(x).numpy(), np.ones((2, 5, 8)))
+        patched = layer(x)
+    after = layer.norm1(x)
+    by_hand = layer.norm2(after + layer.linear2(layer.linear1(after).relu()))
+    np.testing.assert_allclose(patched.numpy(), by_hand.numpy(), atol=1e-12)
+    np.testing.assert_array_equal(model(x).numpy(), changed(x).numpy())
+    unknown = ta.activations(model, "layer.0")
+    with (
+        pytest.raises(ValueError, match="no module of TransformerEncoder matches 'layer.0'"),
+        unknown,
+    ):
+        pass
+    small = ta.patch(model, {"layers.0": np.ones(2)})
+    with pytest.raises(ValueError, match=r"has shape \(2, 5, 8\), its replacement \(2,\)"), small:
+        model(x)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flops_equal_the_closed_forms(seed):
+    rng = np.random.default_rng(seed)
+    B, T, H, D, hidden = (int(n) for n in rng.integers(1, 7, 5))
+    E = H * D
+    layer = nn.TransformerEncoderLayer(E, H, hidden, batch_first=True)
+    x = Tensor(rng.standard_normal((B, T, E)), requires_grad=True, dtype=np.float32)
+    before = ta.random.get_rng_state()["key"]
+    masks = [{}, {"is_causal": True}, {"src_key_padding_mask": np.zeros((B, T), bool)}][seed % 3]
+    summary = layer.summary(x, **masks)
+    rows = {row.name: row for row in summary.rows}
+    attention = 2 * B * T * E * 3 * E + 2 * 2 * B * T * T * E + 2 * B * T * E * E
+    assert rows["self_attn"].forward == attention
+    assert rows["linear1"].forward == 2 * B * T * E * hidden
+    assert rows[""].forward == attention + 2 * 2 * B * T * E * hidden
+    assert rows[""].backward == 2 * rows[""].forward
+    assert rows[""].parameters == sum(p.size for p in layer.parameters())
+    np.testing.assert_array_equal(ta.random.get_rng_state()["key"], before)
+    assert x.grad is None
+
+
+def test_a_summary_counts_a_shared_parameter_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            self.embed, self.out = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.out.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.out(self.embed(tokens))
+
+    model = Tied()
+    model.embed.weight.requires_grad = False
+    summary = model.summary(np.array([[1, 2, 3]]))
+    assert [(row.name, row.parameters, row.trainable) for row in summary.rows][0] == ("", 28, 0)
+    assert "(1, 3, 7)" in str(summary) and "<td>Linear</td>" in summary._repr_html_()
