@@ -308,9 +308,7 @@ def test_no_element_is_told_by_what_stands_beside_it(name):
         with ways():
             together = slopes_at(ELEMENTWISE[name], arrays)
             places = range(len(arrays[0]))
-            alone = [
-                slopes_at(ELEMENTWISE[name], [x[i : i + 1] for x in arrays]) for i in places
-            ]
+            alone = [slopes_at(ELEMENTWISE[name], [x[i : i + 1] for x in arrays]) for i in places]
         for x, parts in zip(together, zip(*alone), strict=True):
             np.testing.assert_allclose(x, np.concatenate(parts), rtol=1e-12, atol=1e-300)
 

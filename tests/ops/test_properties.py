@@ -419,7 +419,9 @@ MISTAKES = {  # what an error says
     "one number for each row of the weight": lambda: F.linear(X, np.ones((4, 3)), np.ones(3)),
     "cannot be cut into 2 equal heads": lambda: F.split_heads(X, 2),
     r"needs \(\.\.\., H, T, D\), got array \(2, 3\)": lambda: F.merge_heads(X),
-    r"index 5 at position \(1,\) is outside the table": lambda: F.embedding([0, 5], np.ones((4, 2))),
+    r"index 5 at position \(1,\) is outside the table": lambda: F.embedding(
+        [0, 5], np.ones((4, 2))
+    ),
     r"index -1 at position \(0, 1\)": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),
     "padding_idx=4 is not one of the 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),
