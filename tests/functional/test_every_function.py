@@ -38,8 +38,6 @@ def test_no_function_is_missing_from_the_tables():
     asserted(unmet(have, in_the_table() | {*CONSTANTS}, ADVICE))
 
 
-
-
 @pytest.mark.parametrize("name", sorted(in_the_table()))
 def test_an_entry_calls_the_function_of_its_key(name):
     seen = set()
