@@ -209,21 +209,6 @@ def test_wrong_use_is_said_before_anything_is_marked(capfd, tmp_path, monkeypatc
     assert not (tmp_path / "t.csv").exists()
 
 
-def test_the_number_of_checks_is_known_without_an_answer():
-    """A file that does not run has passed 0 of as many as the others."""
-    code = f"""
-import sys; sys.path.insert(0, {str(EXERCISES.parent / "marking")!r})
-import _class, mark
-for one in mark.exercises.values():
-    marks = mark.mark(one, mark.EXERCISES / "solutions" / (one.name + ".py"))
-    assert _class.checks(one) == [line.name for line in marks.lines], one.name
-    assert len(set(_class.checks(one))) == len(marks.lines), one.name
-"""
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-
-
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C there")
 def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_path):
     endless = "import os, time\nopen('begun', 'w').write(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"

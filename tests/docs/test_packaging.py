@@ -220,22 +220,3 @@ x = ta.Tensor([1.0, 2.0], requires_grad=True)
 print(json.dumps([ta.__file__, ta.backward_steps(np.sum(np.exp(x))).html()]))
 """)
     assert "all.zip" in where and "<script>" in steps
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "torch",
-        "pygraphviz",
-        "matplotlib",
-        "safetensors",
-        "tokenizers",
-        "tqdm",
-        "sklearn",
-        "hypothesis",
-        "threadpoolctl",
-    ],
-)
-def test_ci_has_every_optional_library(name):
-    """So that no other test can be skipped there unseen."""
-    assert require(name).__name__ == name
