@@ -191,7 +191,15 @@ def test_pieces():
 def test_our_tokeniser_agrees_with_the_library(folder):
     require("tokenizers")
     library, own = (sentence_embeddings.load_tokenizer(folder, own=own) for own in (False, True))
-    draw, letters = random.Random(0), [*range(0x20, 0x700), *range(0x3000, 0x3100), 0x4E00, 0x1F600]
+    draw, blocks = random.Random(0), [(0x20, 0x7F), (0xA0, 0x250), (0x300, 0x530), (0x5D0, 0x5EB)]
+    blocks += [
+        (0x621, 0x64B),
+        (0x3041, 0x3097),
+        (0x4E00, 0x4F00),
+        (0xAC00, 0xAD00),
+        (0x1F600, 0x1F640),
+    ]
+    letters = [letter for block in blocks for letter in range(*block)]
     made = ["".join(map(chr, draw.choices(letters, k=draw.randrange(25)))) for _ in range(1500)]
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()[1000:]
     words = [word.removeprefix("##") for word in lines]
