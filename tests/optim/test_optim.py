@@ -686,8 +686,6 @@ def test_a_parameter_given_twice():
     p.grad = Tensor([1.0, 1.0])
     optimizer.step()
     assert p._data.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="in two parameter groups"):
-        optim.SGD([{"params": [p]}, {"params": [p]}])
 
 
 def test_shapes_and_dtypes_that_changed_under_the_optimiser():
