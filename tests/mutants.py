@@ -208,8 +208,9 @@ def run_pytest(folder: Path, *arguments: str) -> tuple[int, list[str]]:
         text=True,
         timeout=SECONDS,
     )
-    lines = [line.split(" ") for line in done.stdout.splitlines()]
-    return done.returncode, [words[1] for words in lines if words[0] in ("FAILED", "ERROR")]
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    ids = [rest.split(" - ")[0] for kind, _, rest in lines if kind in ("FAILED", "ERROR")]
+    return done.returncode, ids
 
 
 def killer(mutant: Mutant, folder: Path) -> str | None:

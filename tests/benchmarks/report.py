@@ -1,4 +1,4 @@
-"""The table as text, JSON, Markdown and a plot.
+"""The table as text, JSON and Markdown.
 
 `python -m tests.benchmarks.report` prints the table of docs/benchmarks.md, made from the files in
 results/.
@@ -18,7 +18,6 @@ RESULTS = Path(__file__).resolve().parent / "results"
 LABELS = {
     "torch": "PyTorch",
     "hips": "HIPS autograd",
-    "mygrad": "MyGrad",
     "micrograd": "micrograd",
     "jax": "JAX jit",
     "compiled": "ta.compile",
@@ -87,87 +86,29 @@ def line(row: dict[str, Any], threads: int) -> str:
         for n, r in row["libraries"].items()
         if n != "ours" and "ratio" in r
     )
-    goal = f"   goal {row['goal']}, must {row['must']}" if row["must"] else ""
     memory = f"   peak {peak(row)} MB" if "peak_bytes" in ours else ""
     tokens = f"   {rate(row)} tokens/s" if row["tokens"] else ""
     time = f"{row['name']:32s} {threads} thr {ours['seconds'] * 1e3:10.3f} ms"
-    return f"{time}   ours / {ratios}{goal}{memory}{tokens}"
+    return f"{time}   ours / {ratios}{memory}{tokens}"
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The table for the documentation."""
-    names = [
-        n
-        for n in LABELS
-        if any(n in row["libraries"] for rows in result["threads"].values() for row in rows)
-    ]
-    head = [
-        "workload",
-        "threads",
-        "ours (ms)",
-        *(f"ours / {LABELS[n]}" for n in names),
-        "peak MB or tokens/s, ours / PyTorch",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for threads, rows in result["threads"].items():
-        for row in rows:
-            libraries = row["libraries"]
-            if "seconds" not in libraries.get("ours", {}):
-                continue
-            ratio = lambda n, libraries=libraries: (
-                f"{libraries[n]['ratio']:.2f}" if "ratio" in libraries.get(n, {}) else ""
-            )
-            more = (
-                peak(row) + " MB"
-                if "peak_bytes" in libraries["ours"]
-                else rate(row) + " tokens/s"
-                if row.get("tokens")
-                else ""
-            )
-            lines.append(
-                "| "
-                + " | ".join(
-                    [
-                        row["name"],
-                        threads,
-                        f"{libraries['ours']['seconds'] * 1e3:.3f}",
-                        *map(ratio, names),
-                        more,
-                    ]
-                )
-                + " |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def plot(result: dict[str, Any], path: Path) -> None:
-    """Our time over PyTorch's, a bar a workload, with the line at 1."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9, 0.26 * sum(map(len, result["threads"].values())) + 1.5))
-    labels, values = [], []
-    for threads, rows in result["threads"].items():
-        for row in rows:
-            if "ratio" in row["libraries"].get("torch", {}):
-                labels.append(f"{row['name']} ({threads})")
-                values.append(row["libraries"]["torch"]["ratio"])
-    axes.barh(
-        range(len(values)), values, color=["#0072B2" if v <= 1 else "#E69F00" for v in values]
-    )
-    axes.set_yticks(range(len(values)), labels, fontsize=7)
-    axes.margins(y=0.01)
-    axes.invert_yaxis()
-    axes.axvline(1, color="black", linewidth=1)
-    axes.set_xlabel(
-        f"time / PyTorch eager's, threads in brackets (left is faster), on {result['machine']}",
-        fontsize=8,
-    )
-    figure.tight_layout()
-    figure.savefig(path)
-    plt.close(figure)
+    every = [(threads, row) for threads, rows in result["threads"].items() for row in rows]
+    names = [n for n in LABELS if any(n in row["libraries"] for _, row in every)]
+    head = ["workload", "threads", "ours (ms)", *(f"ours / {LABELS[n]}" for n in names)]
+    table = [[*head, "peak MB or tokens/s, ours / PyTorch"], ["---"] * (len(head) + 1)]
+    for threads, row in every:
+        libraries = row["libraries"]
+        ours = libraries.get("ours", {})
+        if "seconds" in ours:
+            ratios = [libraries.get(n, {}).get("ratio") for n in names]
+            more = f"{peak(row)} MB" if "peak_bytes" in ours else ""
+            more = more or f"{rate(row)} tokens/s" if row.get("tokens") else more
+            time = f"{ours['seconds'] * 1e3:.3f}"
+            cells = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+            table.append([row["name"], threads, time, *cells, more])
+    return "".join(f"| {' | '.join(row)} |\n" for row in table)
 
 
 def summary(folder: Path = RESULTS) -> str:
@@ -203,11 +144,10 @@ def dumps(result: dict[str, Any]) -> str:
 
 
 def write(result: dict[str, Any], folder: Path) -> None:
-    """JSON, Markdown and the plot into one folder."""
+    """JSON and Markdown into one folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "benchmarks.json").write_text(dumps(result))
     (folder / "benchmarks.md").write_text(markdown(result))
-    plot(result, folder / "benchmarks.svg")
 
 
 if __name__ == "__main__":

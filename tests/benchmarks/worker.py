@@ -15,12 +15,12 @@ import numpy as np
 
 from .workloads import WORKLOADS
 
-MODULES = {
-    "ours": "ours",
-    "compiled": "compiled",
-    "torch": "torch_eager",
-    "hips": "hips",
-    "jax": "jax_",
+CLASSES = {
+    "ours": "ours.Library",
+    "compiled": "compiled.Library",
+    "torch": "torch_eager.Library",
+    "hips": "functional.Hips",
+    "jax": "functional.Jax",
 }
 
 
@@ -50,7 +50,8 @@ def reset_peak() -> None:
 
 def main(library: str) -> None:
     """Serve orders until standard input ends."""
-    lib: Any = importlib.import_module(f".libraries.{MODULES[library]}", __package__).Library()
+    module, _, name = CLASSES[library].partition(".")
+    lib: Any = getattr(importlib.import_module(f".libraries.{module}", __package__), name)()
     by_name, step, results = {w.name: w for w in WORKLOADS}, None, None
     answer = lambda **a: print(json.dumps(a), flush=True)
     answer(ready=True)

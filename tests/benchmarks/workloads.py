@@ -16,9 +16,6 @@ class Workload:
     name: str
     kind: str
     sizes: dict[str, Any]
-    group: str
-    goal: float | None = None  # ratio to PyTorch eager that issue-level goals name
-    must: float | None = None
     full: bool = False  # long: only with --full
     memory: bool = False
     tokens: int = 0  # how many a step generates
@@ -35,21 +32,15 @@ class Workload:
 
 def _layer(rng: np.random.Generator, d: int, ff: int) -> dict[str, np.ndarray]:
     """An encoder layer's parameters by PyTorch's names."""
-    w = lambda *s: rng.standard_normal(s) / np.sqrt(s[-1])
-    return {
-        "self_attn.in_proj_weight": w(3 * d, d),
-        "self_attn.in_proj_bias": 0.1 * rng.standard_normal(3 * d),
-        "self_attn.out_proj.weight": w(d, d),
-        "self_attn.out_proj.bias": 0.1 * rng.standard_normal(d),
-        "linear1.weight": w(ff, d),
-        "linear1.bias": 0.1 * rng.standard_normal(ff),
-        "linear2.weight": w(d, ff),
-        "linear2.bias": 0.1 * rng.standard_normal(d),
-        "norm1.weight": 1 + 0.1 * rng.standard_normal(d),
-        "norm1.bias": 0.1 * rng.standard_normal(d),
-        "norm2.weight": 1 + 0.1 * rng.standard_normal(d),
-        "norm2.bias": 0.1 * rng.standard_normal(d),
-    }
+    sizes = {"self_attn.in_proj_": (3 * d, d), "self_attn.out_proj.": (d, d)}
+    found = {}
+    for name, (n, m) in {**sizes, "linear1.": (ff, d), "linear2.": (d, ff)}.items():
+        found[name + "weight"] = rng.standard_normal((n, m)) / np.sqrt(m)
+        found[name + "bias"] = 0.1 * rng.standard_normal(n)
+    for name in ("norm1", "norm2"):
+        found[f"{name}.weight"] = 1 + 0.1 * rng.standard_normal(d)
+        found[f"{name}.bias"] = 0.1 * rng.standard_normal(d)
+    return found
 
 
 def _encoder(rng, d, h, ff, B, T):
@@ -103,6 +94,10 @@ def _mlp(rng, batch, width, classes=10):
     }
 
 
+def _pair(rng, shape):
+    return {"x": rng.standard_normal(shape), "g": rng.standard_normal(shape)}
+
+
 COMPILED = ("encoder", "decoder", "train", "mlp", "chain")
 """The kinds that ta.compile is measured on."""
 
@@ -127,14 +122,10 @@ INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
         for name, p in _layer(rng, d, ff).items()
         for k, v in ((name, p), ("grad:" + name, rng.standard_normal(p.shape)))
     },
-    "gelu": lambda rng, shape: {"x": rng.standard_normal(shape), "g": rng.standard_normal(shape)},
-    "softmax": lambda rng, shape: {
-        "x": rng.standard_normal(shape),
-        "g": rng.standard_normal(shape),
-    },
+    "gelu": _pair,
+    "softmax": _pair,
     "layer_norm": lambda rng, shape: {
-        "x": rng.standard_normal(shape),
-        "g": rng.standard_normal(shape),
+        **_pair(rng, shape),
         "weight": 1 + 0.1 * rng.standard_normal(shape[-1]),
         "bias": rng.standard_normal(shape[-1]),
     },
@@ -155,87 +146,43 @@ _SIZES = {
     "base": dict(d=384, h=12, ff=1536, B=8, T=128),
     "large": dict(d=768, h=12, ff=3072, B=4, T=256),
 }
-_GOALS = {"tiny": (0.35, 0.6), "small": (0.85, 1.1), "base": (1.0, 1.2), "large": (1.0, 1.15)}
+_RIVALS = {"rivals": ("hips", "jax")}
 
 WORKLOADS: list[Workload] = [
+    *(Workload(f"encoder {s}", "encoder", _SIZES[s], **_RIVALS) for s in _SIZES),
+    Workload("decoder base", "decoder", dict(_SIZES["base"], S=96)),
+    *(Workload(f"training step {s}", "train", _SIZES[s]) for s in ("tiny", "base")),
     *(
         Workload(
-            f"encoder {s}", "encoder", _SIZES[s], "encoder", *_GOALS[s], rivals=("hips", "jax")
-        )
-        for s in _SIZES
-    ),
-    Workload("decoder base", "decoder", dict(_SIZES["base"], S=96), "encoder"),
-    *(Workload(f"training step {s}", "train", _SIZES[s], "encoder") for s in ("tiny", "base")),
-    *(
-        Workload(
-            f"attention T {T}",
+            f"attention T {T}{kind and ' '}{kind}",
             "attention",
-            dict(T=T),
-            "attention",
-            1.0 if 1024 <= T <= 8192 else None,
-            1.2 if 1024 <= T <= 8192 else None,
+            {"T": T, **({kind: True} if kind else {})},
             full=T > 4096,
             memory=True,
-            rivals=("hips", "jax") if T <= 1024 else (),
+            **(_RIVALS if T <= 1024 and not kind else {}),
         )
-        for T in (256, 512, 1024, 2048, 4096, 8192, 16384)
-    ),
-    *(
-        Workload(
-            f"attention T {T} causal",
-            "attention",
-            dict(T=T, causal=True),
-            "attention",
-            1.0 if T == 4096 else None,
-            1.25 if T == 4096 else None,
-            memory=True,
-        )
-        for T in (1024, 4096)
-    ),
-    *(
-        Workload(
-            f"attention T {T} padding",
-            "attention",
-            dict(T=T, padding=True),
-            "attention",
-            memory=True,
-        )
-        for T in (1024, 4096)
+        for kind, lengths in {
+            "": (256, 512, 1024, 2048, 4096, 8192, 16384),
+            "causal": (1024, 4096),
+            "padding": (1024, 4096),
+        }.items()
+        for T in lengths
     ),
     Workload(
         "generation, 128 tokens",
         "generate",
         dict(d=256, h=8, ff=1024, layers=4, vocabulary=1000, prompt=64, tokens=128),
-        "encoder",
         tokens=128,
     ),
-    Workload(
-        "MLP 64 x 256",
-        "mlp",
-        dict(batch=64, width=256),
-        "small",
-        0.7,
-        1.0,
-        rivals=("hips", "jax"),
-    ),
-    Workload(
-        "chain of 1,000 ops on (8,)",
-        "chain",
-        dict(n=1000),
-        "small",
-        0.25,
-        0.5,
-        rivals=("hips", "jax"),
-    ),
-    Workload("chain of 100,000 ops on (8,)", "chain", dict(n=100_000), "small", 0.25, 0.5),
-    Workload(
-        "recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), "small", rivals=("hips",)
-    ),
-    Workload("AdamW tiny", "adamw", dict(d=32, ff=64), "optimiser", 0.06, 0.2),
-    Workload("AdamW base", "adamw", dict(d=384, ff=1536), "optimiser", 0.6, 1.2),
-    Workload("exact GELU", "gelu", dict(shape=(1024, 1536)), "ops", 2.0, 3.0),
-    Workload("layer norm", "layer_norm", dict(shape=(1024, 768)), "ops"),
-    Workload("softmax", "softmax", dict(shape=(2048, 512)), "ops"),
-    Workload("cross-entropy, 50,000 classes", "cross_entropy", dict(n=128, classes=50_000), "ops"),
-    Workload("embedding backward", "embedding", dict(rows=20_000, d=256, n=4096), "ops"),
+    Workload("MLP 64 x 256", "mlp", dict(batch=64, width=256), **_RIVALS),
+    Workload("chain of 1,000 ops on (8,)", "chain", dict(n=1000), **_RIVALS),
+    Workload("chain of 100,000 ops on (8,)", "chain", dict(n=100_000)),
+    Workload("recurrent net, 500 steps", "recurrent", dict(T=500, B=16, d=64), rivals=("hips",)),
+    Workload("AdamW tiny", "adamw", dict(d=32, ff=64)),
+    Workload("AdamW base", "adamw", dict(d=384, ff=1536)),
+    Workload("exact GELU", "gelu", dict(shape=(1024, 1536))),
+    Workload("layer norm", "layer_norm", dict(shape=(1024, 768))),
+    Workload("softmax", "softmax", dict(shape=(2048, 512))),
+    Workload("cross-entropy, 50,000 classes", "cross_entropy", dict(n=128, classes=50_000)),
+    Workload("embedding backward", "embedding", dict(rows=20_000, d=256, n=4096)),
 ]

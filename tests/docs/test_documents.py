@@ -66,25 +66,6 @@ def test_every_quote_is_what_the_source_says(page):
     assert quotes.renewed(text) == text, "run `python docs/quotes.py --write`, and read the page"
 
 
-def test_a_quote_has_decorators_and_the_rules_below_and_a_wrong_name_is_told(tmp_path):
-    (tmp_path / "ops.py").write_text(
-        "import x\n\nCLOCK = 1\n\n\n@op\ndef twice(x):\n    return 2 * x\n\n\n"
-        "twice.vjp(lambda g, y, x: 2 * g)\n\n\nclass Op:\n    def pull(self):\n        return 3\n"
-    )
-    page = "<!-- quote: ops.py {} -->\n```py\n```"
-    assert "@op\ndef twice(x):\n    return 2 * x\n\n\ntwice.vjp(lambda g, y, x: 2 * g)\n```" in (
-        quotes.renewed(page.format("twice"), tmp_path)
-    )
-    assert "```py\ndef pull(self):\n    return 3\n```" in (
-        quotes.renewed(page.format("Op.pull"), tmp_path)
-    )
-    assert "```py\nCLOCK = 1\n```" in quotes.renewed(page.format("CLOCK"), tmp_path)
-    with pytest.raises(ValueError, match="thrice is not there"):
-        quotes.renewed(page.format("thrice"), tmp_path)
-    with pytest.raises(ValueError, match="there is no"):
-        quotes.renewed("<!-- quote: no.py f -->\n```py\n```", tmp_path)
-
-
 def test_the_debugger_shows_what_the_page_of_plain_mode_shows(tmp_path):
     page = (ROOT / "docs" / "engine" / "04-plain-mode.md").read_text("utf-8")
     program = re.search(r"```python\n([^`]*breakpoint\(\)[^`]*)```", page)

@@ -63,13 +63,6 @@ def test_manual_is_split_without_loss(manual):
         manual.encode("for \u4e00")
 
 
-def test_n_gram_losses_of_the_manual(manual):
-    """The text differs a little from one Python to the next."""
-    assert np.allclose(
-        _manual.n_gram_losses(manual, longest=4), [3.24, 2.32, 1.73, 1.46], atol=0.12
-    )
-
-
 # ---- the language model: the model
 
 
@@ -102,7 +95,7 @@ def test_model_is_causal(manual):
     assert np.array_equal(before[:25], after[:25]) and not np.allclose(before[25:], after[25:])
 
 
-@pytest.mark.parametrize("prompt", [1, 100, 128, 300])
+@pytest.mark.parametrize("prompt", [1, 128, 300])
 def test_writing_with_the_cache_is_writing_without(manual, prompt):
     """Beyond the end of the context, and with prompts longer than it, too."""
     model = small_model(manual.vocabulary)
@@ -188,20 +181,6 @@ def test_finished_model_only_writes(tmp_path):
         assert re.search(expected, learned.stdout, re.MULTILINE), expected
     written = run("language_model.py", "--resume", "--length", 30, folder=tmp_path)
     assert written.returncode == 0 and "step" not in written.stdout
-    letter = max(_manual.Manual().characters)  # the last in Unicode, such as a curly quote
-    narrow = run(
-        "language_model.py",
-        "--resume",
-        "--length",
-        30,
-        "--prompt",
-        f"The {letter}",
-        folder=tmp_path,
-        output="ascii",
-    )
-    assert (
-        narrow.returncode == 0 and f"\nThe {letter if letter.isascii() else '?'}" in narrow.stdout
-    ), narrow.stderr
     assert written.stdout.split("----")[1:] == learned.stdout.split("----")[1:]
 
 
@@ -210,8 +189,6 @@ def test_finished_model_only_writes(tmp_path):
     [
         (["--prompt", "\u4e00"], "the manual has no"),
         (["--resume"], "nothing to resume"),
-        (["--temperature", "0"], "above 0"),
-        (["--steps", "0"], "at least 1"),
     ],
 )
 def test_wrong_options(arguments, message, tmp_path):
@@ -284,8 +261,3 @@ def test_learns_to_sort_and_draws_where_it_looked(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG") and list(picture.parent.iterdir()) == [
         picture
     ]
-
-
-def test_an_untrained_model_does_not_pass(tmp_path):
-    done = run("sort_sequences.py", "--steps", 4, folder=tmp_path)
-    assert done.returncode == 1 and re.search("^false", done.stdout, re.MULTILINE)

@@ -48,10 +48,6 @@ def function(body):
 @pytest.mark.parametrize(
     "text, said_of_it",
     [
-        (
-            function("while True: pass"),
-            "softmax: no end in 1 s\n    This check did not come to an end within 1 s: an endless loop?",
-        ),
         ("while True:\n    print('again and again')\n", "the file runs: no end in 1 s"),
         (function("os._exit(3)"), "softmax: ends Python, exit code 3"),
         (function("sys.exit(0)"), "softmax: raises SystemExit in line"),
@@ -72,15 +68,7 @@ def test_what_the_file_prints_is_shown_before_the_report(capfd, tmp_path):
 # ---- what is judged is what was asked
 
 
-def changed_in(*pairs):
-    text = RIGHT
-    for right, wrong in pairs:
-        assert right in text
-        text = text.replace(right, wrong)
-    return text
-
-
-WRONG_SOFTMAX = changed_in(("return e / e.sum(axis=-1, keepdims=True)", "return e / e.sum()"))
+WRONG_SOFTMAX = RIGHT.replace("return e / e.sum(axis=-1, keepdims=True)", "return e / e.sum()")
 
 
 def failing(out):
@@ -105,8 +93,8 @@ def test_every_failing_check_is_explained_with_all(capfd, tmp_path):
     assert all(f"\n    {name}: " in out for name in [first, *more]) and "more: --all" not in out
 
 
-@pytest.mark.parametrize("end", ["while True: pass", "os._exit(3)"])
-def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path, end):
+def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path):
+    end = "os._exit(3)"
     text = f"{RIGHT}\nimport os\ndef cross_entropy_vjp(g, y, x, *, target):\n    {end}\n"
     text += f"def softmax_vjp(g, y, x):\n    {end}\n"
     path = written(tmp_path, mine=text) / "mine.py"
@@ -114,23 +102,11 @@ def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path, end
     assert failing(out) == ["rule of softmax", "rule of cross_entropy"], out
 
 
-@pytest.mark.parametrize(
-    "text, called",
-    [
-        (
-            "import tinygrad_attn.functional as F\ndef softmax(x): return F.softmax(x)\n",
-            "F.softmax",
-        ),
-        (
-            "import torch\ndef softmax(x): return torch.softmax(torch.tensor(x), -1).numpy()\n",
-            "torch.softmax",
-        ),
-    ],
-)
-def test_a_file_that_lets_a_library_do_it_is_flagged(capfd, tmp_path, text, called):
+def test_a_file_that_lets_a_library_do_it_is_flagged(capfd, tmp_path):
+    text = "import tinygrad_attn.functional as F\ndef softmax(x): return F.softmax(x)\n"
     path = written(tmp_path, mine=RIGHT + text) / "mine.py"
     out = said(capfd, "softmax", path, code=1)
-    assert "written by you" in failing(out) and called in out and "write it yourself" in out
+    assert "written by you" in failing(out) and "F.softmax" in out and "write it yourself" in out
 
 
 def test_a_pass_names_the_next_exercise(capfd, tmp_path):
@@ -216,16 +192,12 @@ def test_a_log_has_a_line_for_each_file(capfd, tmp_path):
     "words, expected",
     [
         (["softmax", "A", "none.py"], "there is no file 'none.py'"),
-        (["softmax", "none*.py"], "no file matches 'none*.py'"),
         (["sofmax", "A", "A2"], "no exercise 'sofmax'"),
         (
             ["softmax", "A", "--time-limit", "-1"],
             "--time-limit is a number of seconds, 0 for none, got -1",
         ),
-        (["softmax", "A", "--csv", "no/where.csv"], "there is no folder 'no'"),
-        (["softmax", "A", "A2", "--cvs", "t.csv"], "unrecognized arguments: --cvs"),
         (["softmax", "--csv", "t.csv"], "--csv needs an exercise and files"),
-        (["zoo", "1", "2", "3"], "the zoo takes the number of a bug and an answer"),
     ],
 )
 def test_wrong_use_is_said_before_anything_is_marked(capfd, tmp_path, monkeypatch, words, expected):
@@ -237,34 +209,13 @@ def test_wrong_use_is_said_before_anything_is_marked(capfd, tmp_path, monkeypatc
     assert not (tmp_path / "t.csv").exists()
 
 
-def test_the_number_of_checks_is_known_without_an_answer():
-    """A file that does not run has passed 0 of as many as the others."""
-    code = f"""
-import sys; sys.path.insert(0, {str(EXERCISES.parent / "marking")!r})
-import _class, mark
-for one in mark.exercises.values():
-    marks = mark.mark(one, mark.EXERCISES / "solutions" / (one.name + ".py"))
-    assert _class.checks(one) == [line.name for line in marks.lines], one.name
-    assert len(set(_class.checks(one))) == len(marks.lines), one.name
-"""
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-
-
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C there")
-@pytest.mark.parametrize(
-    "how, files",
-    [
-        ("SIGINT", ["a.py", "b.py", "c.py", "--csv", "t.csv"]),
-        ("SIGINT", ["b.py"]),
-    ],
-)
-def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_path, how, files):
+def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_path):
     endless = "import os, time\nopen('begun', 'w').write(str(os.getpid()))\nwhile True: time.sleep(0.01)\n"
     written(tmp_path, a=RIGHT, b=endless, c=RIGHT)
+    words = ["-m", "tinygrad_attn", "exercise", "softmax", "a.py", "b.py", "c.py", "--csv", "t.csv"]
     marking = subprocess.Popen(
-        [sys.executable, "-m", "tinygrad_attn", "exercise", "softmax", *files],
+        [sys.executable, *words],
         cwd=tmp_path,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -274,16 +225,10 @@ def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_pa
     begun = tmp_path / "begun"
     while not (begun.exists() and begun.read_text()) and marking.poll() is None:
         time.sleep(0.02)
-    marking.send_signal(getattr(signal, how))
+    marking.send_signal(signal.SIGINT)
     out, errors = (
         marking.communicate()
-    )  # which ends when the file's own process has, for it holds the same pipes
-    assert marking.returncode == (130 if how == "SIGINT" else -9) and "Traceback" not in errors
-    if len(files) > 1:
-        assert (
-            "a.py  9 of 9" in out
-            and "Stopped: 1 of 3 files is marked, see the table; t.csv is not written." in errors
-        )
-    elif how == "SIGINT":
-        assert errors.endswith("\nStopped.\n")
+    )  # ends when the file's own process, with the same pipes, has
+    assert marking.returncode == 130 and "Traceback" not in errors and "a.py  9 of 9" in out
+    assert "Stopped: 1 of 3 files is marked, see the table; t.csv is not written." in errors
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py", "b.py", "begun", "c.py"]

@@ -1,7 +1,6 @@
 """The notebooks made of the course: all of its code in its order, every picture and link there, and Run All goes through."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -178,18 +177,3 @@ def test_run_all_goes_through_and_keeps_what_is_printed(notebooks, course, capsy
     assert "00-first, cell 2, which begins\n1 / 0\nZeroDivisionError: division by zero" in errors
     assert "2 notebooks in" in printed and "a cell failed in 00-first" in printed
     assert read(out / "01-next.ipynb").cells[-1].outputs[0].text == "there\n"
-
-
-def test_the_exercise_can_be_marked_in_the_notebook(notebooks, course, capsys):
-    (chapter,) = (path for path in CHAPTERS if path.stem.startswith("04-"))
-    shutil.copy(chapter, course / "course")
-    assert notebooks.main(["04", "--run", "--out", str(course / "made")]) == 0
-    (marking,) = (
-        cell
-        for cell in read(course / "made" / f"{chapter.stem}.ipynb").cells
-        if "exercise" in cell.metadata.get("tags", [])
-    )
-    assert (
-        "exercise 4, unbroadcast: " in marking.outputs[0].text
-        and "not written yet" in marking.outputs[0].text
-    )

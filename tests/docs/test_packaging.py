@@ -206,36 +206,3 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
         "dev",
     }
     assert "tinygrad-attn = tinygrad_attn.cli:main" in scripts
-
-
-def test_the_package_runs_from_a_zip_file(tmp_path):
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        for path in PACKAGE.rglob("*"):
-            if path.suffix != ".pyc":
-                archive.write(path, path.relative_to(ROOT))
-    where, steps = fresh(f"""
-import sys; sys.path.insert(0, {str(tmp_path / "all.zip")!r})
-import json, numpy as np, tinygrad_attn as ta
-x = ta.Tensor([1.0, 2.0], requires_grad=True)
-print(json.dumps([ta.__file__, ta.backward_steps(np.sum(np.exp(x))).html()]))
-""")
-    assert "all.zip" in where and "<script>" in steps
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "torch",
-        "pygraphviz",
-        "matplotlib",
-        "safetensors",
-        "tokenizers",
-        "tqdm",
-        "sklearn",
-        "hypothesis",
-        "threadpoolctl",
-    ],
-)
-def test_ci_has_every_optional_library(name):
-    """So that no other test can be skipped there unseen."""
-    assert require(name).__name__ == name

@@ -106,40 +106,12 @@ def page(tmp_path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     "text, expected",
     [
+        ("Text.\n\n```python\nx = 1\nx / 0\n```\n", r"page\.md:5: ZeroDivisionError"),
         (
-            """
-     Text.
-
-     ```python
-     x = 1
-     x / 0
-     ```
-     """,
-            r"page\.md:5: ZeroDivisionError",
-        ),
-        (
-            """
-     <!-- raises: ValueError -->
-     ```python
-     int("1")
-     ```
-     """,
+            '<!-- raises: ValueError -->\n```python\nint("1")\n```\n',
             r"page\.md:3: raised nothing, where the page promises ValueError",
         ),
-        (
-            """
-     ```python
-     x = 2
-     ```
-     ```pycon
-     >>> x
-     2
-     >>> x + 1
-     4
-     ```
-     """,
-            r"page\.md:7: not what the page shows",
-        ),
+        ("```pycon\n>>> 3\n4\n```\n", r"page\.md:2: not what the page shows"),
     ],
 )
 def test_a_wrong_page_fails_by_file_and_line(tmp_path, text, expected):

@@ -64,25 +64,3 @@ def test_the_default_dtype_gives_the_same_in_float32():
     assert (g.item(), a.grad.item(), b.grad.item()) == pytest.approx(
         (24.7041, 138.8338, 645.5773), abs=2e-3
     )
-
-
-def test_a_neuron_of_scalars_learns():
-    """micrograd's demo in small: a perceptron built of single numbers separates two classes."""
-    rng = np.random.default_rng(0)
-    points = rng.standard_normal((20, 2))
-    labels = np.where(points[:, 0] - points[:, 1] > 0, 1.0, -1.0)
-    weights = [Tensor(w, requires_grad=True) for w in (0.1, 0.2, 0.0)]
-    losses = []
-    for _ in range(20):
-        margins = [
-            (weights[0] * float(x) + weights[1] * float(y) + weights[2]) * float(label)
-            for (x, y), label in zip(points, labels, strict=True)
-        ]
-        loss = sum((1 - m).relu() for m in margins) / len(margins)
-        for w in weights:
-            w.zero_grad()
-        loss.backward()
-        for w in weights:
-            w.data -= 0.5 * w.grad.data
-        losses.append(loss.item())
-    assert losses[-1] < 0.25 * losses[0]

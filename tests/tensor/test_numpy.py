@@ -1,12 +1,10 @@
 """NumPy's functions on Tensors: the values of arrays, derivatives to second order, and refusals that say what to do."""
 
-import math
 from collections import deque, namedtuple
 
 import numpy as np
 import pytest
 from numpytable import CASES, FLAT, P, R
-from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
@@ -147,9 +145,7 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
     "write, message",
     [
         (lambda: np.array([T, T]), "np.stack"),
-        (lambda: np.array([[S, 1.0], [2.0, S]]), "np.stack"),
         (lambda: np.asarray(T), "requires a gradient"),
-        (lambda: np.float32(T), "requires a gradient"),
         (lambda: np.mean([S, S]), "np.stack"),
         (lambda: np.r_[T, T], "np.concatenate"),
         (lambda: np.zeros(3).__setitem__(slice(None), T), "requires a gradient"),
@@ -157,34 +153,19 @@ def test_a_function_without_a_rule_is_refused_by_name(f):
         (lambda: np.zeros(3).__iadd__(T), r"Write a = a \+ t instead of a \+= t"),
         (lambda: np.add.at(np.zeros(3), [0, 1, 1], T), r"np.add.at would .*ta\.ops\.scatter"),
         (lambda: np.exp(T, where=np.array([True, False, True])), r"np.where\(mask, a, b\)"),
-        (lambda: np.sum(T, out=np.zeros(())), r"np.sum of a Tensor does not take out="),
-        (lambda: np.concatenate([T, T], out=np.zeros(6)), "take out="),
         (lambda: np.reshape(T, (3, 1), order="F"), "order='F'"),
-        (lambda: np.nan_to_num(T, copy=False), "copy=False"),
         (lambda: np.average(T, returned=True), "np.average has no derivative"),
-        (lambda: np.hypot.accumulate(T), "np.hypot.accumulate has no derivative"),
-        (lambda: np.add.reduceat(T, [0, 1]), "np.add.reduceat has no derivative"),
-        (lambda: np.frompyfunc(math.gamma, 1, 1)(T), r"^gamma \(vectorized\) has no"),
         (lambda: np.fft.fft(T), "np.fft.fft has no derivative"),
         (lambda: np.linalg.svd(Tensor(R(2, 3), requires_grad=True)), "full_matrices=False"),
         (lambda: np.pad(T, 1, "linear_ramp"), "mode='linear_ramp'"),
-        (lambda: np.pad(T, 1, "reflect", reflect_type="odd"), "reflect_type='odd'"),
-        (lambda: np.copyto(np.zeros(3), T), "np.copyto has no derivative"),
         (lambda: np.add(T, 1, dtype=int), "would drop the fractions"),
         (lambda: np.sum(T, dtype=int), r"would drop the fractions.*\.astype\(int64\)"),
-        (lambda: np.concatenate([R(2), T], dtype=int), "would drop the fractions"),
-        (lambda: np.full_like(T.astype(int), S), "would drop the fractions"),
         (lambda: T * 1j, "1j"),
     ],
 )
 def test_what_would_lose_the_gradient_is_a_type_error_with_advice(write, message):
     with pytest.raises(TypeError, match=message):
         write()
-
-
-def test_max_with_a_mask_needs_a_value_for_no_element():
-    with pytest.raises(ValueError, match="np.max with where= needs initial="):
-        np.max(T, where=[True, False, True])
 
 
 # ---- dtypes, and Tensors without a gradient
@@ -207,15 +188,6 @@ def test_numbers_and_lists_keep_float32():
         np.sinc(t),
     ):
         assert y.dtype == np.float32, y
-
-
-def test_an_array_of_another_library_keeps_its_precision():
-    class Series:
-        def __array__(self, dtype=None, copy=None):
-            return np.array([0.1, 0.2])
-
-    t = Tensor(np.ones(1, np.float32), requires_grad=True)
-    assert np.concatenate([t, Series()]).dtype == np.float64
 
 
 def test_dtype_converts_the_operands_first():
@@ -268,12 +240,6 @@ def test_moved_elements_are_added_up_where_they_came_from():
     assert np.diag(Tensor([5.0, 6.0])).tolist() == [[5, 0], [0, 6]]
 
 
-def test_a_table_is_not_numbered_to_look_up_rows():
-    wide = Tensor(np.broadcast_to(1.0, (10, 4)), requires_grad=True)
-    assert np.take(wide, [1, 11, -1], axis=0, mode="wrap").shape == (3, 4)
-    assert np.take(wide, [[True]], axis=0).shape == (1, 1, 4)
-
-
 def test_transpose_that_changes_nothing_warns():
     square = Tensor(R(2, 2))
     for write in (lambda: square.transpose(0, 1), lambda: np.transpose(square, (-2, -1))):
@@ -282,26 +248,6 @@ def test_transpose_that_changes_nothing_warns():
 
 
 # ---- kinks, ties and limits
-
-
-def test_ties_and_kinks_are_pytorchs():
-    torch = require("torch")
-    x = np.array([1.0, 3.0, 3.0, 0.0])
-    three = torch.tensor(3.0, dtype=torch.float64)
-    for mine, theirs in (
-        (np.max, torch.amax),
-        (np.linalg.norm, torch.linalg.vector_norm),
-        (lambda x: np.linalg.norm(x, 3), lambda x: torch.linalg.vector_norm(x, 3)),
-        (np.abs, torch.abs),
-        (np.sign, torch.sign),
-        (lambda x: np.maximum(x, 3.0), lambda x: torch.maximum(x, three)),
-        (lambda x: np.fmax(x, 3.0), lambda x: torch.fmax(x, three)),
-        (lambda x: np.linalg.norm(x * 0), lambda x: torch.linalg.vector_norm(x * 0)),
-    ):
-        t, u = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
-        mine(t).sum().backward()
-        theirs(u).sum().backward()
-        np.testing.assert_allclose(t.grad.numpy(), u.grad.numpy())
 
 
 NAN, INF = np.nan, np.inf
@@ -328,12 +274,6 @@ def test_slopes_at_kinks(f, x, expected):
     t = Tensor(np.array(x, float), requires_grad=True)
     (g,) = ta.grad(f(t).sum(), [t])
     np.testing.assert_allclose(g.numpy(), expected, rtol=1e-12, atol=1e-12)
-
-
-def test_sinc_at_zero_has_its_second_derivative():
-    x = Tensor(np.array(0.0), requires_grad=True)
-    (slope,) = ta.grad(np.sinc(x), [x], create_graph=True)
-    np.testing.assert_allclose(ta.grad(slope, [x])[0].numpy(), -(math.pi**2) / 3)
 
 
 # ---- NumPy code that learns unchanged

@@ -38,14 +38,9 @@ def test_numbers_and_lists_take_the_default_dtype_and_arrays_keep_theirs():
     [
         (lambda: Tensor("abc"), TypeError, "real numbers or booleans"),
         (lambda: Tensor(None), TypeError, "forget to return its result"),
-        (lambda: Tensor([1, 2j]), TypeError, "real numbers or booleans"),
-        (lambda: Tensor([1.0], dtype=complex), TypeError, "real numbers or booleans"),
         (lambda: Tensor([[1, 2], [3]]), ValueError, "differ in length"),
         (lambda: Tensor([t(3), t(3)]), TypeError, "np.stack or np.concatenate"),
-        (lambda: Tensor(np.ma.array([1.0], mask=[True])), TypeError, r"x\.filled\(0\)"),
-        (lambda: Tensor(3, 4), TypeError, "requires_grad is True or False, got 4"),
         (lambda: Tensor([1], dtype=int, requires_grad=True), TypeError, "floating-point"),
-        (lambda: ta.set_default_dtype(int), TypeError, "floating"),
         (lambda: ta.tensor([1.0]), TypeError, r"Write ta\.Tensor"),
         (lambda: setattr(t(3), "data", np.ones(3, int)), TypeError, "cannot hold int64"),
         (lambda: setattr(t(3), "grad", np.ones(4)), ValueError, "its tensor's shape"),
@@ -53,21 +48,14 @@ def test_numbers_and_lists_take_the_default_dtype_and_arrays_keep_theirs():
         (lambda: t(3).__setitem__(0, 1.0), TypeError, r"np\.where\(mask, value, t\)"),
         (lambda: bool(t(3)), ValueError, r"\.all\(\) or .*np\.where"),
         (lambda: math.sin(t(3)), ValueError, r"Write np\.sin\(t\) for math\.sin\(t\)"),
-        (lambda: len(Tensor(1.0)), TypeError, "no length"),
-        (lambda: list(Tensor(1.0)), TypeError, r"\.item\(\)"),
         (lambda: t(3).mT, ValueError, "last two axes"),
         (lambda: t(2, 2).sum(dim=1), TypeError, r"sum\(\) got .*'dim'\. Write axis=, as in NumPy"),
         (lambda: t(2, 2).max(0, keepdim=True), TypeError, "Write keepdims="),
-        (lambda: t(2, 2).std(unbiased=False), TypeError, "Write ddof="),
         (lambda: t(2).repeat(2, 1), TypeError, r"np\.tile\(t, \(2, 1\)\)"),
         (lambda: t(2, 4).reshape(2, 4 / 2), TypeError, "divide with // instead of /"),
-        (lambda: t(3).astype(complex), TypeError, "real numbers or booleans"),
         (lambda: t(3)[np.array([0.0])], IndexError, r"index\.astype\(int\)"),
-        (lambda: t(3) + "a", TypeError, "add"),
         (lambda: copy.deepcopy(t(3) * 2), TypeError, r"Use \.detach\(\)"),
         (lambda: pickle.dumps(t(3) * 2), TypeError, "only leaf tensors"),
-        (lambda: np.ma.array([1.0, 2.0]) + t(2), TypeError, "filled"),
-        (lambda: Tensor([1.0]).retain_grad(), ValueError, "does not require a gradient"),
     ],
 )
 def test_what_is_refused(make, kind, message):
@@ -158,12 +146,6 @@ def test_methods_are_those_of_arrays(call):
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-14, strict=True)
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "tanh"])
-def test_functions_that_are_methods_too(name):
-    x = Tensor(P(3), requires_grad=True)
-    assert getattr(x, name)().tolist() == getattr(np, name)(x).tolist()
-
-
 def test_masks_and_single_numbers():
     mask = Tensor([True, False])
     assert (mask & [True, True]).tolist() == [True, False] and (~mask).tolist() == [False, True]
@@ -171,14 +153,6 @@ def test_masks_and_single_numbers():
     assert (float(one), int(one), round(one).item(), math.exp(one)) == (2.5, 2, 2.0, math.exp(2.5))
     assert [1, 2, 3][Tensor(1, dtype=int)] == 2 and 2.5 in one.reshape(1) and bool(one)
     assert one.tolist() == one.item() == 2.5
-
-
-def test_an_index_array_may_change_afterwards():
-    x, index = t(3), np.array([0, 1])
-    y = x[index]
-    index[:] = 2
-    y.sum().backward()
-    assert x.grad.tolist() == [1, 1, 0]
 
 
 def test_values_are_written_in_place():

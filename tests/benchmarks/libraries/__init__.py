@@ -1,4 +1,4 @@
-"""One module a library.  Each has a class `Library` whose method `kind(arrays, **sizes)` returns `(step, results)`.
+"""The libraries.  Each is a class whose method `kind(arrays, **sizes)` returns `(step, results)`.
 
 `step()` runs the workload once, forward and backward; `results()` gives a dict of arrays to compare with PyTorch's.  A library that
 cannot run a workload has no method of that name.

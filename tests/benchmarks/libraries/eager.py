@@ -89,6 +89,11 @@ class Eager:
     def mask(self, mask: Any) -> Any:
         return mask
 
+    def op(self, arrays: dict[str, Any], f: Callable[..., Any]) -> Run:
+        """The gradients of f by all arrays but g, the cotangent, and y, labels or indices."""
+        t = self.leaves(arrays, [k for k in arrays if k not in ("g", "y")])
+        return self.gradients(f, t, self.tensor(arrays["g"]) if "g" in arrays else None)
+
     def mlp(self, arrays, batch, width):
         F, y = self.F, self.tensor(arrays["y"])
 
@@ -96,8 +101,7 @@ class Eager:
             h = F.relu(F.linear(F.relu(F.linear(x, w1, b1)), w2, b2))
             return F.cross_entropy(F.linear(h, w3, b3), y)
 
-        names = [k for k in arrays if k != "y"]
-        return self.gradients(self.way(loss), self.leaves(arrays, names))
+        return self.op(arrays, self.way(loss))
 
     def chain(self, arrays, n, size=8):
         def total(x, a, b):
@@ -105,7 +109,7 @@ class Eager:
                 x = (x * a + b).tanh() * a
             return x.sum()
 
-        return self.gradients(self.way(total), self.leaves(arrays, "xab"))
+        return self.op(arrays, self.way(total))
 
     def recurrent(self, arrays, T, B, d):
         zeros = self.tensor(np.zeros((B, d), np.float32))
@@ -116,7 +120,7 @@ class Eager:
                 h = (row + h @ w).tanh()
             return (h * h).mean()
 
-        return self.gradients(loss, self.leaves(arrays, "xw"))
+        return self.op(arrays, loss)
 
     def adamw(self, arrays, d, ff):
         names = [k for k in arrays if not k.startswith("grad:")]
@@ -127,25 +131,19 @@ class Eager:
         return optimizer.step, lambda: {k: p.detach().numpy() for k, p in parameters.items()}
 
     def gelu(self, arrays, shape):
-        return self.gradients(self.F.gelu, {"x": self._x(arrays)}, self.tensor(arrays["g"]))
+        return self.op(arrays, self.F.gelu)
 
     def softmax(self, arrays, shape):
-        t = {"x": self._x(arrays)}
-        return self.gradients(lambda x: self.F.softmax(x, -1), t, self.tensor(arrays["g"]))
+        return self.op(arrays, lambda x: self.F.softmax(x, -1))
 
     def layer_norm(self, arrays, shape):
-        t = self.leaves(arrays, ["x", "weight", "bias"])
         norm = lambda x, weight, bias: self.F.layer_norm(x, shape[-1:], weight, bias)
-        return self.gradients(norm, t, self.tensor(arrays["g"]))
+        return self.op(arrays, norm)
 
     def cross_entropy(self, arrays, n, classes):
         y = self.tensor(arrays["y"])
-        return self.gradients(lambda x: self.F.cross_entropy(x, y), {"x": self._x(arrays)})
+        return self.op(arrays, lambda x: self.F.cross_entropy(x, y))
 
     def embedding(self, arrays, rows, d, n):
         y = self.tensor(arrays["y"])
-        look_up = lambda weight: self.F.embedding(y, weight)
-        return self.gradients(look_up, self.leaves(arrays, ["weight"]), self.tensor(arrays["g"]))
-
-    def _x(self, arrays: dict[str, Any]) -> Any:
-        return self.tensor(arrays["x"], requires_grad=True)
+        return self.op(arrays, lambda weight: self.F.embedding(y, weight))

@@ -1,22 +1,22 @@
-"""A pytest plugin that lets the published tests of HIPS autograd run against this package, or against MyGrad
-(HIPS_BACKEND=mygrad).
+"""A pytest plugin that lets the published tests of HIPS autograd run against this package.
 
 It puts modules named `autograd...` in place whose `numpy` is NumPy itself and whose `grad`, `jacobian`, `check_grads`
-... are written here on top of the backend's own backward pass.  Complex arguments are left out of the checks; what
+... are written here on top of the package's own backward pass.  Complex arguments are left out of the checks; what
 else is out of scope is listed in hips_scope.py.
 """
 
 import inspect
 import itertools
-import os
 import sys
 import types
 
 import numpy as np
 from hips_scope import FILES, out_of_scope
 
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor
+
 EPS, TOLERANCE = 1e-6, 1e-6
-MAX_ORDER = int(os.environ.get("HIPS_MAX_ORDER", "9"))
 depth = 0  # how many differentiated functions we are inside
 
 
@@ -40,89 +40,44 @@ def rebuild(tree, values):
     return build(tree)
 
 
-def array(x):
-    return (
-        x
-        if isinstance(x, backend.Tensor)
-        else np.asarray(x, None if getattr(x, "dtype", None) is not None else float)
-    )
+def mapped(function, *trees):
+    """The tree of the function's values at the leaves of all trees."""
+    return rebuild(trees[0], map(function, *map(leaves, trees)))
+
+
+def dot(a, b):
+    return sum(np.sum(x * y) for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+def shapes(tree):
+    return [np.shape(x) for x in leaves(tree)]
 
 
 def draw(x):
     return np.asarray(np.random.randn(*np.shape(x)))[()]
 
 
-class Ours:
-    """tinygrad_attn; a transform inside another one is recorded."""
-
-    from tinygrad_attn import Tensor, grad
-
-    def start(self, x):
-        return (
-            x.clone()
-            if isinstance(x, self.Tensor) and x.requires_grad
-            else self.Tensor(array(x), requires_grad=True)
-        )
-
-    def pull(self, f, inputs, y, cotangents, nested):
-        """`nested`: the gradients themselves will be differentiated."""
-        pairs = [
-            (y, g)
-            for y, g in zip(y, cotangents, strict=True)
-            if isinstance(y, self.Tensor) and y.requires_grad
-        ]
-        found = (
-            Ours.grad(
-                [y for y, _ in pairs],
-                inputs,
-                [g for _, g in pairs],
-                create_graph=nested,
-                retain_graph=True,
-                allow_unused=True,
-            )
-            if pairs
-            else [None] * len(inputs)
-        )
-        return [
-            np.zeros(x.shape, x.dtype) if g is None else g
-            for x, g in zip(inputs, found, strict=True)
-        ]
+def start(x):
+    """A leaf; a transform inside another one is recorded."""
+    if isinstance(x, Tensor) and x.requires_grad:
+        return x.clone()
+    x = x if isinstance(x, Tensor) or hasattr(x, "dtype") else np.asarray(x, float)
+    return Tensor(x, requires_grad=True)
 
 
-class MyGrad:
-    """MyGrad 2: first derivatives only, and a graph that can be used once, so every pullback runs the function
-    again.
-    """
-
-    def __init__(self):
-        import mygrad
-
-        self.Tensor, self.new = mygrad.Tensor, mygrad.tensor
-
-    def start(self, x):
-        if isinstance(x, self.Tensor):
-            raise TypeError("MyGrad has no second derivatives")
-        return self.new(array(x))
-
-    def pull(self, f, inputs, y, cotangents, nested):
-        if nested:
-            raise TypeError("MyGrad has no second derivatives")
-        inputs = [self.new(x.data) for x in inputs]
-        total = sum(
-            np.sum(y * g)
-            for y, g in zip(leaves(f(inputs)), cotangents, strict=True)
-            if isinstance(y, self.Tensor)
-        )
-        if isinstance(total, self.Tensor):
-            total.backward()
-        return [np.zeros(x.shape, x.dtype) if x.grad is None else x.grad for x in inputs]
-
-
-backend = MyGrad() if os.environ.get("HIPS_BACKEND") == "mygrad" else Ours()
+def pull(inputs, outputs, cotangents, nested):
+    """`nested`: the gradients themselves will be differentiated."""
+    pairs = zip(outputs, cotangents, strict=True)
+    pairs = [(y, g) for y, g in pairs if isinstance(y, Tensor) and y.requires_grad]
+    found, settings = [None] * len(inputs), dict(retain_graph=True, allow_unused=True)
+    if pairs:
+        ys, gs = map(list, zip(*pairs))
+        found = ta.grad(ys, inputs, gs, create_graph=nested, **settings)
+    return [np.zeros(x.shape, x.dtype) if g is None else g for x, g in zip(inputs, found)]
 
 
 def plain(x):
-    return (x.data if x.ndim else x.data[()]) if isinstance(x, backend.Tensor) else x
+    return (x.data if x.ndim else x.data[()]) if isinstance(x, Tensor) else x
 
 
 # ---- autograd.core
@@ -132,7 +87,7 @@ def make_vjp(f, x):
     """`(pullback, f(x))`, with trees on both sides."""
     global depth
     nested = depth > 0
-    inputs = [backend.start(v) for v in leaves(x)]
+    inputs = [start(v) for v in leaves(x)]
 
     def run(values):
         global depth
@@ -147,14 +102,14 @@ def make_vjp(f, x):
     def pullback(g):
         inside = nested or depth > 0
         try:
-            found = backend.pull(run, inputs, leaves(y), leaves(g), inside)
+            found = pull(inputs, leaves(y), leaves(g), inside)
         except TypeError as error:
             if "has 0 VJPs" in str(error):
                 raise NotImplementedError(str(error)) from error
             raise
         return rebuild(x, found if inside else map(plain, found))
 
-    return pullback, y if nested else rebuild(y, map(plain, leaves(y)))
+    return pullback, y if nested else mapped(plain, y)
 
 
 def unary_to_nary(unary):
@@ -181,7 +136,11 @@ def unary_to_nary(unary):
 
 
 def ones(y):
-    return rebuild(y, [np.ones(np.shape(v)) for v in leaves(y)])
+    return mapped(lambda v: np.ones(np.shape(v)), y)
+
+
+def zeros(y):
+    return mapped(lambda v: np.zeros(np.shape(v)), y)
 
 
 @unary_to_nary
@@ -201,7 +160,7 @@ def elementwise_grad(f, x):
 @unary_to_nary
 def grad_and_aux(f, x):
     pullback, (y, aux) = make_vjp(f, x)
-    return pullback((ones(y), rebuild(aux, [np.zeros(np.shape(v)) for v in leaves(aux)]))), aux
+    return pullback((ones(y), zeros(aux))), aux
 
 
 def grad(fun, argnum=0):
@@ -237,12 +196,7 @@ def deriv(f, x):
 
 def pushforward(f, x, v):
     """J v from two pullbacks, as the pullback is linear in its cotangent."""
-    y = f(x)
-    if isinstance(backend, MyGrad):
-        raise TypeError("MyGrad has neither a forward mode nor second derivatives")
-    back, _ = make_vjp(
-        lambda g: make_vjp(f, x)[0](g), rebuild(y, [np.zeros(np.shape(z)) for z in leaves(y)])
-    )
+    back, _ = make_vjp(lambda g: make_vjp(f, x)[0](g), zeros(f(x)))
     return back(v)
 
 
@@ -254,30 +208,24 @@ def make_ggnvp(f, g=lambda x: 0.5 * np.sum(x * x)):
     return at
 
 
-def hessian_tensor_product(fun, argnum=0):
-    slope = grad(fun, argnum)
-    return grad(
-        lambda *args, **kwargs: np.tensordot(
-            slope(*args[:-1], **kwargs), args[-1], np.ndim(args[-1])
-        ),
-        argnum,
+def contracted(f):
+    """Of f's arguments and a v behind them, the sum over f's value times v, or v times it."""
+    return lambda *args, **kwargs: np.tensordot(
+        args[-1], f(*args[:-1], **kwargs), np.ndim(args[-1])
     )
+
+
+def hessian_tensor_product(fun, argnum=0):
+    return grad(contracted(grad(fun, argnum)), argnum)
 
 
 def tensor_jacobian_product(fun, argnum=0):
-    return jacobian(
-        lambda *args, **kwargs: np.tensordot(
-            args[-1], fun(*args[:-1], **kwargs), np.ndim(args[-1])
-        ),
-        argnum,
-    )
+    return jacobian(contracted(fun), argnum)
 
 
 def primitive(f):
     """A function without a derivative, until defvjp."""
-    from tinygrad_attn import op
-
-    return op(f)
+    return ta.op(f)
 
 
 def defvjp(op, *makers):
@@ -303,28 +251,15 @@ def scalar_close(a, b):
 
 
 def check_equivalent(x, y):
-    x, y = leaves(x), leaves(y)
-    assert [np.shape(v) for v in x] == [np.shape(v) for v in y], "different shapes"
-    weights = [draw(v) for v in x]
-    a, b = (sum(np.sum(w * v) for w, v in zip(weights, values, strict=True)) for values in (x, y))
-    assert scalar_close(a, b), f"values differ: {x} and {y}"
+    assert shapes(x) == shapes(y), "different shapes"
+    weights = mapped(draw, x)
+    assert scalar_close(dot(weights, x), dot(weights, y)), f"values differ: {x} and {y}"
 
 
 def numerical(f, x, v, g):
     """<g, J v> by a central difference."""
-    ends = []
-    for sign in (0.5, -0.5):
-        y = f(
-            rebuild(
-                x,
-                [
-                    np.asarray(a, float)[()] + sign * EPS * b
-                    for a, b in zip(leaves(x), leaves(v), strict=True)
-                ],
-            )
-        )
-        ends.append(sum(np.sum(a * b) for a, b in zip(leaves(y), leaves(g), strict=True)))
-    return (ends[0] - ends[1]) / EPS
+    at = lambda step: f(mapped(lambda a, b: np.asarray(a, float)[()] + step * b, x, v))
+    return (dot(at(EPS / 2), g) - dot(at(-EPS / 2), g)) / EPS
 
 
 @unary_to_nary
@@ -333,25 +268,19 @@ def check_grads(f, x, modes=("fwd", "rev"), order=2):
         return
     x = numbers_as_array(x)
     pullback, y = make_vjp(f, x)
-    plain_y = f(x)
-    v, g = rebuild(x, [draw(a) for a in leaves(x)]), rebuild(y, [draw(a) for a in leaves(y)])
-    assert [np.shape(a) for a in leaves(y)] == [np.shape(a) for a in leaves(plain_y)]
-    name, numeric, found = getattr(f, "__name__", "function"), numerical(f, x, v, g), pullback(g)
-    assert [np.shape(a) for a in leaves(found)] == [np.shape(a) for a in leaves(x)], (
+    v, g, name = mapped(draw, x), mapped(draw, y), getattr(f, "__name__", "function")
+    numeric, found = numerical(f, x, v, g), pullback(g)
+    assert shapes(y) == shapes(f(x)) and shapes(found) == shapes(x), (
         "a gradient has its input's shape"
     )
-    exact = sum(np.sum(a * b) for a, b in zip(leaves(found), leaves(v), strict=True))
-    assert scalar_close(numeric, exact), (
-        f"Derivative (VJP) check of {name} failed: {exact} should be {numeric}"
-    )
-    if "fwd" in modes and not isinstance(backend, MyGrad):
-        pushed = sum(
-            np.sum(a * b) for a, b in zip(leaves(pushforward(f, x, v)), leaves(g), strict=True)
+    derivatives = {"VJP": dot(found, v)}
+    if "fwd" in modes:
+        derivatives["JVP"] = dot(pushforward(f, x, v), g)
+    for kind, exact in derivatives.items():
+        assert scalar_close(numeric, exact), (
+            f"Derivative ({kind}) check of {name} failed: {exact} should be {numeric}"
         )
-        assert scalar_close(numeric, pushed), (
-            f"Derivative (JVP) check of {name} failed: {pushed} should be {numeric}"
-        )
-    if min(order, MAX_ORDER) > 1:
+    if order > 1:
 
         def slope(x, g):
             return make_vjp(f, x)[0](g)
@@ -398,7 +327,7 @@ def install():
         "autograd.wrap_util": wrapped,
         "autograd.util": wrapped,
         "autograd.builtins": dict(isinstance=isinstance),
-        "autograd.tracer": dict(wrapped, isbox=lambda x: isinstance(x, backend.Tensor)),
+        "autograd.tracer": dict(wrapped, isbox=lambda x: isinstance(x, Tensor)),
     }
     for name, attributes in contents.items():
         module = types.ModuleType(name)
