@@ -32,6 +32,7 @@ from ..engine import (
     tracked,
     watching,
 )
+from ..engine.graph import next_number
 from ..errors import describe
 from ..nn.cache import KeyValueCache
 from ..nn.module import Module
@@ -128,16 +129,14 @@ class Programs:
         if context.plain or context.watchers:
             return self.f(*args, **kwargs)
         call = Nested((args, kwargs), INPUTS)
-        entry = self.entry(call)
-        if entry is None:
-            with TRACING:
-                entry = self.entry(call)  # which another thread may have made
-                if entry is None and len(self.entries) < PROGRAMS:
-                    entry = Entry(self.f, call)
-                    y = entry.first(call, args, kwargs)
-                    self.entries.append(entry)
-                    return y
-            self.too_many |= entry is None
+        with TRACING:
+            entry = next((e for e in self.entries if e.form == call.form and e.fits()), None)
+            if entry is None and len(self.entries) < PROGRAMS:
+                entry = Entry(self.f, call)
+                y = entry.first(call, args, kwargs)
+                self.entries.append(entry)
+                return y
+        self.too_many |= entry is None
         with suppress(Changed):
             if entry is not None and entry.line.compiled:
                 y = entry.run(call)
@@ -146,10 +145,6 @@ class Programs:
                         entry.compare(self.f(*args, **kwargs), y)
                 return y
         return self.f(*args, **kwargs)
-
-    def entry(self, call: Nested) -> Entry | None:
-        """The entry of this kind of call."""
-        return next((e for e in self.entries if e.form == call.form and e.fits()), None)
 
     def report(self) -> list[Signature]:
         """For each kind of call whether a program runs, and if not, the reason."""
@@ -163,8 +158,6 @@ class Nested:
     Forms are equal where arrays have the same shapes and dtypes, and everything else is the same.
     """
 
-    __slots__ = ("leaves", "kinds", "places", "arrays", "form")
-
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
         self.arrays = arrays
         self.leaves: list[Any] = []
@@ -174,12 +167,12 @@ class Nested:
 
     def place(self, x: Any) -> int:
         """The place of x among the leaves."""
-        kind: Any = type(x), repr(x) if isinstance(x, VALUES) else id(x)
+        self.leaves.append(x)
         if isinstance(x, self.arrays):
             array = array_of(x)
-            kind = isinstance(x, Variable), array.shape, array.dtype, tracked(x)
-        self.leaves.append(x)
-        self.kinds.append(kind)
+            self.kinds.append((isinstance(x, Variable), array.shape, array.dtype, tracked(x)))
+        else:
+            self.kinds.append((type(x), repr(x) if isinstance(x, VALUES) else id(x)))
         return len(self.leaves) - 1
 
     def filled(self, leaves: list[Any]) -> Any:
@@ -209,7 +202,7 @@ class Seen(Watcher):
         self.modules: dict[Any, None] = {}
         self.tensors: dict[Any, None] = {}
         self.outer = context.scope
-        self.begin = Node(None, (), {}, None, None).number
+        self.begin = next_number()
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Note the modules that run and the inputs that were there before."""
@@ -235,13 +228,13 @@ class Entry:
     """One kind of call: a program, or the reason why there is none."""
 
     line: Signature
+    attributes: list[Any]  # parameters, buffers, modules and `training`
+    params: list[Any]  # Tensors that f may read beside its arguments
 
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form = f, call.form
         # No other object gets the id of one that is kept.
         self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
-        self.attributes: list[Any] = []  # parameters, buffers, modules and `training`
-        self.params: list[Any] = []  # Tensors that f may read beside its arguments
 
     def fits(self) -> bool:
         """Whether parameters, buffers and `training` are as they were."""
@@ -269,7 +262,7 @@ class Entry:
             self.compare(y, mine)
             y, lines = mine, self.flat.text.count("\n    ")
         except Exception as error:
-            reason = (str(error) or type(error).__name__).replace("ta.source", "ta.compile")
+            reason = (str(error) or repr(error)).replace("ta.source", "ta.compile")
         self.line = Signature(", ".join(words), not reason, lines, reason.rstrip("."))
         self.kinds = self.kinds_now()
         return y
@@ -278,11 +271,13 @@ class Entry:
         """Note the Tensors that f may read beside its arguments, and what holds them."""
         roots = [*named_by(self.f), *seen.modules, *self.objects]
         modules = {m: None for x in roots if isinstance(x, Module) for m in x.modules()}
-        for module in modules:
-            for name, x in vars(module).items():
-                if name == "training" or x is None or isinstance(x, (Module, Variable)):
-                    self.attributes.append((vars(module), name, x))
-        held = [t for m in modules for t in (*m.parameters(False), *m.buffers(False))]
+        self.attributes = [
+            (vars(m), name, x)
+            for m in modules
+            for name, x in vars(m).items()
+            if name == "training" or x is None or isinstance(x, (Module, Variable))
+        ]
+        held = [x for *_, x in self.attributes if isinstance(x, Variable)]
         self.params = [*dict.fromkeys([*seen.tensors, *held])]
 
     # ---- the program

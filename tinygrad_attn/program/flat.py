@@ -99,12 +99,12 @@ class Writer:
         self.last: dict[Any, float] = {}  # by group: the last line that needs it
         self.now = 0
         for i, e in enumerate(order):
-            groups = {self.group_of(x) for x in e.operands}
+            groups = {self.group_of(x) for x in e.operands} - {HELD}
             if fresh(e):
                 self.group[e.id] = e.id
-            elif e.kind not in LEAVES and groups - {HELD}:
+            elif groups:
                 view = e.name in VIEWS or e.kind == "item" and basic(e.args[1])
-                self.group[e.id] = groups.pop() if view and len(groups) == 1 else UNKNOWN
+                self.group[e.id] = min(groups) if view else UNKNOWN
             until = math.inf if self.group_of(e) == UNKNOWN else i
             self.last |= {g: max(until, self.last.get(g, 0)) for g in groups}
         kept = {*SHARED, *map(self.group_of, inside([*ends]))}
@@ -114,13 +114,12 @@ class Writer:
         """The memory of a value; a view has its operand's."""
         return self.group.get(e.id, HELD)
 
-    def dying(self, x: Any, e: Expression) -> bool:
+    def dying(self, x: Expression, e: Expression) -> bool:
         """Whether the result e may be written into the memory of its operand x."""
-        if not isinstance(x, Expression) or not e.ndim:
-            return False
         g = self.group_of(x)
-        alike = x.shape == e.shape and x.dtype == e.dtype and self.last[g] == self.now
-        return alike and all(y is x or self.group_of(y) != g for y in e.operands)
+        alike = x.ndim > 0 and x.shape == e.shape and x.dtype == e.dtype
+        alone = all(y is x or self.group_of(y) != g for y in e.operands)
+        return alike and alone and self.last[g] == self.now
 
     def own(self, ends: list[Any], taken: set[Any], alone: bool = True) -> str:
         """The names of results, copied where their memory is one of these groups, or if each is to
@@ -150,25 +149,23 @@ class Writer:
     def spelled(self, e: Expression) -> str:
         """The expression, with a place for its result if an operand is not needed any more."""
         text = self.text.spelled(e)[0]
-        out = next((self.text.of(x) for x in e.args if self.dying(x, e)), None)
+        out = next((self.text.of(x) for x in e.operands if self.dying(x, e)), None)
         return f"{text[:-1]}, out={out})" if out and is_ufunc(e) else text
 
     def update(self, e: Expression) -> list[str]:
         """A changed copy of an array, or the array itself if nothing else needs it."""
         base, index, *values = e.args
-        zero = base.kind == "constant" and not base.value.any()
+        name, given = self.name(e), ", ".join(map(self.text.of, values))
         start = f"{self.text.of(base)}.copy()"
         if self.dying(base, e):
             start = self.text.of(base)
-        elif zero:
+        elif base.kind == "constant" and not base.value.any():
             start = f"np.zeros({e.shape}, {str(e.dtype)!r})"
-        name, given = self.name(e), [self.text.of(x) for x in values]
-        place = f"{name}[{self.text.index(index)}]"
-        change = f"np.{e.name}({', '.join([str(name), self.text.of(index), *given])})"
-        if e.name == "setitem":
-            change = f"{place} = {given[0]}"
-        elif e.name == "add.at" and (basic(index) or picks_once(index, base.shape)):
-            change = f"{place} {'=' if zero else '+='} {given[0]}"
+        change = f"np.{e.name}({name}, {self.text.of(index)}, {given})"
+        once = basic(index) or picks_once(index, base.shape)
+        if e.name == "setitem" or e.name == "add.at" and once:
+            sign = "=" if e.name == "setitem" else "+="
+            change = f"{name}[{self.text.index(index)}] {sign} {given}"
         return [f"{name} = {start}", change]
 
 

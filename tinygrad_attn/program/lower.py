@@ -60,22 +60,22 @@ class Lowering(Listing):
 
     def method_sum(self, args: Any, settings: Any, value: Any) -> Any:
         """x.sum(axis)"""
-        return self.weighted(args[0], settings, value, 1.0)
+        return self.weighted(args[0], settings, value, mean=False)
 
     def method_mean(self, args: Any, settings: Any, value: Any) -> Any:
         """x.mean(axis)"""
-        return self.weighted(args[0], settings, value, value.size / max(args[0].value.size, 1))
+        return self.weighted(args[0], settings, value, mean=True)
 
-    def weighted(self, x: Expression, settings: Any, value: Any, weight: float) -> Any:
-        """The weight times a sum over the last axis or over all others, as a product."""
-        axes, size = settings.get("axis"), x.value.size
-        if axes is None or settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not size:
+    def weighted(self, x: Expression, settings: Any, value: Any, mean: bool) -> Any:
+        """The sum or mean over the last axis, or over all others, as a product."""
+        axes = settings.get("axis")
+        if axes is None or settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not x.value.size:
             return None
-        n = size // value.size
+        n = x.value.size // value.size
         if x.dtype != np.float64 and (x.dtype != np.float32 or n > SUMMED_IN_SINGLE):
             return None
-        axes = sorted(a % x.ndim for a in (axes if isinstance(axes, tuple) else (axes,)))
-        weights = self.constant(np.full(n, weight, x.dtype))
+        weights = self.constant(np.full(n, 1 / n if mean else 1, x.dtype))
+        axes = sorted(np.atleast_1d(axes) % x.ndim)
         if axes == [x.ndim - 1]:
             found = self.method("dot", self.reshape(x, value.size, n), weights)
         elif axes == [*range(x.ndim - 1)]:
@@ -90,7 +90,7 @@ class Lowering(Listing):
             return None
         condition, x, _ = args
         floating = getattr(x, "dtype", None) == value.dtype and value.dtype.kind == "f"
-        if not floating or not x.ndim or x.shape != value.shape or not condition.ndim:
+        if not floating or x.shape != value.shape:
             return None
         bits = self.method("view", x, np.dtype(f"i{x.dtype.itemsize}"))
         kept = self.make("call", "multiply", (bits, condition), {}, bits.value)
