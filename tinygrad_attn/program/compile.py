@@ -284,10 +284,10 @@ class Entry:
 
     def write(self, call: Nested) -> None:
         """Trace the function and write the program."""
-        found, outputs, gradients = self.trace(call)
-        operands = (x.value for e in inside(outputs) for x in e.operands)
+        found, traced = self.trace(call)
+        operands = (x.value for e in inside(traced[0]) for x in e.operands)
         self.size = max(map(largest_in, operands), default=0.0)
-        made = rewrite(simplified([outputs, gradients, found.checks]), Lowering())
+        made = rewrite(simplified(traced), Lowering())
         used = {e.name for e in reached(made)}.union(*made[1])
         names = [n for n in found.inputs if n in used and n[0] == "x"]
         count, places = len(call.leaves), [int(n[1:]) for n in names]
@@ -295,8 +295,8 @@ class Entry:
         self.params = [self.params[i - count] for i in places if i >= count]
         self.flat = Flat(names, *made)
 
-    def trace(self, call: Nested) -> tuple[Trace, list[Any], list[Any]]:
-        """Run the function on symbols: its trace, outputs, and gradients by each output."""
+    def trace(self, call: Nested) -> tuple[Trace, list[Any]]:
+        """Run the function on symbols: outputs, gradients by each output, and what is checked."""
         found, given = Trace(), [*call.leaves]
         for i, x in enumerate(given):
             if isinstance(x, INPUTS):
@@ -325,7 +325,7 @@ class Entry:
                 self.result.leaves[i] = isinstance(y, Variable), op
         for refused in found.listing.refused:  # which the function, or a VJP, has caught
             raise refused
-        return found, outputs, expressed(found, gradients)
+        return found, [outputs, expressed(found, gradients), found.checks]
 
     def run(self, call: Nested) -> Any:
         """The output of the program, in which each differentiated Tensor has a node."""

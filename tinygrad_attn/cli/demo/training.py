@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ... import functional as F
 from ... import nn, no_grad, optim
@@ -50,9 +49,8 @@ class Run:
     seconds: float = 0.0
 
 
-def predict(model: DigitClassifier, images: NDArray[Any]) -> NDArray[Any]:
+def predict(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
     """The probabilities of the ten digits for each image, (N, 8, 8) -> (N, 10)."""
-    model.eval()
     with no_grad():
         return F.softmax(model(patches(images)), axis=-1).numpy()
 
@@ -73,9 +71,8 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
     optimizer = optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10, total_steps=steps)
     begun = time.perf_counter()
-    with tqdm(total=epochs, desc=f"  {split.name}", unit="epoch", disable=None) as bar:
-        for _ in range(epochs):
-            run.model.train()
+    with tqdm(range(epochs), f"  {split.name}", unit="epoch", disable=None) as bar:
+        for _ in bar:
             for images, labels in _batches(split):
                 loss = loss_of(run.model, images, labels)
                 optimizer.zero_grad()
@@ -87,12 +84,11 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
             right = predict(run.model, split.test_images).argmax(axis=1) == split.test_labels
             run.accuracies.append(100 * float(np.mean(right)))
             bar.set_postfix(loss=f"{run.losses[-1]:.3f}", test=f"{run.accuracies[-1]:.2f} %")
-            bar.update()
     run.seconds = time.perf_counter() - begun
     return run
 
 
-def _batches(split: Split) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _batches(split: Split) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """One epoch: all training images in a random order, each moved and turned a little."""
     rng = default_generator()
     order = rng.permutation(len(split.train_labels))
