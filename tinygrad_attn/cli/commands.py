@@ -32,7 +32,7 @@ def doctor(arguments: Any) -> int:
 
 def seeds(arguments: Any) -> int:
     """Run the scripts examples/seed_*.py; 0 if all of them reproduce their numbers."""
-    scripts = sorted(_source("examples").glob(f"seed_*{arguments.name}*.py"))
+    scripts = sorted(_source("examples").glob(f"seed_{arguments.name}*.py"))
     environment, failed = {**os.environ, "PYTHONPATH": str(ROOT)}, []
     for script in scripts:
         print(f"==== {script.stem}", flush=True)
@@ -45,8 +45,15 @@ def seeds(arguments: Any) -> int:
 def exercise(arguments: Any) -> int:
     """Mark an exercise by docs/course/marking/mark.py."""
     marker = load(_source("docs") / "course" / "marking" / "mark.py")
-    options = {"csv": arguments.csv, "time_limit": arguments.time_limit}
-    return int(marker.main(arguments.name, *arguments.files, everything=arguments.all, **options))
+    return int(
+        marker.main(
+            arguments.name,
+            *arguments.files,
+            everything=arguments.all,
+            csv=arguments.csv,
+            time_limit=arguments.time_limit,
+        )
+    )
 
 
 def _source(name: str) -> Path:

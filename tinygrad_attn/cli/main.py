@@ -28,9 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.traceback:
             raise
-        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        print(f"tinygrad-attn {arguments.command}: {name}{error}", file=sys.stderr)
-        print("(`tinygrad-attn --traceback ...` shows where)", file=sys.stderr)
+        name, command = type(error).__name__, f"tinygrad-attn {arguments.command}"
+        print(f"{command}: {name}: {error} (--traceback shows where)", file=sys.stderr)
         return 2
 
 

@@ -40,8 +40,7 @@ def run_demo(out: str = "demo-report", seed: int = 0, epochs: int = 20, runs: in
     others = [baselines(run.split) for run in done]
     print(f"\nRight answers on the unseen images, in %:\n{accuracy_table(done, others)}")
     check = check_gradients(done[0])
-    worst = max(entry.largest for entry in check.entries)
-    agree = f"{len(check.entries)} parameter tensors agree with finite differences to {worst:.1e}"
+    agree = f"{len(check.entries)} parameter tensors agree with finite differences"
     print(f"\nGradient check of the trained model: {agree if check else check}")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)

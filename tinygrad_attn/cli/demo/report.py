@@ -18,7 +18,7 @@ from ...viz.page import as_json, page, write
 from .digits import CLASSES, patches
 from .training import DigitClassifier, Run, loss_of, predict
 
-BLUE, GREY = "#0072B2", "#767676"
+BLUE = "#0072B2"
 
 
 def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
@@ -86,8 +86,7 @@ def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]
     left.set(xlabel="epoch", ylabel="loss (cross-entropy)", title="Training loss")
     right.set(xlabel="epoch", ylabel="right answers, %", title="Accuracy on unseen images")
     for name, value in baselines[0].items():
-        right.axhline(value, color=GREY, linestyle="--", label=f"{name} {value:.1f} %")
-    left.legend()
+        right.axhline(value, color="grey", linestyle="--", label=f"{name} {value:.1f} %")
     right.legend()
     return figure
 
