@@ -42,7 +42,7 @@ def slowest(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
             run()
             times.append(time.perf_counter() - begun)
         every = parallel.group.group().gather("times", np.array(times[1:]))
-        found[name] = float(np.median(every.max(axis=0)))
+        found[name] = float(np.median(np.max(every, axis=0)))
     return found
 
 

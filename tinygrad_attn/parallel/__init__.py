@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import missing_names
 from .data_parallel import DataParallel
-from .group import barrier, get_time_limit, rank, set_time_limit, world_size
+from .group import barrier, rank, set_time_limit, world_size
 from .sampler import Batch, DistributedSampler
 from .sharded import ShardedAdamW
 from .tensor_parallel import (
@@ -42,7 +42,6 @@ __all__ = [
     "ShardedParameter",
     "barrier",
     "clip_grad_norm_",
-    "get_time_limit",
     "grid",
     "load_checkpoint",
     "manual_seed",
