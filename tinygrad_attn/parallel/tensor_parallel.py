@@ -151,17 +151,12 @@ class ParallelAttention(Module):
             return parts.reshape(-1, *rows.shape[1:])
 
         wide = whole.num_heads * whole.head_dim
-        for name in ("in_proj_weight", "in_proj_bias"):  # query's, key's and value's
-            packed: Any = getattr(whole, name)
-            if packed is not None:
-                three = np.split(packed.numpy(), [wide, 2 * wide])
-                packed = ShardedParameter(np.concatenate([*map(cut, three)]), ranks)
-            setattr(self.heads, name, packed)
-        for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
-            if getattr(whole, name) is not None:
-                setattr(
-                    self.heads, name, ShardedParameter(cut(getattr(whole, name).numpy()), ranks)
-                )
+        for name in ("in_proj_weight", "in_proj_bias", *(f"{x}_proj_weight" for x in "qkv")):
+            p: Any = getattr(whole, name)
+            if p is not None:
+                each = np.split(p.numpy(), [wide, 2 * wide] if name[0] == "i" else [])
+                p = ShardedParameter(np.concatenate([*map(cut, each)]), ranks)
+            setattr(self.heads, name, p)
         self.heads.out_proj.weight = ShardedParameter(cut(whole.out_proj.weight.numpy().T).T, ranks)
         self.heads.out_proj.bias = None
 

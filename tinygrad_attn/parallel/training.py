@@ -36,18 +36,14 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
 
     A rank of weight 0 does not count, whatever its value. The same on every rank. A collective.
     """
-    rows = group(comm).gather(_call("mean", values), (values, weight))
+    rows = group(comm).gather("mean()", (values, weight))
     weights = [w for _, w in rows if w]
     return _of_ranks([v for v, w in rows if w], lambda row: np.average(row, 0, weights))
 
 
 def total(values: Any, *, comm: Any = None) -> Any:
     """The sum over the ranks: of a number, an array, or a dict of numbers. A collective."""
-    return _of_ranks(group(comm).gather(_call("total", values), values), lambda row: np.sum(row, 0))
-
-
-def _call(name: str, values: Any) -> str:
-    return f"{name} of {', '.join(values)}" if isinstance(values, Mapping) else f"{name}()"
+    return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
 def _of_ranks(rows: list[Any], f: Callable[[list[Any]], Any]) -> Any:

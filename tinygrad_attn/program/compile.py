@@ -47,7 +47,7 @@ from .trace import Trace, expressed, input_symbol, parameters_as_symbols, random
 PROGRAMS = 8
 """Kinds of call for which a function has programs. Calls of further kinds run as they are."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
-VALUES = (bool, int, float, complex, str, bytes, slice, type(None), type(...), np.dtype, np.generic)
+VALUES = (bool, int, float, str, slice, type(None), type(...), np.generic)
 """Types whose values are part of the program."""
 TRACING = threading.RLock()
 """Held while symbols are the arrays of Tensors."""
@@ -227,10 +227,6 @@ def named_by(f: Any) -> list[Any]:
 class Entry:
     """One kind of call: a program, or the reason why there is none."""
 
-    line: Signature
-    attributes: list[Any]  # parameters, buffers, modules and `training`
-    params: list[Any]  # Tensors that f may read beside its arguments
-
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form = f, call.form
         # No other object gets the id of one that is kept.
@@ -247,7 +243,7 @@ class Entry:
 
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The output of the first call, from which the program is made."""
-        words = [*map(describe, args), *(f"{k}={describe(x)}" for k, x in kwargs.items())]
+        words = map(describe, (*args, *kwargs.values()))
         lines, reason, seen, before = 0, "", Seen(), random_states()
         with watching(seen):
             y = self.f(*args, **kwargs)

@@ -38,16 +38,14 @@ class Lowering(Listing):
         values = [a.value if isinstance(a, Expression) else a for a in args]
         return self.make("method", name, (x, *args), {}, getattr(x.value, name)(*values))
 
-    def reshape(self, x: Expression, *shape: int) -> Expression:
-        """x in this shape."""
-        return self.method("reshape", x, *shape)
-
     def method_reshape(self, args: Any, settings: Any, value: Any) -> Any:
         """x.reshape(shape)"""
         x = args[0]
         if x.shape == value.shape:
             return x
-        return self.reshape(x.args[0], *value.shape) if is_(x, "method", "reshape") else None
+        return (
+            self.method("reshape", x.args[0], *value.shape) if is_(x, "method", "reshape") else None
+        )
 
     def call_matmul(self, args: Any, settings: Any, value: Any) -> Any:
         """a @ b with one matrix b, as one product of two matrices"""
@@ -55,8 +53,8 @@ class Lowering(Listing):
         if b.ndim != 2 or a.ndim < 2 or value.size == 0 or a.dtype != b.dtype:
             return None
         n = math.prod(a.shape[:-1])
-        product = self.method("dot", self.reshape(a, n, a.shape[-1]), b)
-        return self.reshape(product, *value.shape)
+        product = self.method("dot", self.method("reshape", a, n, a.shape[-1]), b)
+        return self.method("reshape", product, *value.shape)
 
     def method_sum(self, args: Any, settings: Any, value: Any) -> Any:
         """x.sum(axis)"""
@@ -77,16 +75,16 @@ class Lowering(Listing):
         weights = self.constant(np.full(n, 1 / n if mean else 1, x.dtype))
         axes = sorted(np.atleast_1d(axes) % x.ndim)
         if axes == [x.ndim - 1]:
-            found = self.method("dot", self.reshape(x, value.size, n), weights)
+            found = self.method("dot", self.method("reshape", x, value.size, n), weights)
         elif axes == [*range(x.ndim - 1)]:
-            found = self.method("dot", weights, self.reshape(x, n, value.size))
+            found = self.method("dot", weights, self.method("reshape", x, n, value.size))
         else:
             return None
-        return self.reshape(found, *value.shape)
+        return self.method("reshape", found, *value.shape)
 
     def call_where(self, args: Any, settings: Any, value: Any) -> Any:
         """np.where(condition, x, 0) by the bits of x, in a quarter of the time"""
-        if len(args) < 3 or number_in(args[2]) != 0 or np.signbit(number_in(args[2])):
+        if len(args) < 3 or number_in(args[2]) != 0:
             return None
         condition, x, _ = args
         floating = getattr(x, "dtype", None) == value.dtype and value.dtype.kind == "f"
