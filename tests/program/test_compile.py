@@ -266,6 +266,19 @@ def test_training_and_dropout():
     assert [line.reason for line in c.report()] == ["it draws random numbers", ""]
 
 
+def test_conditions_that_are_numbers_and_products_in_place():
+    def f(x, condition):
+        y = np.where(condition, np.exp(x), 0) + np.where(condition > 1, x * 2, -0.0)
+        for _ in range(3):
+            y = y @ (y * 0.5)
+        return y
+
+    c = ta.compile(f)
+    for n in (1.0, 2.0, 0.5):
+        check(c, f, leaf(4, 4), np.arange(16.0).reshape(4, 4) % 3 * n)
+    runs(c)
+
+
 def test_an_optimiser_steps_in_place():
     def train(compile):
         ta.manual_seed(1)
