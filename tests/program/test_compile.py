@@ -633,6 +633,27 @@ def test_a_compiled_function_and_method():
         close(model(x), model.linear(x) * 2.0)
 
 
+def test_a_compiled_method_goes_with_a_copy_of_its_object():
+    class Model(nn.Module):
+        def __init__(self):
+            self.linear, self.drop = nn.Linear(3, 3), nn.Dropout(0.5)
+            self.step = ta.compile(self.loss)
+
+        def loss(self, x):
+            return (self.linear(self.drop(x)) ** 2).sum()
+
+    one, x = Model().eval(), leaf(2, 3)
+    one.step(x)
+    two = copy.deepcopy(one)
+    two.linear.weight.data *= 2.0
+    for model in (one, two, one, two):
+        check(model.step, model.loss, x, params=[model.linear.weight])
+    runs(one.step, 2)
+    one.drop.train()
+    assert one.step(x).item() != one.step(x).item()
+    assert one.step.report()[2].reason == "it draws random numbers"
+
+
 def test_a_compiled_module_is_a_module():
     layer, x = nn.Linear(3, 3), leaf(3)
     c = ta.compile(layer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import types
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from ..nn.cache import KeyValueCache
 from ..nn.module import Module
 from ..tensor import get_default_dtype
 from .flat import Changed, Flat
-from .ir import BACKWARD, inside, reached, rewrite
+from .ir import BACKWARD, reached, rewrite
 from .lower import Lowering
 from .simplify import simplified
 from .source import largest_in, same
@@ -49,6 +50,8 @@ PROGRAMS = 8
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
 VALUES = (bool, int, float, str, slice, type(None), type(...), np.generic)
 """Types whose values are part of the program."""
+LEAST = 0.005
+"""Smaller numbers are compared as those of this size are."""
 TRACING = threading.RLock()
 """Held while symbols are the arrays of Tensors."""
 
@@ -81,6 +84,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
         return functools.partial(compile, check=check)
     if not callable(f):
         raise TypeError(f"ta.compile takes a function or a module, got {describe(f)}.")
+    if isinstance(f, types.MethodType):  # so that copies of its object have their own
+        return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
     if isinstance(f, Module):
         again = functools.partial(compile, check=check), (f,)
@@ -216,8 +221,8 @@ class Seen(Watcher):
 
 
 def named_by(f: Any) -> list[Any]:
-    """What a function is, belongs to or refers to by name."""
-    found = [f, getattr(f, "__self__", None)]
+    """What a function is, or refers to by name."""
+    found = [f]
     with suppress(TypeError, ValueError):  # no function of Python's, or a name without a value yet
         outside = inspect.getclosurevars(f)
         found += [*outside.nonlocals.values(), *outside.globals.values()]
@@ -281,8 +286,6 @@ class Entry:
     def write(self, call: Nested) -> None:
         """Trace the function and write the program."""
         found, traced = self.trace(call)
-        operands = (x.value for e in inside(traced[0]) for x in e.operands)
-        self.size = max(map(largest_in, operands), default=0.0)
         made = rewrite(simplified(traced), Lowering())
         used = {e.name for e in reached(made)}.union(*made[1])
         names = [n for n in found.inputs if n in used and n[0] == "x"]
@@ -346,9 +349,9 @@ class Entry:
         nodes = [part._node for part in ours.leaves if tracked(part)]
         inputs = [*dict.fromkeys(x for node in nodes for x in node.inputs if tracked(x))]
         expected, found = (gradients_of(each.leaves, inputs) for each in (theirs, ours))
-        # Where all contributions cancel, only the rounding errors of the seeds are left.
-        size = max(map(largest_in, expected), default=0.0) + 0.01
-        sizes = [self.size] * len(ours.leaves) + [size] * len(inputs)
+        # Where all terms cancel, only rounding errors are left.
+        size = max(map(largest_in, expected), default=0.0) + LEAST
+        sizes = [LEAST] * len(ours.leaves) + [size] * len(inputs)
         pairs = zip(
             map(array_of, ours.leaves + found), map(array_of, theirs.leaves + expected), sizes
         )
