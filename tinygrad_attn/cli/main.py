@@ -1,6 +1,6 @@
 """Parsing of the command line.
 
-Exit codes: 0 success, 1 a check failed, 2 the command could not be carried out.
+Exit codes: 0 success, 1 a check failed, 2 the command could not be carried out, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         return int(arguments.run(arguments))
+    except KeyboardInterrupt as stop:  # the marker says how far it has come
+        print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
+        return 130
     except Exception as error:
         if arguments.traceback:
             raise
