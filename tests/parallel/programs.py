@@ -117,7 +117,7 @@ def equal(kind, dtype, accumulate):
     worst = max(float(np.abs(found[name] - expected[name]).max()) for name in found)
     limit = 1e-12 if dtype == np.float64 else 1e-5
     assert worst <= limit, worst
-    digests = parallel.group.group().gather_text("digest", digest(found))
+    digests = parallel.group.group().gather("digest", digest(found))
     assert len(set(digests)) == 1
     if RANK == 0:
         print("digest", digests[0], worst)
@@ -129,14 +129,9 @@ def sharded():
         (one, _), (other, optimizer) = (on_ranks(kind, dtype, 1) for kind in ("adamw", "sharded"))
         assert digest(one) == digest(other)
     if SIZE > 1:
-        kept = sum(
-            array.size
-            for entry in optimizer._own.state_dict()["state"].values()
-            for name, array in entry.items()
-            if name == "exp_avg"
-        )
-        numbers = sum(v.size for v in one.values())
-        assert abs(kept - numbers / SIZE) <= len(one)
+        kept = sum(p.size for p in optimizer.state)
+        numbers, largest = sum(v.size for v in one.values()), max(v.size for v in one.values())
+        assert kept <= numbers / SIZE + largest and parallel.total(kept) == numbers
     whole = optimizer.state_dict()
     model = make(0)
     plain = optimizer_for("adamw", model)
@@ -153,7 +148,7 @@ def sharded():
         try:
             again.load_state_dict(whole)
         except ValueError as error:
-            assert "exp_avg was saved as" in str(error)
+            assert "exp_avg" in str(error)
         else:
             raise AssertionError("a transposed state was taken")
 
@@ -349,10 +344,10 @@ def small():
     assert parallel.total({"n": RANK})["n"] == ranks.sum() == parallel.total(RANK)
     assert np.array_equal(parallel.total(np.full(3, 2)), np.full(3, 2 * SIZE))
     ours = parallel.group.group()
-    assert ours.gather_text("names", "x" * RANK) == ["x" * r for r in range(SIZE)]
+    assert ours.gather("names", "x" * RANK) == ["x" * r for r in range(SIZE)]
     for size in (0, 1, 7, 50):
         sampler = parallel.DistributedSampler(size)
-        every = [i for row in ours.gather_text("all", str(list(sampler))) for i in eval(row)]
+        every = [i for row in ours.gather("all", str(list(sampler))) for i in eval(row)]
         assert sorted(every) == list(range(size)) and len(sampler) == len(list(sampler))
         batches = list(sampler.batches(12))
         assert len(batches) == -(-size // 12) and all(len(b.indices) for b in batches)
@@ -399,15 +394,6 @@ def second_half(path):
     assert max(np.abs(found[name] - expected[name]).max() for name in found) < 1e-12
     if RANK == 0:
         print("digest", digest(found))
-
-
-def cannot_write(path):
-    try:
-        parallel.save_checkpoint(os.path.join(path, "none", "x"), model=make(0))
-    except (OSError, RuntimeError) as error:
-        assert RANK == 0 or "save_checkpoint went wrong on rank 0" in str(error)
-    else:
-        raise AssertionError("every rank raises")
 
 
 # ---- what goes wrong

@@ -10,6 +10,6 @@ exercise    mark an exercise of the course
 """
 
 from .main import main
-from .targets import UsageError, load
+from .targets import load
 
-__all__ = ["UsageError", "load", "main"]
+__all__ = ["load", "main"]

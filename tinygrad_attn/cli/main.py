@@ -1,4 +1,4 @@
-"""Parsing of the command line, and what happens around a command.
+"""Parsing of the command line.
 
 Exit codes: 0 success, 1 a check failed, 2 the command could not be carried out, 130 Ctrl-C.
 """
@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import __version__
 from . import commands
-from .targets import UsageError
 
 TARGET = "FILE.py[:FUNCTION] or MODULE:FUNCTION"
 
@@ -24,20 +23,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.run is None:
         parser.print_help()
         return 0
-    if hasattr(sys.stdout, "reconfigure"):  # a pipe on Windows cannot encode every character
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(arguments.run(arguments))
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt as stop:  # the marker says how far it has come
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except Exception as error:
         if arguments.traceback:
             raise
-        name = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
-        print(f"tinygrad-attn {arguments.command}: {name}{error}", file=sys.stderr)
-        if name:
-            print("(`tinygrad-attn --traceback ...` shows where)", file=sys.stderr)
+        name, command = type(error).__name__, f"tinygrad-attn {arguments.command}"
+        print(f"{command}: {name}: {error} (--traceback shows where)", file=sys.stderr)
         return 2
 
 
@@ -57,10 +52,10 @@ def make_parser() -> argparse.ArgumentParser:
         return one.add_argument
 
     add = command(commands.demo, "train a small Transformer on real images and write a report")
-    add("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
-    add("--epochs", type=int, default=20, metavar="N", help="passes over the data (default 20)")
-    add("--runs", type=int, default=3, metavar="N", help="how many seeds (default 3)")
-    add("--out", default="demo-report", metavar="DIR", help="folder of the report (demo-report)")
+    add("--seed", type=int, default=0, help="the first seed (default 0)")
+    add("--epochs", type=int, default=20, help="passes over the data (default 20)")
+    add("--runs", type=int, default=3, help="how many seeds (default 3)")
+    add("--out", default="demo-report", help="folder of the report (demo-report)")
 
     command(commands.doctor, "list what is installed and check that it works")
 
@@ -69,35 +64,29 @@ def make_parser() -> argparse.ArgumentParser:
 
     add = command(commands.graph, "draw the graph of the tensor that a function computes")
     add("target", metavar=TARGET, help="a function without arguments that returns a Tensor")
-    add(
-        "-o",
-        "--output",
-        metavar="PATH",
-        help="a .html .svg .png .pdf .dot .txt file (default: text)",
-    )
+    add("-o", "--output", help="a .html .svg .png .pdf .dot or .txt file (default: text)")
     add("--plain", action="store_true", help="open softmax, attention, layer norm and GELU too")
     add("--depth", type=int, help="how many levels of modules are opened (default 1)")
-    add(
-        "--expand", action="append", default=[], metavar="NAME", help="a module to open; repeatable"
-    )
+    add("--expand", action="append", default=[], help="a module to open; repeatable")
 
     add = command(commands.gradcheck, "check a function's gradient against finite differences")
     add("target", metavar=TARGET, help="a function of arrays or Tensors, or an op")
     _add_shape(add)
     add("--order", type=int, choices=(1, 2), default=1, help="2 checks second derivatives as well")
-    add("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
+    add("--seed", type=int, default=0, help="of the random inputs (default 0)")
 
     add = command(commands.source, "write both passes of a function as one NumPy file")
     add("target", metavar=TARGET, help="a function of arrays, or a module")
     _add_shape(add)
-    add("-o", "--output", metavar="PATH", help="a .py file (default: text on the terminal)")
+    add("-o", "--output", help="a .py file (default: text on the terminal)")
     add("--forward", action="store_true", help="the forward pass only")
 
     add = command(commands.exercise, "mark an exercise of the course")
     add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list them)")
-    add("files", nargs="*", metavar="FILE", help="your solutions; for zoo a bug and your answer")
-    add("--time-limit", type=float, metavar="SECONDS", help="for each check (default 60; 0: none)")
-    add("--csv", metavar="FILE", help="a file for the table of several solutions")
+    add("files", nargs="*", help="your solutions; for zoo a bug and your answer")
+    limit = "for each check (default 60; 0: none)"
+    add("--time-limit", type=float, default=60, help=limit)
+    add("--csv", help="a file for the table of several solutions")
     add("--all", action="store_true", help="explain every check that fails, not the first alone")
     return parser
 

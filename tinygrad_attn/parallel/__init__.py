@@ -13,11 +13,8 @@ without them. In reading order: group.py, data_parallel.py, sampler.py, sharded.
 tensor_parallel.py, training.py (seeds, means, clipping, checkpoints).
 """
 
-from typing import TYPE_CHECKING, Any
-
-from ..errors import missing_names
 from .data_parallel import DataParallel
-from .group import barrier, get_time_limit, rank, set_time_limit, world_size
+from .group import barrier, rank, set_time_limit, world_size
 from .sampler import Batch, DistributedSampler
 from .sharded import ShardedAdamW
 from .tensor_parallel import (
@@ -42,7 +39,6 @@ __all__ = [
     "ShardedParameter",
     "barrier",
     "clip_grad_norm_",
-    "get_time_limit",
     "grid",
     "load_checkpoint",
     "manual_seed",
@@ -53,7 +49,3 @@ __all__ = [
     "total",
     "world_size",
 ]
-
-
-if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-    __getattr__ = missing_names(__name__, globals())

@@ -11,15 +11,16 @@ enters the model, and registers a watcher, which averages all gradients when tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, inplace, op
+from ..engine import Variable, Watcher, context, inplace, op, tracked
 from ..nn import Module
+from ..program.compile import mapped
 from ..tensor import Tensor
 from .group import Group, group
 
@@ -36,24 +37,19 @@ class DataParallel(Module):
     """
 
     def __init__(self, module: Module, comm: Any = None) -> None:
-        if not isinstance(module, Module):
-            raise TypeError(f"DataParallel takes a module, got {module!r}.")
         self.module = module
         self._group = group(comm)
         self._averages = True
-        self._checked = ""
-        self._average = _Average(self)
-        if self._group.size > 1:
-            self._check_same_model()
-            _copy_from_rank_0(module, self._group)
+        self._average = _Average(module, self._group)
+        _copy_from_rank_0(module, self._group)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns."""
         outputs = self.module(*args, **kwargs)
-        if self._group.size == 1 or not (context.recording and self._averages):
+        if self._group.size == 1 or not self._averages:
             return outputs
-        self._check_same_model()
-        return _map_tensors(outputs, lambda y: average_gradients(y, average=self._average))
+        enter = lambda y: average_gradients(y, average=self._average) if tracked(y) else y
+        return mapped(outputs, enter)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -68,42 +64,19 @@ class DataParallel(Module):
         finally:
             self._averages = before
 
-    def _check_same_model(self) -> None:
-        """Raise ValueError on every rank where parameters or buffers differ, but for values."""
-        mine = "\n".join(
-            f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}"
-            for name, t in _tensors(self.module)
-        )
-        if mine == self._checked:
-            return
-        first, *others = self._group.gather_text("the comparison of the models", mine)
-        for rank, text in enumerate(others, 1):
-            lines = zip_longest(first.split("\n"), text.split("\n"), fillvalue="nothing")
-            for ours, theirs in lines:
-                if ours != theirs:
-                    raise ValueError(
-                        f"the ranks have different models: where rank 0 has {ours}, rank {rank} "
-                        f"has {theirs}. Make the same model on every rank, with the same sizes, "
-                        "its layers in the same order and the same ones frozen."
-                    )
-        self._checked = mine
-
 
 class _Average(Watcher):
     """Averages the gradients of a model when the backward pass is finished."""
 
-    def __init__(self, owner: DataParallel) -> None:
-        self.owner = owner
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Average:
-        return _Average(memo.get(id(self.owner), self.owner))
+    def __init__(self, module: Module, ranks: Group) -> None:
+        self.module, self.ranks = module, ranks
 
     def finished(self, tensors: Any) -> None:
         """Average, unless this was `ta.grad`, whose results are not in `.grad`."""
         context.watchers = tuple(w for w in context.watchers if w is not self)
-        trained = [p for p in self.owner.module.parameters() if p.requires_grad]
+        trained = [p for p in self.module.parameters() if p.requires_grad]
         if isinstance(tensors, dict):
-            average_over_ranks(trained, self.owner._group)
+            average_over_ranks(trained, self.ranks)
         elif any(p is t for p in trained for t in tensors):
             raise RuntimeError(
                 "gradients by a DataParallel model's parameters are averaged by loss.backward() "
@@ -136,48 +109,39 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
     The gradients of one dtype travel in one array. Behind them is a number for each: 1 where this
     rank has one. A parameter for which no rank has a gradient keeps None.
     """
-    # MPI knows no float16, and a sum of float32 loses less.
-    kinds = [np.result_type(p.dtype, np.float32) for p in parameters]
-    requests, arrays = [], []
-    for kind in dict.fromkeys(kinds):
-        some = [p for p, k in zip(parameters, kinds, strict=True) if k == kind]
-        ends = np.cumsum([p.size for p in some])
-        flat: Any = np.zeros(ends[-1] + len(some), kind)
-        for i, (p, end) in enumerate(zip(some, ends, strict=True)):
-            if p.grad is not None:
-                flat[end - p.size : end] = np.ravel(p.grad._array())
-                flat[ends[-1] + i] = 1
-        requests.append(ranks.begin_sum(flat))
-        arrays.append((some, ends, flat))
-    ranks.wait("the average of the gradients in backward()", requests)
-    for some, ends, flat in arrays:
-        for p, end, users in zip(some, ends, flat[ends[-1] :], strict=True):
-            if users:
-                mean = flat[end - p.size : end] / ranks.size
-                p.grad = Tensor(mean.reshape(p.shape).astype(p.dtype))
-
-
-def _tensors(module: Module) -> list[tuple[str, Tensor]]:
-    return [*module.named_parameters(), *module.named_buffers()]
+    for dtype in dict.fromkeys(p.dtype for p in parameters):
+        some = [p for p in parameters if p.dtype == dtype]
+        grads = [np.zeros(p.shape, dtype) if p.grad is None else p.grad._array() for p in some]
+        has_one = np.array([p.grad is not None for p in some], dtype)
+        flat = np.concatenate([*map(np.ravel, grads), has_one])
+        flat = flat.astype(np.result_type(dtype, np.float32), copy=False)  # MPI knows no float16
+        ranks.sum("the average of the gradients in backward()", flat)
+        *sums, users = np.split(flat, np.cumsum([p.size for p in some]))
+        for p, total, count in zip(some, sums, users, strict=True):
+            if count:
+                p.grad = Tensor((total / ranks.size).reshape(p.shape).astype(dtype))
 
 
 def _copy_from_rank_0(module: Module, ranks: Group) -> None:
-    """Copy the values of rank 0's parameters and buffers to every rank."""
-    for name, t in _tensors(module):
+    """Copy the values of rank 0's parameters and buffers to every rank.
+
+    Raises ValueError on every rank where the models differ, but for values.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    mine = [
+        f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors
+    ]
+    first, *others = ranks.gather("the comparison of the models", mine)
+    for rank, lines in enumerate(others, 1):
+        for ours, theirs in zip_longest(first, lines, fillvalue="nothing"):
+            if ours != theirs:
+                raise ValueError(
+                    f"the ranks have different models: where rank 0 has {ours}, rank {rank} "
+                    f"has {theirs}. Make the same model on every rank, with the same sizes, "
+                    "its layers in the same order and the same ones frozen."
+                )
+    for name, t in tensors:
         values = t._array().copy()
-        ranks.broadcast(f"the copy of rank 0's {name!r}", values)
+        ranks.broadcast(f"the copy of rank 0's {name!r}", (values, 0))
         t._array()[...] = values
         inplace.changed(t._data)
-
-
-def _map_tensors(outputs: Any, f: Callable[[Any], Any]) -> Any:
-    """Return the same outputs with f of each tensor that has a history."""
-    if isinstance(outputs, Variable):
-        return outputs if outputs._node is None else f(outputs)
-    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*(_map_tensors(item, f) for item in outputs))
-    if isinstance(outputs, (tuple, list)):
-        return type(outputs)(_map_tensors(item, f) for item in outputs)
-    if isinstance(outputs, dict):
-        return {key: _map_tensors(item, f) for key, item in outputs.items()}
-    return outputs

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..random import Generator
 from .group import group
@@ -21,7 +19,7 @@ class Batch(NamedTuple):
     which none is left gets a sample of another rank's and weight 0. `samples` counts its own.
     """
 
-    indices: NDArray[np.int64]
+    indices: np.ndarray
     weight: float
     samples: int
 
@@ -38,7 +36,7 @@ class DistributedSampler:
     The order is drawn anew for each epoch from `seed`, the same on every rank, and touches no other
     generator. As torch.utils.data.DistributedSampler, which takes a dataset in place of its length
     and repeats samples until all ranks have as many; here every sample comes once. With `drop_last`
-    the ranks get as many each and the rest is left out. Raises ValueError, TypeError.
+    the ranks get as many each and the rest is left out.
     """
 
     def __init__(
@@ -52,24 +50,18 @@ class DistributedSampler:
         *,
         comm: Any = None,
     ) -> None:
-        self.size = operator.index(len(size) if hasattr(size, "__len__") else size)
-        if num_replicas is None or rank is None:
-            if num_replicas is not rank:
-                raise ValueError("give num_replicas and rank both, or neither.")
-            num_replicas, rank = group(comm).size, group(comm).rank
-        if self.size < 0 or not 0 <= rank < num_replicas:
-            raise ValueError(
-                f"size is 0 or more and rank below num_replicas; got size {self.size}, rank "
-                f"{rank} of {num_replicas}."
-            )
-        self.num_replicas, self.rank = num_replicas, rank
+        self.size = len(size) if hasattr(size, "__len__") else size
+        self.num_replicas = group(comm).size if num_replicas is None else num_replicas
+        self.rank = group(comm).rank if rank is None else rank
+        if not 0 <= self.rank < self.num_replicas:
+            raise ValueError(f"rank {self.rank} is none of {self.num_replicas} ranks.")
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Take the order of this epoch from now on; call it on every rank before each."""
-        self.epoch = operator.index(epoch)
+        self.epoch = epoch
 
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> np.ndarray:
         """Return the samples of all ranks in this epoch's order, the same on every rank."""
         every = np.arange(self.size)
         if self.shuffle:
@@ -81,22 +73,17 @@ class DistributedSampler:
         return iter(self.order()[self.rank :: self.num_replicas].tolist())
 
     def __len__(self) -> int:
-        rest = self.size % self.num_replicas if self.drop_last else 0
-        return len(range(self.rank, self.size - rest, self.num_replicas))
+        return sum(1 for _ in self)
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield this rank's parts of batches of `batch_size` over all ranks, as many on each rank.
 
-        The last batch may be smaller; with `drop_last` it is left out. Raises ValueError unless
-        batch_size is above 0.
+        The last batch may be smaller; with `drop_last` it is left out.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is a whole number above 0, got {batch_size!r}.")
         every = self.order()
-        for start in range(0, len(every), batch_size):
+        stop = len(every) // batch_size * batch_size if self.drop_last else len(every)
+        for start in range(0, stop, batch_size):
             batch = every[start : start + batch_size]
-            if self.drop_last and len(batch) < batch_size:
-                return
             mine = batch[self.rank :: self.num_replicas]
             weight = self.num_replicas * len(mine) / len(batch)
             yield Batch(mine if len(mine) else batch[:1], weight, len(mine))

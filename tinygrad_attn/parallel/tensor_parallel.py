@@ -12,13 +12,12 @@ rank, and what is a sum passes its gradient to every rank.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
-from ..engine import Variable, op
+from ..engine import op
 from ..nn import Linear, Module, MultiheadAttention, Parameter
 from ..tensor import Tensor
 from .group import Group, group
@@ -33,7 +32,9 @@ def to_all_ranks(x: Any, *, ranks: Group) -> Any:
 @op
 def sum_of_ranks(x: Any, *, ranks: Group) -> Any:
     """y = the sum of x over the ranks; backwards, every rank gets the gradient as it is."""
-    return ranks.sum("sum_of_ranks", x)
+    total = np.array(x, np.result_type(x, np.float32), order="C")
+    ranks.sum("sum_of_ranks", total)
+    return total.astype(x.dtype, copy=False)
 
 
 to_all_ranks.vjp(lambda g, y, x, *, ranks: sum_of_ranks(g, ranks=ranks))
@@ -49,9 +50,9 @@ class ShardedParameter(Parameter):
         super().__init__(data)
         self.group = group
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ShardedParameter:
-        new = memo[id(self)] = ShardedParameter(self.numpy(), self.group)
-        new.requires_grad = self.requires_grad
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new: Any = super().__deepcopy__(memo)
+        new.group = self.group
         return new
 
 
@@ -71,11 +72,10 @@ class ColumnParallelLinear(Module):
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
-        mine = _part(linear.weight.shape[0], ranks, "outputs")
+        mine = _part(linear.out_features, ranks, "outputs")
         self.weight = ShardedParameter(linear.weight.numpy()[mine], ranks)
-        self.bias: Any = None
-        if linear.bias is not None:
-            self.bias = ShardedParameter(linear.bias.numpy()[mine], ranks)
+        has_bias = linear.bias is not None
+        self.bias = ShardedParameter(linear.bias.numpy()[mine], ranks) if has_bias else None
 
     def forward(self, input: Any) -> Tensor:
         """(..., in) -> (..., out / N)"""
@@ -90,9 +90,9 @@ class RowParallelLinear(Module):
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
-        mine = _part(linear.weight.shape[1], ranks, "inputs")
+        mine = _part(linear.in_features, ranks, "inputs")
         self.weight = ShardedParameter(linear.weight.numpy()[:, mine], ranks)
-        self.bias: Any = None if linear.bias is None else Parameter(linear.bias.numpy())
+        self.bias = None if linear.bias is None else Parameter(linear.bias.numpy())
 
     def forward(self, input: Any) -> Tensor:
         """(..., in / N) -> (..., out)"""
@@ -120,80 +120,52 @@ class ParallelFeedForward(Module):
 class ParallelAttention(Module):
     """Multi-head attention with the heads divided among the ranks.
 
-    Made from a MultiheadAttention that is the same on every rank; masks as there (True = blocked).
-    Raises ValueError where the heads do not divide, and for what is not supported: dropout,
-    add_bias_kv, add_zero_attn.
+    Made from a MultiheadAttention that is the same on every rank. Raises ValueError where the heads
+    do not divide, and for what is not supported: dropout, add_bias_kv, add_zero_attn.
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
-        ranks = group(comm)
-        if attention.dropout or attention.bias_k is not None or attention.add_zero_attn:
+        whole, ranks = attention, group(comm)
+        if whole.dropout or whole.bias_k is not None or whole.add_zero_attn:
             raise ValueError(
                 "ParallelAttention takes attention without dropout, add_bias_kv and add_zero_attn."
             )
-        _part(attention.num_heads, ranks, "heads")
-        self.heads: int = attention.num_heads // ranks.size
-        self.batch_first: bool = attention.batch_first
-        query, key, value = _projections(attention)
-        self.query: ColumnParallelLinear = ColumnParallelLinear(query, comm)
-        self.key: ColumnParallelLinear = ColumnParallelLinear(key, comm)
-        self.value: ColumnParallelLinear = ColumnParallelLinear(value, comm)
-        self.out_proj: RowParallelLinear = RowParallelLinear(attention.out_proj, comm)
-
-    def forward(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        key_padding_mask: Any = None,
-        attn_mask: Any = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E); without batch_first (T, B, E) and so on."""
-        given = query, key, value
-        if not self.batch_first:
-            given = tuple(x.swapaxes(0, 1) for x in given)
-        q, k, v = (
-            F.split_heads(project(x), self.heads)  # (B, H / N, T, D)
-            for project, x in zip((self.query, self.key, self.value), given, strict=True)
+        mine = _part(whole.num_heads, ranks, "heads")
+        self._ranks: Group = ranks
+        self.bias: Any = (
+            None if whole.out_proj.bias is None else Parameter(whole.out_proj.bias.numpy())
         )
-        allowed = _allowed(attn_mask, key_padding_mask)
-        heads = F.scaled_dot_product_attention(q, k, v, allowed, is_causal=is_causal)
-        y = self.out_proj(F.merge_heads(heads))  # (B, T, E)
-        return y if self.batch_first else y.swapaxes(0, 1)
+        self.heads: MultiheadAttention = MultiheadAttention(
+            whole.embed_dim,
+            whole.num_heads // ranks.size,
+            kdim=whole.kdim,
+            vdim=whole.vdim,
+            batch_first=whole.batch_first,
+            head_dim=whole.head_dim,
+            value_head_dim=whole.value_head_dim,
+        )
 
+        def cut(rows: Any) -> Any:
+            """The rows of this rank's heads."""
+            parts = rows.reshape(whole.num_heads, -1, *rows.shape[1:])[mine]
+            return parts.reshape(-1, *rows.shape[1:])
 
-def _allowed(attn_mask: Any, key_padding_mask: Any) -> Any:
-    """Turn masks of `nn`, True = blocked or added to scores, into one of F's, True = allowed."""
-    if isinstance(attn_mask, Variable) and key_padding_mask is None:
-        return attn_mask
-    blocked: Any = np.False_
-    if key_padding_mask is not None:
-        blocked = np.asarray(key_padding_mask)[:, None, None, :]  # (B, 1, 1, S)
-        if blocked.dtype != bool:
-            raise ValueError("ParallelAttention takes a boolean key_padding_mask, True = blocked.")
-    if attn_mask is None:
-        return None if key_padding_mask is None else ~blocked
-    mask = np.asarray(attn_mask)
-    return ~(mask | blocked) if mask.dtype == bool else np.where(blocked, -np.inf, mask)
+        wide = whole.num_heads * whole.head_dim
+        for name in ("in_proj_weight", "in_proj_bias", *(f"{x}_proj_weight" for x in "qkv")):
+            p: Any = getattr(whole, name)
+            if p is not None:
+                each = np.split(p.numpy(), [wide, 2 * wide] if name[0] == "i" else [])
+                p = ShardedParameter(np.concatenate([*map(cut, each)]), ranks)
+            setattr(self.heads, name, p)
+        self.heads.out_proj.weight = ShardedParameter(cut(whole.out_proj.weight.numpy().T).T, ranks)
+        self.heads.out_proj.bias = None
 
-
-def _projections(attention: MultiheadAttention) -> list[Any]:
-    """Return query's, key's and value's weight and bias, each as the layer it would be."""
-    values = attention.out_proj.weight.shape[1]  # the rows of value's projection
-
-    def split(packed: Any) -> list[Any]:
-        width = (len(packed) - values) // 2
-        return [packed[:width], packed[width : 2 * width], packed[2 * width :]]
-
-    if attention.in_proj_weight is not None:
-        weights = split(attention.in_proj_weight.detach())
-    else:
-        weights = [getattr(attention, f"{name}_proj_weight") for name in "qkv"]
-    biases: list[Any] = [None] * 3
-    if attention.in_proj_bias is not None:
-        biases = split(attention.in_proj_bias.detach())
-    return [SimpleNamespace(weight=w, bias=b) for w, b in zip(weights, biases, strict=True)]
+    def forward(self, query: Any, key: Any, value: Any, **masks: Any) -> Tensor:
+        """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E), with the layout and the masks of `nn`."""
+        seen = {id(x): to_all_ranks(x, ranks=self._ranks) for x in (query, key, value)}
+        given = [seen[id(x)] for x in (query, key, value)]  # one object stays one
+        y = sum_of_ranks(self.heads(*given, need_weights=False, **masks)[0], ranks=self._ranks)
+        return y if self.bias is None else y + self.bias
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
@@ -208,4 +180,4 @@ def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
     if ranks.size == 1:
         return None, None
     row, column = divmod(ranks.rank, tensor)
-    return ranks.small.Split(column, row), ranks.small.Split(row, column)
+    return ranks.comm.Split(column, row), ranks.comm.Split(row, column)

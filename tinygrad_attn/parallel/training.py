@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from .. import files, optim, random
+from .. import files, random
 from ..engine import inplace
-from ..errors import describe
 from ..files import Path
 from ..files.checkpoints import Progress
 from ..files.checkpoints import load_checkpoint as load_here
 from ..files.checkpoints import save_checkpoint as save_here
+from ..optim.clipping import check_finite, gradients_and_norm
 from .data_parallel import DataParallel
-from .group import Group, group
+from .group import barrier, group
 from .tensor_parallel import ShardedParameter
 
 
@@ -35,40 +34,24 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
 
         means = parallel.mean({"loss": loss.item(), "accuracy": right.mean()}, weight=len(right))
 
-    A rank of weight 0 does not count, whatever its value. Computed in float64, the same on every
-    rank. A collective.
+    A rank of weight 0 does not count, whatever its value. The same on every rank. A collective.
     """
-    array = _numbers(values).astype(np.float64)
-    rows = group(comm).gather(_call("mean", values), np.append(array.reshape(-1), weight))
-    weights = rows[:, -1:]
-    known = np.where(weights == 0, 0, rows[:, :-1])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return _as_given(values, (weights * known).sum(axis=0) / weights.sum(), array.shape)
+    rows = group(comm).gather("mean()", (values, weight))
+    weights = [w for _, w in rows if w]
+    return _of_ranks([v for v, w in rows if w], lambda row: np.average(row, 0, weights))
 
 
 def total(values: Any, *, comm: Any = None) -> Any:
     """The sum over the ranks: of a number, an array, or a dict of numbers. A collective."""
-    array = _numbers(values)
-    rows = group(comm).gather(_call("total", values), array)
-    return _as_given(values, rows.sum(axis=0), array.shape)
+    return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
-def _numbers(values: Any) -> Any:
-    """Return the values as an array. None, which NumPy takes for NaN, is refused."""
-    array = np.asarray([*values.values()] if isinstance(values, Mapping) else values)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"what is summed over the ranks are numbers, got {describe(values)}.")
-    return array
-
-
-def _call(name: str, values: Any) -> str:
-    return f"{name} of {', '.join(values)}" if isinstance(values, Mapping) else f"{name}()"
-
-
-def _as_given(values: Any, flat: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(values, Mapping):
-        return dict(zip(values, flat.tolist(), strict=True))
-    return flat.reshape(shape) if shape else flat.item()
+def _of_ranks(rows: list[Any], f: Callable[[list[Any]], Any]) -> Any:
+    """f of the values of all ranks, by name where they are dicts."""
+    if isinstance(rows[0], Mapping):
+        return {name: _of_ranks([row[name] for row in rows], f) for name in rows[0]}
+    found = np.asarray(f(rows))
+    return found if found.ndim else found.item()
 
 
 def clip_grad_norm_(
@@ -86,34 +69,25 @@ def clip_grad_norm_(
     is rank 0's of `comm` everywhere, since processors may round a sum differently. A collective.
     Raises as optim.clip_grad_norm_.
     """
-    parameters = list(parameters) if hasattr(parameters, "__next__") else parameters
-    # On every rank before anything is sent: modules and wrong settings are refused.
-    is_module = hasattr(parameters, "parameters")
-    optim.clip_grad_norm_(parameters if is_module else [], max_norm, norm_type)
-    ranks = group(comm)
-    given = parameters if isinstance(parameters, (list, tuple)) else [parameters]
-    owners = dict.fromkeys(getattr(p, "group", None) for p in given)
-    every = [(p, p.grad._array()) for p in {id(p): p for p in given}.values() if p.grad is not None]
+    by_owner: dict[Any, list[Any]] = {}
+    for p in [parameters] if hasattr(parameters, "grad") else parameters:
+        by_owner.setdefault(getattr(p, "group", None), []).append(p)
+    every: list[Any] = []
     norms: list[float] = []
-    for owner in owners:
-        grads = [g for p, g in every if getattr(p, "group", None) is owner]
-        part = _norm([_norm(g, norm_type) for g in grads], norm_type)
-        norms += [part] if owner is None else owner.gather("clip_grad_norm_", part)[:, 0].tolist()
-    norm = float(ranks.gather("clip_grad_norm_", _norm(norms, norm_type))[0, 0])
-    if error_if_nonfinite and not math.isfinite(norm):
-        raise ValueError(f"the norm of the gradients over all ranks is {norm}")
+    for owner, some in by_owner.items():
+        gradients, part = gradients_and_norm(some, norm_type)
+        every += gradients
+        norms += [part] if owner is None else owner.gather("clip_grad_norm_", part)
+    norm = float(np.linalg.norm(norms, norm_type)) if norms else 0.0
+    norm = group(comm).gather("clip_grad_norm_", norm)[0]
+    if error_if_nonfinite:
+        check_finite(norm)
     factor = max_norm / (norm + 1e-6)
     if not factor >= 1:
-        for _, g in every:
+        for g in every:
             g *= g.dtype.type(factor)
             inplace.changed(g)
     return norm
-
-
-def _norm(x: Any, norm_type: float) -> float:
-    array = np.asarray(x).reshape(-1)
-    wide = array.astype(np.result_type(array, np.float32), copy=False)
-    return float(np.linalg.norm(wide, norm_type)) if array.size else 0.0
 
 
 # ---- checkpoints
@@ -132,26 +106,23 @@ def save_checkpoint(
     """Let rank 0 call `ta.save_checkpoint`, with the joined state of all; the others wait.
 
     The file is that of `ta.save_checkpoint`, with the generators of the other ranks beside; either
-    function can load it. Where rank 0 cannot write, every rank raises. A collective.
+    function can load it. A collective.
     """
-    ranks = group(comm)
-    beside = {}
-    for name, value in random.get_rng_state().items():
-        rows = ranks.gather("save_checkpoint", value)
-        for rank in range(1, ranks.size):
-            beside[f"ranks.{rank}.{name}"] = rows[rank].reshape(value.shape)
+    states = group(comm).gather("save_checkpoint", random.get_rng_state())
+    beside = {
+        f"ranks.{rank}.{name}": value
+        for rank, state in enumerate(states)
+        for name, value in state.items()
+        if rank
+    }
     joined = None  # a ShardedAdamW's state cannot be joined by rank 0 alone
     if optimizer is not None:
         state = optimizer.state_dict()
         joined = SimpleNamespace(state_dict=lambda: state)
-    error: Exception | None = None
-    if ranks.rank == 0:
+    if group(comm).rank == 0:
         settings = {"schedule": schedule, "step": step, "extra": extra, "beside": beside}
-        try:
-            save_here(path, model=_bare(model), optimizer=joined, **settings)
-        except Exception as refused:
-            error = refused
-    ranks.agree("save_checkpoint", error)
+        save_here(path, model=_bare(model), optimizer=joined, **settings)
+    barrier(comm)
 
 
 def load_checkpoint(
@@ -161,29 +132,10 @@ def load_checkpoint(
 
     Every rank reads the file. With as many ranks as there were each gets its own generator back and
     goes on bit for bit; ranks that are new get streams drawn from rank 0's. Raises as
-    `ta.load_checkpoint`, and on every rank where one fails or has read another file. A collective.
+    `ta.load_checkpoint`, and RuntimeError where ranks have read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
-    progress, error = Progress(0, None), None
-    try:
-        progress = load_here(path, model=bare, optimizer=optimizer, schedule=schedule)
-        _restore_generator(path, ranks)
-    except Exception as refused:
-        error = refused
-    ranks.agree("load_checkpoint", error)
-    whole = [p for p in bare.parameters() if not isinstance(p, ShardedParameter)]
-    digest = zlib.crc32(b"".join(p._array().tobytes() for p in whole))
-    if len({*ranks.gather("load_checkpoint", digest)[:, 0].tolist()}) > 1:
-        raise RuntimeError(f"load_checkpoint: the ranks have read different values from {path!r}.")
-    return progress
-
-
-def _bare(model: Any) -> Any:
-    return model.module if isinstance(model, DataParallel) else model
-
-
-def _restore_generator(path: Path, ranks: Group) -> None:
-    """Restore this rank's own generator, or start a stream of its own where the file has none."""
+    progress = load_here(path, model=bare, optimizer=optimizer, schedule=schedule)
     if ranks.rank:
         prefix = f"ranks.{ranks.rank}."
         arrays = files.load_with_metadata(path)[0]
@@ -193,3 +145,12 @@ def _restore_generator(path: Path, ranks: Group) -> None:
         else:  # all ranks have rank 0's state here
             seed = random.default_generator().integers(0, 2**31, ())
             random.manual_seed(int(seed) + ranks.rank)
+    whole = [p for p in bare.parameters() if not isinstance(p, ShardedParameter)]
+    digest = zlib.crc32(b"".join(p._array().tobytes() for p in whole))
+    if len({*ranks.gather("load_checkpoint", digest)}) > 1:
+        raise RuntimeError(f"load_checkpoint: the ranks have read different values from {path!r}.")
+    return progress
+
+
+def _bare(model: Any) -> Any:
+    return model.module if isinstance(model, DataParallel) else model

@@ -6,29 +6,24 @@ An image becomes a sequence of 16 tokens: its patches of 2 x 2 pixels, in readin
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...random import Generator
 
-SIDE, PATCH, CLASSES = 8, 2, 10
+SIDE, PATCH, CLASSES, TEST_IMAGES = 8, 2, 10, 360
 TOKENS, PATCH_NUMBERS = (SIDE // PATCH) ** 2, PATCH * PATCH
-TEST_IMAGES = 360
-
-Images = NDArray[np.floating[Any]]
-Labels = NDArray[np.int64]
 
 
 class Split(NamedTuple):
     """Images (N, 8, 8) with values in [0, 1] and their digits (N,), to train and to test on."""
 
     name: str
-    train_images: Images
-    train_labels: Labels
-    test_images: Images
-    test_labels: Labels
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
 
 
 def load_split(seed: int | None) -> Split:
@@ -42,16 +37,15 @@ def load_split(seed: int | None) -> Split:
 
     pixels, labels = load_digits(return_X_y=True)
     images = (pixels / 16).astype(np.float32).reshape(-1, SIDE, SIDE)
-    train, test = np.split(np.arange(len(labels)), [-TEST_IMAGES])
-    if seed is not None:
-        train, test = train_test_split(
-            np.arange(len(labels)), test_size=TEST_IMAGES, stratify=labels, random_state=seed
-        )
+    random = {} if seed is None else {"stratify": labels, "random_state": seed}
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=TEST_IMAGES, shuffle=bool(random), **random
+    )
     labels, name = labels.astype(np.int64), "ordered" if seed is None else f"seed {seed}"
     return Split(name, images[train], labels[train], images[test], labels[test])
 
 
-def patches(images: Images) -> Images:
+def patches(images: np.ndarray) -> np.ndarray:
     """(B, 8, 8) -> (B, 16, 4): each token has the four pixels of one patch, row by row."""
     n = SIDE // PATCH
     # (B, 8, 8) -> (B, row of patches, row in the patch, column of patches, column in the patch)
@@ -59,22 +53,18 @@ def patches(images: Images) -> Images:
     return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1, TOKENS, PATCH_NUMBERS)
 
 
-def wiggle(
-    images: Images, rng: Generator, *, shift: float = 0.5, degrees: float = 8.0, zoom: float = 0.1
-) -> Images:
-    """Move, turn and scale each image a little at random, (B, 8, 8) -> (B, 8, 8).
+def wiggle(images: np.ndarray, rng: Generator) -> np.ndarray:
+    """Turn, scale and move each image a little at random, (B, 8, 8) -> (B, 8, 8).
 
     Each pixel of the output is interpolated between the four pixels around the place it came from.
     """
     from scipy.ndimage import affine_transform
 
-    centre = np.full(2, (SIDE - 1) / 2)
-    angle, size, down, right = (
-        rng.uniform((len(images),), -limit, limit)
-        for limit in (math.radians(degrees), zoom, shift, shift)
-    )
+    limits = math.radians(8), 0.1, 0.5, 0.5
+    angle, size, down, right = (rng.uniform((len(images),), -x, x) for x in limits)
     cos, sin = np.cos(angle) / (1 + size), np.sin(angle) / (1 + size)
-    turn = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], 1)  # (N, 2, 2)
+    turn = np.stack([cos, -sin, sin, cos], -1).reshape(-1, 2, 2)
+    centre = np.full(2, (SIDE - 1) / 2)
     start = np.stack([down, right], -1) + centre - turn @ centre  # (N, 2)
     each = zip(images, turn, start, strict=True)
     return np.stack([affine_transform(*one, order=1, mode="grid-constant") for one in each])

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ... import record_attention
-from ...viz import graph
+from ...viz import attention_html, graph
 from ...viz.page import as_json, page, write
-from .digits import CLASSES, patches
+from .digits import CLASSES, TOKENS, patches
 from .training import DigitClassifier, Run, loss_of, predict
 
-BLUE, GREY = "#0072B2", "#767676"
-COLOURS = (BLUE, "#E69F00", "#CC79A7", "#009E73")
-"""The palette of Okabe and Ito, which readers with any colour vision tell apart."""
+BLUE = "#0072B2"
 
 
 def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
@@ -39,7 +36,8 @@ def write_report(
 ) -> None:
     """Write the page. The first run is shown; `check` is the report of gradcheck."""
     first = runs[0]
-    (wrong, mistakes), graphs = _errors(first), _graphs(first)
+    wrong, mistakes = _errors(first)
+    folded, opened = _graphs(first)
     seeds = [run.accuracies[-1] for run in runs if run.split.name != "ordered"]
     nearest = [each["1-nearest neighbour"] for each in baselines[: len(seeds)]]
     text = page(
@@ -56,8 +54,9 @@ def write_report(
         curves=_image(learning_curves(runs, baselines), "loss and accuracy over the epochs"),
         wrong=wrong,
         mistakes=mistakes,
-        graph=graphs[0],
-        detail=graphs[1],
+        graph=folded,
+        opened=opened,
+        heads=_heads(first),
         check=html.escape(str(check)),
         data=_looking_data(first),
     )
@@ -80,39 +79,35 @@ def _image(figure: Any, words: str) -> str:
 
 
 def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> Any:
-    """Left the loss of every update and its mean over an epoch, right the accuracies."""
+    """Left the mean loss of each epoch, right the accuracy after it."""
     figure = new_figure(9.6, 3.6)
     left, right = figure.subplots(1, 2)
-    for run, colour in zip(runs, COLOURS * len(runs), strict=False):
+    for run in runs:
         epochs = np.arange(1, len(run.accuracies) + 1)
-        losses = np.reshape(run.losses, (len(epochs), -1))
-        left.plot(np.linspace(0, len(epochs), losses.size), losses.ravel(), color=colour, alpha=0.2)
-        left.plot(epochs, losses.mean(axis=1), color=colour, label=run.split.name)
-        right.plot(epochs, run.accuracies, color=colour, marker=".", label=run.split.name)
+        losses = np.reshape(run.losses, (len(epochs), -1)).mean(axis=1)
+        for axes, values in ((left, losses), (right, run.accuracies)):
+            axes.plot(epochs, values, marker=".", label=run.split.name)
     left.set(xlabel="epoch", ylabel="loss (cross-entropy)", title="Training loss")
     right.set(xlabel="epoch", ylabel="right answers, %", title="Accuracy on unseen images")
-    right.set_ylim(min(93.0, *(run.accuracies[-1] - 1 for run in runs)), 100.3)
-    for (name, value), style in zip(baselines[0].items(), (":", "--"), strict=True):
-        right.axhline(value, color=GREY, linestyle=style, label=f"{name} {value:.1f} %")
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=8)
+    for name, value in baselines[0].items():
+        right.axhline(value, color="grey", linestyle="--", label=f"{name} {value:.1f} %")
+    right.legend()
     return figure
 
 
-def attention_weights(model: DigitClassifier, images: NDArray[Any]) -> NDArray[Any]:
+def attention_weights(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
     """The weights of every layer and head, (layers, N, H, 16, 16)."""
     with record_attention() as seen:
         predict(model, images)
     return np.stack([seen[f"encoder.layers.{i}.self_attn"][0] for i in range(len(seen))])
 
 
-def one_of_each(run: Run, digits: Sequence[int] = range(CLASSES)) -> NDArray[Any]:
+def one_of_each(run: Run, digits: Sequence[int] = range(CLASSES)) -> np.ndarray:
     """The first test image of each digit."""
     return run.split.test_images[[int(np.argmax(run.split.test_labels == d)) for d in digits]]
 
 
-def darkest_patch(image: NDArray[Any]) -> int:
+def darkest_patch(image: np.ndarray) -> int:
     """The patch with the most ink."""
     return int(patches(image[None])[0].sum(axis=1).argmax())
 
@@ -131,30 +126,38 @@ def _looking_data(run: Run) -> str:
 
 def _errors(run: Run) -> tuple[str, str]:
     """How many images are read wrongly, and a picture of them."""
-    labels, images = run.split.test_labels, run.split.test_images
-    probabilities = predict(run.model, images)
+    labels, probabilities = run.split.test_labels, predict(run.model, run.split.test_images)
     said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     wrong = sorted(np.flatnonzero(said != labels), key=lambda i: -sure[i])
     figure = new_figure(10.8, 1.8)
-    for axes in (grid := figure.subplots(1, 8).ravel()):
+    for place, i in enumerate(wrong[:8], 1):
+        axes = figure.add_subplot(1, 8, place)
         axes.set_axis_off()
-    for axes, i in zip(grid, wrong, strict=False):
-        axes.imshow(images[i], cmap="Greys")
+        axes.imshow(run.split.test_images[i], cmap="Greys")
         axes.set_title(f"{labels[i]} read as {said[i]}, {100 * sure[i]:.0f} %", fontsize=9)
     text = f"{len(wrong)} of {len(labels):,} test images were read wrongly"
-    return text, _image(figure, "images read wrongly") if wrong else ""
+    return text, _image(figure, "images read wrongly")
 
 
 def _graphs(run: Run) -> tuple[str, str]:
-    """The graph of a loss with each module folded, and that of the first layer opened."""
-    run.model.train()
-    images, labels = run.split.train_images[:8], run.split.train_labels[:8]
-    loss = loss_of(run.model, images, labels)
-    first = "encoder.layers.0"
-    again = lambda: loss_of(run.model, images, labels)
-    opened = graph(again, run.model, 0, expand=[f"{first}.self_attn"], plain=True)
+    """The graph of a loss with each module folded, and with every operation of one head's layer."""
+    loss = lambda: loss_of(run.model, run.split.train_images[:8], run.split.train_labels[:8])
+    opened = graph(loss, run.model, 0, expand=["encoder.layers.0.self_attn"], plain=True)
     drawn = []
-    for picture in (graph(loss, run.model), opened):
+    for picture in (graph(loss(), run.model), opened):
         shown = picture._repr_html_() or f"<pre>{html.escape(picture.text())}</pre>"
         drawn.append(re.sub(r'(<\w+) id="[^"]*"', r"\1", shown))  # an id may be used only once
     return drawn[0], drawn[1]
+
+
+def _heads(run: Run) -> str:
+    """A page for each digit in a frame of its own: one head opened, with every number."""
+    frames = []
+    for digit, image in enumerate(one_of_each(run)):
+        tokens = [str(i) for i in range(TOKENS)]  # the patches
+        inside = attention_html(
+            run.model, patches(image[None]), queries=tokens, chosen=darkest_patch(image)
+        )
+        summary = f"<summary>The digit {digit}</summary>"
+        frames.append(f"<details>{summary}{inside._repr_html_()}</details>")
+    return "\n".join(frames)
