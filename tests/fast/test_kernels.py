@@ -16,6 +16,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, ops
 from tinygrad_attn.engine import kernels
 from tinygrad_attn.fast import threads, tuning
+from tinygrad_attn.fast.attention import Attention
 from tinygrad_attn.functional import attention
 
 
@@ -253,6 +254,7 @@ def test_kernels_equal_their_references_to_second_order(name, dtype):
 SMALL: dict[type, Any] = {int: 8, float: 1e-30}
 LARGE: dict[type, Any] = {int: 1 << 40, float: 1e30}
 THRESHOLDS = {name: value for name, value in vars(tuning).items() if name.isupper()}
+TILED = {"ATTENTION_BLOCK": 8, "LEAST_ROWS": 16, "COLUMNS": 16}
 MOVED: dict[str, dict[str, Any]] = {
     "as it is": {},
     "small": {
@@ -261,14 +263,8 @@ MOVED: dict[str, dict[str, Any]] = {
     "large": {
         name: LARGE[type(value)] for name, value in THRESHOLDS.items() if type(value) in SMALL
     },
-    "tiles": {"KEPT_SCORES": 0, "ATTENTION_BLOCK": 8, "TILE_ROWS": 16, "TILE_COLUMNS": 16},
-    "tiles that are computed again": {
-        "ATTENTION_BLOCK": 8,
-        "KEPT_SCORES": 0,
-        "TILE_ROWS": 16,
-        "TILE_COLUMNS": 16,
-        "TILES_BYTES": 0,
-    },
+    "tiles": TILED,
+    "tiles that are computed again": {**TILED, "KEPT_SCORES": 0, "TILES_BYTES": 0},
     "shared products": {"SHARED_PRODUCT": 8, "BLOCK": 8, "SECOND_THREAD": 8, "BLOCK_OF_THREADS": 8},
 }
 
@@ -332,27 +328,13 @@ def test_hidden_scores_do_no_harm_however_large(length, score):
 
 
 @pytest.mark.parametrize("length", [40, 900])
-def test_long_attention_keeps_little_without_a_graph(length):
-    from tinygrad_attn.fast.attention import attend
-
-    x = np.ones((1, length, 8), "f")
-    settings = dict(scale=0.5, is_causal=False, keep=None, keep_scale=1.0)
-    with ta.no_grad():
-        assert not attend(x, x, x, None, out=x.copy(), **settings).kept
-    assert attend(x, x, x, None, out=x.copy(), **settings).kept
-
-
-@pytest.mark.parametrize(
-    ("lead", "most"), [((), 1), ((5,), 2), ((3, 4), 3), ((3, 4), 8), ((2, 3, 4), 13), ((2, 1), 1)]
-)
-def test_groups_of_heads_cover_every_head_once(lead, most):
-    from tinygrad_attn.fast.attention import _groups
-
-    counted = np.zeros(lead, int)
-    for index in _groups(lead, most):
-        assert counted[index].size <= most
-        counted[index] += 1
-    assert (counted == 1).all()
+def test_attention_keeps_nothing_without_a_graph(length):
+    x, y = np.ones((1, 1, length, 8), "f"), np.empty((1, 1, length, 8), "f")
+    for way, kept in [(ta.no_grad, False), (ta.enable_grad, True)]:
+        with way():
+            call = Attention(x, x, x, None, scale=0.5)
+            call.forward(y)
+        assert bool(call.kept) is kept
 
 
 def test_zero_times_nan_is_nan():

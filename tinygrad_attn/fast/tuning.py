@@ -23,11 +23,10 @@ SMALL_DOT = 1 << 13  # of the larger operand: below it BLAS starts no threads
 SHARED_PRODUCT = 1 << 23  # multiplications from where our threads share a product
 
 # attention.py
-ATTENTION_BLOCK = 1 << 17  # scores in a block of heads
-CAUSAL_ROWS = 128  # rows of a block with a causal mask, at least
+ATTENTION_BLOCK = 1 << 17  # scores in a block
+COLUMNS, LEAST_ROWS = 512, 128  # of a block: at most, at least
 KEPT_SCORES, KEPT_BYTES = 1 << 19, 64 << 20  # of a head, in all: up to which weights are kept
-TILE_ROWS, TILE_COLUMNS = 256, 512  # of scores, where they are not
-TILES_BYTES = 32 << 20  # of results, gradients and kept tiles together
+TILES_BYTES = 32 << 20  # else of results, gradients and the weights that are kept
 MASK_OF_FLOATS = 1 << 16  # up to which a boolean mask is converted, to multiply faster
 
 # ops.py, adamw.py
