@@ -38,7 +38,7 @@ class Attention:
 
     def __init__(self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
         number = q.dtype.type
-        self.q, self.k, self.v, self.causal = q, in_rows(k), in_rows(v), is_causal
+        (self.q, self.k, self.v), self.causal = map(in_rows, (q, k, v)), is_causal
         self.seen = self.bias = self.keep = None
         if mask is not None and mask.dtype == bool:
             small = mask.size <= tuning.MASK_OF_FLOATS  # floats multiply faster
@@ -49,9 +49,8 @@ class Attention:
             self.keep = with_heads(keep)
         # 2^x is slow at -inf, which a mask may hold.
         by_two = q.dtype == np.float32 and self.bias is None
-        self.exp, unit = (EXP, UNIT) if by_two else (np.exp, 1.0)
-        self.scale, self.unit, self.keep_scale = number(scale), number(unit), number(keep_scale)
-        self.factor = number(scale * unit)
+        self.exp, self.unit = (EXP, UNIT) if by_two else (np.exp, 1.0)
+        self.scale, self.keep_scale = number(scale), number(keep_scale)
         self.kept: dict[tuple[int, int, int], ndarray] = {}  # exponentials, by place of the block
         self.tops: dict[tuple[int, int], ndarray] = {}  # maxima of rows that needed them
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
@@ -63,7 +62,7 @@ class Attention:
         scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
         self.shared = scores >= block
         per = max(1, min(block // (t * s), -(-b * heads // workers(self.shared))))
-        self.wide = min(s, tuning.COLUMNS)
+        self.wide = min(s, max(tuning.COLUMNS, block // t))
         high = max(tuning.LEAST_ROWS, block // (self.wide * per) // (2 if self.causal else 1))
         self.rows = pieces(t, high)
         if per >= heads:
@@ -78,9 +77,9 @@ class Attention:
 
     # ---- blocks of exponentials
 
-    def queries(self, h: tuple, r: slice) -> ndarray:
-        """Return the scaled queries of these rows."""
-        return np.multiply(self.q[(*h, r)], self.factor, order="C")
+    def queries(self, at: tuple, shifted: bool) -> ndarray:
+        """Return the scaled queries of a block; a maximum is subtracted from exact scores only."""
+        return self.q[at] * self.q.dtype.type(self.scale * (1 if shifted else self.unit))
 
     def scores(self, q: ndarray, h: tuple, r: slice, c: slice) -> ndarray:
         """Return the product of scaled queries and keys, plus a mask of numbers."""
@@ -103,10 +102,12 @@ class Attention:
     ) -> ndarray:
         """Return exp(scores), or exp(scores - top); 0 for hidden keys."""
         w = self.scores(q, h, r, c)
-        if top is not None:
+        if top is None:
+            self.exp(w, out=w)
+        else:
             w -= top
             np.minimum(w, 0, out=w)  # larger ones are hidden, and would be infinite
-        self.exp(w, out=w)
+            np.exp(w, out=w)
         self.hide(w, h, r, c)
         return w
 
@@ -138,9 +139,10 @@ class Attention:
         def run(n: int) -> None:
             h = self.heads[n]
             for r in self.rows:
-                q, columns = self.queries(h, r), self.columns(h, r)
+                q, columns = self.queries((*h, r), False), self.columns(h, r)
                 sums, total = self.add_up(q, n, r, columns, None)
                 if not in_range(total, tuning.SMALLEST_SUM, tuning.LARGEST_SUM):
+                    q = self.queries((*h, r), True)
                     top = self.tops[n, r.start] = self.largest(q, h, r, columns)
                     sums, total = self.add_up(q, n, r, columns, top)
                     total[total == 0] = np.inf  # rows that see nothing
@@ -169,35 +171,36 @@ class Attention:
         self, g: ndarray, y: ndarray, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None
     ) -> None:
         """Write the gradients to dq, dk, dv, and dmask unless None, which hold zeros."""
-        g, once = in_rows(g), len(self.rows) == 1
+        g, scale, once = in_rows(g), self.scale, len(self.rows) == 1
 
         def run(n: int) -> None:
             h = self.heads[n]
             for r in self.rows:
-                at, q = (*h, r), self.queries(h, r)
+                at, top, q = (*h, r), self.tops.get((n, r.start)), None
                 gr = g[at] * self.reciprocals[at][..., None]  # weights are exponentials times these
                 delta = np.vecdot(gr, y[at])[..., None]
                 gr *= self.keep_scale
+                # Scaling T x D numbers is cheaper than T x S.
+                gs, delta = (gr * scale, delta * scale) if dmask is None else (gr, delta)
                 for c in self.columns(h, r):
                     p = self.kept.get((n, r.start, c.start))
                     if p is None:
-                        p = self.exponentials(q, h, r, c, self.tops.get((n, r.start)))
-                    ds = np.matmul(gr, self.v[(*h, c)].swapaxes(-1, -2))
+                        q = self.queries(at, top is not None) if q is None else q
+                        p = self.exponentials(q, h, r, c, top)
+                    ds = np.matmul(gs, self.v[(*h, c)].swapaxes(-1, -2))
                     if self.keep is not None:
                         ds *= self.keep[(*at, c)]
                     ds -= delta
                     ds *= p
-                    if self.keep is not None:
-                        p = p * self.keep[(*at, c)]
-                    add_product(p.swapaxes(-1, -2), gr, dv[(*h, c)], once)
-                    add_product(ds.swapaxes(-1, -2), q, dk[(*h, c)], once)
-                    add_product(ds, self.k[(*h, c)], dq[at], c.start == 0)
                     if dmask is not None:
                         target = part(dmask, (*at, c))
                         target += sum_to(ds, target.shape)
-                dq[at] *= self.scale
-            if self.unit != 1:
-                dk[h] /= self.unit
+                        ds *= scale
+                    if self.keep is not None:
+                        p = p * self.keep[(*at, c)]
+                    add_product(p.swapaxes(-1, -2), gr, dv[(*h, c)], once)
+                    add_product(ds.swapaxes(-1, -2), self.q[at], dk[(*h, c)], once)
+                    add_product(ds, self.k[(*h, c)], dq[at], c.start == 0)
 
         tasks(run, len(self.heads), self.shared and dmask is None)
 

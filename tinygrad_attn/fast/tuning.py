@@ -16,7 +16,6 @@ HALVED_ROWS = 1 << 13  # rows: longer sums of float32 are halved
 SUMMED_BY_PRODUCT = 512  # width from where a product with ones would round to one side
 SOFTMAX_SUM = 1e-3  # least sum of exponentials from which no maximum is subtracted
 SMALLEST_SUM, LARGEST_SUM = 1e-15, 1e15  # the same for attention
-SIDE_BY_SIDE = 128  # from where NumPy adds adjacent rows sooner than they could be transposed
 LONG_ROW = 1 << 13  # width from where a mean by one product would lose digits
 FAR_FROM_ZERO = 2  # standard deviations from where the mean of a row is corrected
 SMALL_DOT = 1 << 13  # of the larger operand: below it BLAS starts no threads
@@ -32,6 +31,5 @@ MASK_OF_FLOATS = 1 << 16  # up to which a boolean mask is converted, to multiply
 # ops.py, adamw.py
 SMALL_SUM = 2048  # up to which a sum over repeated axes stays in its dtype
 LONG_SUM = 1 << 14  # in each sum, from where float32 loses digits
-ADDED_WIDTH, ADDED_ELEMENTS = 48, 1 << 14  # of rows, up to which they are added one by one
 GATHERED = 1 << 14  # in a parameter, up to which it is updated together with others
 UPDATED_BLOCK = 1 << 17  # updated at a time
