@@ -24,10 +24,6 @@ from . import tuning
 from .blocks import QUIET, fits, in_range, row_sums
 from .threads import tasks, workers
 
-_AVX512 = np._core._multiarray_umath.__cpu_features__.get("AVX512_SKX")
-# With AVX-512 2^x takes half the time of e^x, without it twice.
-EXP, UNIT = (np.exp2, math.log2(math.e)) if _AVX512 else (np.exp, 1.0)
-
 
 class Attention:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
@@ -47,16 +43,13 @@ class Attention:
             self.bias = with_heads(mask)
         if keep is not None:
             self.keep = with_heads(keep)
-        # 2^x is slow at -inf, which a mask may hold.
-        by_two = q.dtype == np.float32 and self.bias is None
-        self.exp, self.unit = (EXP, UNIT) if by_two else (np.exp, 1.0)
         self.scale, self.keep_scale = number(scale), number(keep_scale)
-        self.kept: dict[tuple[int, int, int], ndarray] = {}  # exponentials, by place of the block
-        self.tops: dict[tuple[int, int], ndarray] = {}  # maxima of rows that needed them
+        self.kept = {}  # exponentials, by (task, first row, first column)
+        self.tops = {}  # maxima of rows that needed them, by (task, first row)
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
         self.cut()
 
-    def cut(self) -> None:
+    def cut(self):
         """Cut the scores into blocks; leave room for the exponentials that are kept."""
         (b, heads, t, _), s = self.q.shape, self.k.shape[-2]
         scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
@@ -77,18 +70,14 @@ class Attention:
 
     # ---- blocks of exponentials
 
-    def queries(self, at: tuple, shifted: bool) -> ndarray:
-        """Return the scaled queries of a block; a maximum is subtracted from exact scores only."""
-        return self.q[at] * self.q.dtype.type(self.scale * (1 if shifted else self.unit))
-
-    def scores(self, q: ndarray, h: tuple, r: slice, c: slice) -> ndarray:
+    def scores(self, q, h, r, c):
         """Return the product of scaled queries and keys, plus a mask of numbers."""
         w = np.matmul(q, self.k[(*h, c)].swapaxes(-1, -2))
         if self.bias is not None:
             w += part(self.bias, (*h, r, c))
         return w
 
-    def hide(self, w: ndarray, h: tuple, r: slice, c: slice) -> None:
+    def hide(self, w, h, r, c):
         """Set the weights of hidden keys to 0, in place."""
         if self.seen is not None:
             w *= part(self.seen, (*h, r, c))
@@ -97,23 +86,19 @@ class Attention:
             lower = _below_diagonal(w.shape[-2], c.stop - first, r.start - first, w.dtype)
             w[..., first - c.start :] *= lower
 
-    def exponentials(
-        self, q: ndarray, h: tuple, r: slice, c: slice, top: ndarray | None
-    ) -> ndarray:
+    def exponentials(self, q, h, r, c, top):
         """Return exp(scores), or exp(scores - top); 0 for hidden keys."""
         w = self.scores(q, h, r, c)
-        if top is None:
-            self.exp(w, out=w)
-        else:
+        if top is not None:
             w -= top
             np.minimum(w, 0, out=w)  # larger ones are hidden, and would be infinite
-            np.exp(w, out=w)
+        np.exp(w, out=w)
         self.hide(w, h, r, c)
         return w
 
-    def largest(self, q: ndarray, h: tuple, r: slice, columns: list[slice]) -> ndarray:
+    def largest(self, q, h, r, columns):
         """Return the largest score of each row, 0 for rows that see nothing."""
-        top: Any = -np.inf
+        top = -np.inf
         for c in columns:
             w = self.scores(q, h, r, c)
             seen = np.ones_like(w)
@@ -122,7 +107,7 @@ class Attention:
             top = np.maximum(top, w.max(-1, keepdims=True))
         return np.where(top == -np.inf, 0, top)
 
-    def columns(self, h: tuple, r: slice) -> list[slice]:
+    def columns(self, h, r):
         """Return blocks of columns up to the last key that these rows see."""
         end = self.k.shape[-2]
         if self.seen is not None:
@@ -133,16 +118,15 @@ class Attention:
     # ---- both passes
 
     @np.errstate(**QUIET)
-    def forward(self, y: ndarray) -> None:
+    def forward(self, y):
         """Write the output to y (B, H, T, V)."""
 
-        def run(n: int) -> None:
+        def run(n):
             h = self.heads[n]
             for r in self.rows:
-                q, columns = self.queries((*h, r), False), self.columns(h, r)
+                q, columns = self.q[(*h, r)] * self.scale, self.columns(h, r)
                 sums, total = self.add_up(q, n, r, columns, None)
                 if not in_range(total, tuning.SMALLEST_SUM, tuning.LARGEST_SUM):
-                    q = self.queries((*h, r), True)
                     top = self.tops[n, r.start] = self.largest(q, h, r, columns)
                     sums, total = self.add_up(q, n, r, columns, top)
                     total[total == 0] = np.inf  # rows that see nothing
@@ -151,9 +135,7 @@ class Attention:
 
         tasks(run, len(self.heads), self.shared)
 
-    def add_up(
-        self, q: ndarray, n: int, r: slice, columns: list[slice], top: ndarray | None
-    ) -> tuple[ndarray, ndarray]:
+    def add_up(self, q, n, r, columns, top):
         """Return the sums over keys of exponentials times values, and of exponentials."""
         h, sums, total = self.heads[n], [], []
         for c in columns:
@@ -167,27 +149,23 @@ class Attention:
         return add_all(sums), add_all(total)
 
     @np.errstate(**QUIET)
-    def backward(
-        self, g: ndarray, y: ndarray, dq: ndarray, dk: ndarray, dv: ndarray, dmask: ndarray | None
-    ) -> None:
-        """Write the gradients to dq, dk, dv, and dmask unless None, which hold zeros."""
-        g, scale, once = in_rows(g), self.scale, len(self.rows) == 1
+    def backward(self, g, y, dq, dk, dv, by_mask):
+        """Write the gradients to dq, dk, dv, which hold zeros; return the mask's, if wanted."""
+        dmask = np.zeros_like(self.bias) if by_mask else None
+        g, once = in_rows(g), len(self.rows) == 1
 
-        def run(n: int) -> None:
+        def run(n):
             h = self.heads[n]
             for r in self.rows:
-                at, top, q = (*h, r), self.tops.get((n, r.start)), None
+                at, q = (*h, r), self.q[(*h, r)] * self.scale
                 gr = g[at] * self.reciprocals[at][..., None]  # weights are exponentials times these
                 delta = np.vecdot(gr, y[at])[..., None]
                 gr *= self.keep_scale
-                # Scaling T x D numbers is cheaper than T x S.
-                gs, delta = (gr * scale, delta * scale) if dmask is None else (gr, delta)
                 for c in self.columns(h, r):
                     p = self.kept.get((n, r.start, c.start))
                     if p is None:
-                        q = self.queries(at, top is not None) if q is None else q
-                        p = self.exponentials(q, h, r, c, top)
-                    ds = np.matmul(gs, self.v[(*h, c)].swapaxes(-1, -2))
+                        p = self.exponentials(q, h, r, c, self.tops.get((n, r.start)))
+                    ds = np.matmul(gr, self.v[(*h, c)].swapaxes(-1, -2))
                     if self.keep is not None:
                         ds *= self.keep[(*at, c)]
                     ds -= delta
@@ -195,14 +173,15 @@ class Attention:
                     if dmask is not None:
                         target = part(dmask, (*at, c))
                         target += sum_to(ds, target.shape)
-                        ds *= scale
                     if self.keep is not None:
                         p = p * self.keep[(*at, c)]
                     add_product(p.swapaxes(-1, -2), gr, dv[(*h, c)], once)
-                    add_product(ds.swapaxes(-1, -2), self.q[at], dk[(*h, c)], once)
+                    add_product(ds.swapaxes(-1, -2), q, dk[(*h, c)], once)
                     add_product(ds, self.k[(*h, c)], dq[at], c.start == 0)
+                dq[at] *= self.scale
 
         tasks(run, len(self.heads), self.shared and dmask is None)
+        return dmask
 
 
 def with_heads(x: ndarray) -> ndarray:
@@ -237,10 +216,12 @@ def add_all(parts: list[ndarray]) -> ndarray:
 
 def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
     """Add a b to the total, which the first product overwrites."""
+    # matmul is slow at columns by rows, as a single query has them.
+    product = np.multiply if a.shape[-1] == 1 else np.matmul
     if first:
-        np.matmul(a, b, out=total)
+        product(a, b, out=total)
     else:
-        total += np.matmul(a, b)
+        total += product(a, b)
 
 
 @lru_cache(maxsize=8)
@@ -249,10 +230,6 @@ def _below_diagonal(rows: int, columns: int, first: int, dtype: np.dtype) -> nda
 
 
 # ---- ops and kernels
-
-
-def _zeros_for_mask(needed: bool, mask: ndarray) -> ndarray | None:
-    return np.zeros_like(with_heads(mask)) if needed else None
 
 
 @op(saves=True, reference=F.attention.function)
@@ -269,8 +246,7 @@ def attention(q, k, v, mask, **settings):
 @attention.vjp_all
 def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
     gradients = [np.zeros_like(x) for x in (q, k, v)]  # in their memory order
-    dmask = _zeros_for_mask(needs[3], mask)
-    saved.backward(*map(with_heads, (g, y, *gradients)), dmask)
+    dmask = saved.backward(*map(with_heads, (g, y, *gradients)), needs[3])
     return *gradients, None if dmask is None else dmask.reshape(mask.shape)
 
 
@@ -288,9 +264,8 @@ def packed_attention(packed, mask, *, num_heads, **settings):
 @packed_attention.vjp_all
 def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
     dpacked = np.zeros(packed.shape, packed.dtype)
-    dmask = _zeros_for_mask(needs[1], mask)
     gradients = F.unpack_heads(dpacked, num_heads)
-    saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, dmask)
+    dmask = saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, needs[1])
     return dpacked, None if dmask is None else dmask.reshape(mask.shape)
 
 
@@ -299,26 +274,32 @@ def _split(x: ndarray, num_heads: int) -> ndarray:
     return np.ascontiguousarray(x).reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2)
 
 
-def _usable(mask: Any, *arrays: Any) -> bool:
-    """Whether the arrays are ordinary and the mask is boolean or of their dtype."""
+def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
+    """Whether the mask is boolean or of q's dtype, and broadcastable to the scores."""
     mask = array_of(mask)
-    return fits(*arrays) and (mask is None or mask.dtype in (bool, array_of(arrays[0]).dtype))
+    return mask is None or (
+        mask.dtype in (bool, array_of(q).dtype)
+        and np.broadcast_shapes(mask.shape, scores) == scores
+    )
 
 
 @kernel(F.attention)
 def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
     """q (..., T, D), k (..., S, D), v (..., S, V) with the same leading axes, at most two."""
-    if not _usable(mask, q, k, v):
+    if not fits(q, k, v) or len({array_of(x).shape[:-2] for x in (q, k, v)}) > 1:
         return NotImplemented
-    lead = array_of(q).shape[:-2]
-    if len(lead) > 2 or any([array_of(x).shape[:-2] != lead for x in (k, v)]):
-        return NotImplemented
-    if mask is not None and np.broadcast_shapes(lead, array_of(mask).shape[:-2]) != lead:
+    scores = (*array_of(q).shape[:-1], array_of(k).shape[-2])
+    if len(scores) > 4 or not _usable(mask, scores, q):
         return NotImplemented
     return attention(q, k, v, mask, **settings)
 
 
 @kernel(F.packed_attention)
-def packed_kernel(packed: Any, mask: Any = None, **settings: Any) -> Any:
+def packed_kernel(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Any:
     """packed (B, T, 3 H D)."""
-    return packed_attention(packed, mask, **settings) if _usable(mask, packed) else NotImplemented
+    if not fits(packed):
+        return NotImplemented
+    b, t, _ = array_of(packed).shape
+    if not _usable(mask, (b, num_heads, t, t), packed):
+        return NotImplemented
+    return packed_attention(packed, mask, num_heads=num_heads, **settings)

@@ -96,12 +96,12 @@ def norm(x, weight, bias, *, eps, center):
     mean, reciprocal = np.zeros(len(rows), x.dtype), np.empty(len(rows), x.dtype)
     average, root, n_eps = filled(n, 1 / n, x.dtype), kind(math.sqrt(n)), kind(n * eps)
 
-    def deviation(centred: ndarray, r: ndarray) -> None:
+    def deviation(centred, r):
         np.vecdot(centred, centred, out=r)
         r += n_eps
         np.divide(root, np.sqrt(r, out=r), out=r)  # sqrt(n) / sqrt(n var + n eps)
 
-    def run(s: slice) -> None:
+    def run(s):
         block, m, r, centred = y[s], mean[s], reciprocal[s], rows[s]
         if center:
             np.dot(centred, average, out=m)
@@ -130,7 +130,7 @@ def _norm_vjp(g, _y, x, weight, _bias, *, eps, center, saved):
     weight = ones(n, x.dtype) if weight is None else weight
     average = weight / x.dtype.type(n)
 
-    def run(s: slice) -> None:
+    def run(s):
         gs, r, d = g[s], reciprocal[s], dx[s]
         centred = rows[s] - mean[s, None] if center else rows[s]  # h but for the factor r
         t = gs * centred
@@ -187,7 +187,7 @@ def softmax(x):
     rows = matrix(x)
     y = np.empty_like(rows)
 
-    def run(s: slice) -> None:
+    def run(s):
         block = np.exp(rows[s], out=y[s])
         total = row_sums(block)
         # The maximum is subtracted only where exponentials leave their range.
@@ -206,7 +206,7 @@ def _softmax_vjp(g, y, _x):
     g, y = matrix(g), matrix(y)
     dx = np.empty_like(y)
 
-    def run(s: slice) -> None:
+    def run(s):
         np.subtract(g[s], np.vecdot(g[s], y[s])[:, None], out=dx[s])
         dx[s] *= y[s]
 
@@ -240,7 +240,7 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean"):
     places = np.where(seen, target, 0) + np.arange(0, rows * classes, classes)
     correct = matrix(x).reshape(-1).take(places)
 
-    def run(s: slice) -> None:
+    def run(s):
         top, total = sums[:, s] = shifted_exponentials(x[s], np.empty_like(x[s]))
         loss[s] = np.where(seen[s], np.log(total) - (correct[s] - top), 0)
 
@@ -260,7 +260,7 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, saved):
     g = np.where(seen, g, 0).astype(x.dtype, copy=False)
     dx = np.empty(x.shape, x.dtype)
 
-    def run(s: slice) -> None:
+    def run(s):
         block = np.subtract(x[s], top[s, None], out=dx[s])
         np.exp(block, out=block)
         block *= (g[s] / total[s])[:, None]
@@ -299,7 +299,7 @@ _A, _B, _C, _D, _E = (
 def gelu(x):
     """gelu(x) = x P(n <= x), n standard normal, in float32"""
 
-    def run(x: ndarray, y: ndarray, phi: ndarray) -> None:
+    def run(x, y, phi):
         z = np.square(x, out=y)
         p = z + np.float32(_D)
         np.square(p, out=p)
@@ -322,7 +322,7 @@ def gelu(x):
 def _gelu_vjp(g, _y, x, *, saved):
     """g (Phi + x Phi') with Phi' = exp(-x^2 / 2) / sqrt(2 pi)"""
 
-    def run(g: ndarray, x: ndarray, phi: ndarray, d: ndarray) -> None:
+    def run(g, x, phi, d):
         np.square(x, out=d)
         d *= np.float32(-0.5)
         d += np.float32(-0.5 * math.log(2 * math.pi))

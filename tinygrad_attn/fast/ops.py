@@ -11,7 +11,7 @@ from numpy import ndarray
 from .. import ops
 from ..engine import Op, array_of, kernel, sum_to
 from . import tuning
-from .blocks import by_elements, filled, fits, matrix, ones
+from .blocks import by_elements, fits, matrix, ones
 from .layers import product
 from .threads import dot
 
@@ -32,15 +32,8 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
         return NotImplemented
     lead = g.ndim - len(shape)
-    if lead >= 0 and g.size <= tuning.SMALL_SUM:
-        stretched = (i + lead for i, n in enumerate(shape) if n == 1 != g.shape[i + lead])
-        axes = (*range(lead), *stretched)
-        total = np.add.reduce(g, axes, keepdims=True) if axes else g
-        return total.reshape(total.shape[lead:])
-    if lead <= 0 or not shape or g.shape[lead:] != shape:
-        return NotImplemented
-    many = math.prod(g.shape[:lead])
-    if many > tuning.LONG_SUM:
+    many = math.prod(g.shape[: max(lead, 0)])
+    if lead <= 0 or g.shape[lead:] != shape or many > tuning.LONG_SUM:
         return NotImplemented
     return dot(ones(many, g.dtype), g.reshape(many, -1)).reshape(shape)
 
@@ -53,9 +46,7 @@ _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
 
 def _relu(x: ndarray) -> ndarray:
-    """Return max(x, 0). NumPy is slower with a number in place of an array of zeros."""
-    zeros = filled(min(x.size, tuning.BLOCK_OF_THREADS), 0, x.dtype)
-    return by_elements(lambda x, y: np.maximum(x, zeros[: x.size].reshape(x.shape), out=y), x)[0]
+    return by_elements(lambda x, y: np.maximum(x, 0, out=y), x)[0]
 
 
 def _relu_vjp(g: Any, y: Any, _x: Any) -> Any:

@@ -8,7 +8,6 @@ line says otherwise.
 BLOCK = 1 << 16  # in a block: five such arrays stay in the cache
 BLOCK_OF_THREADS = 1 << 18  # with threads, which queue for the interpreter lock after each call
 SECOND_THREAD = 1 << 18  # from where a second thread is worth its start, some 30 us
-KEPT_VECTOR = 1 << 19  # up to which a vector of ones is kept
 HALVED_ROWS = 1 << 13  # rows: longer sums of float32 are halved
 
 
@@ -29,7 +28,6 @@ TILES_BYTES = 32 << 20  # else of results, gradients and the weights that are ke
 MASK_OF_FLOATS = 1 << 16  # up to which a boolean mask is converted, to multiply faster
 
 # ops.py, adamw.py
-SMALL_SUM = 2048  # up to which a sum over repeated axes stays in its dtype
 LONG_SUM = 1 << 14  # in each sum, from where float32 loses digits
 GATHERED = 1 << 14  # in a parameter, up to which it is updated together with others
 UPDATED_BLOCK = 1 << 17  # updated at a time
