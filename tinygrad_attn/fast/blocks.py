@@ -23,12 +23,12 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")
 
 
-def fits(*given: Any) -> bool:
-    """Whether all are ordinary arrays: float32 or float64, one dtype, not empty. Skip None."""
-    arrays = [array_of(x) for x in given if x is not None]
-    return arrays[0].__class__ is ndarray and all(
-        x.__class__ is ndarray and x.dtype == arrays[0].dtype in FLOATS and x.size and x.ndim
-        for x in arrays
+def fits(x: Any, *others: Any) -> bool:
+    """Whether all are ordinary arrays: float32 or float64, one dtype, not empty; others or None."""
+    arrays = [array_of(x), *[array_of(other) for other in others if other is not None]]
+    return all(
+        a.__class__ is ndarray and a.dtype == arrays[0].dtype in FLOATS and a.size and a.ndim
+        for a in arrays
     )
 
 
@@ -63,14 +63,9 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
 
 
 @lru_cache(maxsize=32)
-def filled(n: int, value: float, dtype: np.dtype) -> ndarray:
-    """Return a constant vector."""
-    return np.full(n, value, dtype)
-
-
 def ones(n: int, dtype: np.dtype) -> ndarray:
     """Return n ones: `x @ ones(n)` is the fastest sum of rows, `ones(n) @ x` that of columns."""
-    return filled(n, 1, dtype)
+    return np.ones(n, dtype)
 
 
 def row_sums(x: ndarray) -> ndarray:

@@ -21,7 +21,6 @@ from .blocks import (
     QUIET,
     by_elements,
     by_rows,
-    filled,
     fits,
     in_range,
     matrix,
@@ -82,36 +81,28 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
 #      Zhang and Sennrich 2019). The normalised rows are computed again in the backward pass.
 
 
-def _norm_reference(x, weight, bias, *, eps, center):
-    if center:
-        return F.layer_norm.function(x, x.shape[-1], weight, bias, eps)
-    return F.rms_norm.function(x, x.shape[-1], weight, eps)
+def normalise(x, weight, bias, eps, center):
+    """Return the output, and the means (None if not center) and 1 / deviations of the rows."""
+    rows, n = matrix(x), x.shape[-1]
+    y, reciprocal = np.empty_like(rows), np.empty(len(rows), x.dtype)
+    mean = np.empty_like(reciprocal) if center else None
+    average = ones(n, x.dtype) / n
 
-
-@op(saves=True, reference=_norm_reference)
-def norm(x, weight, bias, *, eps, center):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axis; no center: mean = 0"""
-    rows = matrix(x)
-    n, kind, y = x.shape[-1], x.dtype.type, np.empty_like(rows)
-    mean, reciprocal = np.zeros(len(rows), x.dtype), np.empty(len(rows), x.dtype)
-    average, root, n_eps = filled(n, 1 / n, x.dtype), kind(math.sqrt(n)), kind(n * eps)
-
-    def deviation(centred, r):
-        np.vecdot(centred, centred, out=r)
-        r += n_eps
-        np.divide(root, np.sqrt(r, out=r), out=r)  # sqrt(n) / sqrt(n var + n eps)
+    def one_by_deviation(centred):
+        return 1 / np.sqrt(np.vecdot(centred, centred) / n + eps)
 
     def run(s):
-        block, m, r, centred = y[s], mean[s], reciprocal[s], rows[s]
+        block, centred = y[s], rows[s]
         if center:
-            np.dot(centred, average, out=m)
+            m = np.dot(centred, average, out=mean[s])
             centred = np.subtract(centred, m[:, None], out=block)
-        deviation(centred, r)
+        r = one_by_deviation(centred)
         if center and not in_range(m * r, -tuning.FAR_FROM_ZERO, tuning.FAR_FROM_ZERO):
             # Rounding of the mean shows: subtract the mean of what is left.
-            m += centred.dot(ones(n, x.dtype)) / kind(n)
+            m += centred.dot(ones(n, x.dtype)) / n
             np.subtract(rows[s], m[:, None], out=block)
-            deviation(block, r)
+            r = one_by_deviation(block)
+        reciprocal[s] = r
         np.multiply(centred, r[:, None], out=block)
         if weight is not None:
             block *= weight
@@ -122,17 +113,16 @@ def norm(x, weight, bias, *, eps, center):
     return y.reshape(x.shape), (mean, reciprocal)
 
 
-@norm.vjp_all
-def _norm_vjp(g, _y, x, weight, _bias, *, eps, center, saved):
+def normalise_vjp(g, _y, x, weight, _bias, *, eps, saved):
     """dx = r (d - mean(d) - h mean(d h)) for d = g weight and the normalised rows h"""
     rows, g, (mean, reciprocal) = matrix(x), matrix(g), saved
     n, dx, sums = x.shape[-1], np.empty_like(rows), {}
     weight = ones(n, x.dtype) if weight is None else weight
-    average = weight / x.dtype.type(n)
+    average = weight / n
 
     def run(s):
         gs, r, d = g[s], reciprocal[s], dx[s]
-        centred = rows[s] - mean[s, None] if center else rows[s]  # h but for the factor r
+        centred = rows[s] if mean is None else rows[s] - mean[s, None]  # h but for the factor r
         t = gs * centred
         sums[s.start] = r.dot(t), ones(len(gs), x.dtype).dot(gs)
         along = t.dot(average)
@@ -140,7 +130,7 @@ def _norm_vjp(g, _y, x, weight, _bias, *, eps, center, saved):
         along *= r
         np.multiply(gs, weight, out=d)
         d -= np.multiply(centred, along[:, None], out=t)
-        if center:
+        if mean is not None:
             d -= gs.dot(average)[:, None]
         d *= r[:, None]
 
@@ -150,15 +140,38 @@ def _norm_vjp(g, _y, x, weight, _bias, *, eps, center, saved):
     return dx.reshape(x.shape), dweight, dbias
 
 
-def _normalised(x: Any, shape: Any, weight: Any, bias: Any, eps: Any, center: bool) -> Any:
-    """Call the op for the last axis alone."""
+@op(
+    saves=True,
+    reference=lambda x, weight, bias, *, eps: F.layer_norm.function(
+        x, x.shape[-1], weight, bias, eps
+    ),
+)
+def layer_norm(x, weight, bias, *, eps):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axis"""
+    return normalise(x, weight, bias, eps, True)
+
+
+@op(
+    saves=True,
+    reference=lambda x, weight, _bias, *, eps: F.rms_norm.function(x, x.shape[-1], weight, eps),
+)
+def rms_norm(x, weight, bias, *, eps):
+    """y = x / sqrt(mean(x^2) + eps) * weight over the last axis; no bias"""
+    return normalise(x, weight, bias, eps, False)
+
+
+layer_norm.vjp_all(normalise_vjp)
+rms_norm.vjp_all(normalise_vjp)
+
+
+def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
     n = array_of(x).shape[-1] if fits(x, weight, bias) else 0
     # Sums of longer rows lose digits of float32; the reference adds pairwise.
     if shape not in (n, (n,)) or eps.__class__ is not float or n >= tuning.LONG_ROW:
         return NotImplemented
     if any([p is not None and array_of(p).shape != (n,) for p in (weight, bias)]):
         return NotImplemented
-    return norm(x, weight, bias, eps=eps, center=center)
+    return norm(x, weight, bias, eps=eps)
 
 
 @kernel(F.layer_norm)
@@ -166,7 +179,7 @@ def layer_norm_kernel(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
     """x (..., n), weight and bias (n,) or None."""
-    return _normalised(x, normalized_shape, weight, bias, eps, True)
+    return _over_last_axis(layer_norm, x, normalized_shape, weight, bias, eps)
 
 
 @kernel(F.rms_norm)
@@ -174,7 +187,7 @@ def rms_norm_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any 
     """x (..., n), weight (n,) or None."""
     if eps is None and fits(x):
         eps = float(np.finfo(array_of(x).dtype).eps)
-    return _normalised(x, normalized_shape, weight, None, eps, False)
+    return _over_last_axis(rms_norm, x, normalized_shape, weight, None, eps)
 
 
 # ---- softmax and cross-entropy
