@@ -335,6 +335,12 @@ def test_adamw_equals_its_reference_in_any_memory_order(size, order):
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
 
 
+def test_no_number_at_all_sums_to_zero():
+    x, b = Tensor(np.ones((0, 3)), requires_grad=True), Tensor(np.ones(3), requires_grad=True)
+    (x * b).sum().backward()
+    np.testing.assert_array_equal(b.grad.numpy(), np.zeros(3))
+
+
 def test_zero_times_nan_is_nan():
     for a, b in [((2, 1), (1, 3)), ((1, 1), (1, 1)), ((4, 1), (1, 1))]:
         y = ops.matmul(Tensor(np.zeros(a, "f")), Tensor(np.full(b, np.nan, "f")))

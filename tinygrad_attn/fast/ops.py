@@ -35,7 +35,7 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
     many = math.prod(g.shape[: max(lead, 0)])
     if lead <= 0 or g.shape[lead:] != shape or many > tuning.LONG_SUM:
         return NotImplemented
-    return dot(ones(many, g.dtype), g.reshape(many, -1)).reshape(shape)
+    return dot(ones(many, g.dtype), g.reshape(many, math.prod(shape))).reshape(shape)
 
 
 # ---- ReLU
