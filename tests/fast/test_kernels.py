@@ -13,9 +13,10 @@ import pytest
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, ops
+from tinygrad_attn import Tensor, nn, ops, optim
 from tinygrad_attn.engine import kernels
 from tinygrad_attn.fast import threads, tuning
+from tinygrad_attn.fast.attention import Attention
 from tinygrad_attn.functional import attention
 
 
@@ -113,19 +114,12 @@ def attention_examples() -> dict[str, Example]:
         for learned in (scores, scores[-2:], (1, 1, *scores[-1:])[-len(scores) :]):
             full = [*shapes, learned]
             found[f"attention, {name}, learned mask {learned}"] = Example(attends(full), full)
-    mixed = [(2, 3, 5, 4), (2, 1, 7, 4), (1, 7, 6)]
-    found["attention, broadcast heads"] = Example(attends(mixed), mixed)
     shared = [(2, 4, 5, 4), (2, 2, 7, 4), (2, 2, 7, 6)]
     found["attention, grouped"] = Example(attends(shared, enable_gqa=True), shared)
     turned = attends(HEADS)
     found["attention, transposed"] = Example(
         lambda q, k, v: turned(q.mT, k.mT, v.mT), [(2, 3, 4, 5), (2, 3, 4, 7), (2, 3, 6, 7)]
     )
-    for kind, mask in {"all": None, "mask": chance(5, 7), "blind": blind(5, 7)}.items():
-        found[f"weights, {kind}"] = Example(
-            lambda q, k, m=mask: F.scaled_dot_product_attention(q, k, k, m, need_weights=True)[1],
-            HEADS[:2],
-        )
     for kind, settings in {
         "all": {},
         "causal": {"is_causal": True},
@@ -137,44 +131,33 @@ def attention_examples() -> dict[str, Example]:
 
 
 def layer_examples() -> dict[str, Example]:
-    found = {}
-    for how in ("none", "tanh"):
-        for size in (1, 30):
-            f = lambda x, how=how: F.gelu(x, how)  # noqa: E731
-            found[f"gelu, {how}, {size}"] = Example(f, [(5, 70)], size)
-    for f in (F.softmax, F.log_softmax):
-        for axis, shape in [(-1, (9, 7)), (-1, (9, 530)), (0, (5, 4)), (1, (2, 5, 3))]:
-            for size in (1, 30):
-                name = f"{f.__name__}, {shape}, {axis}, {size}"
-                found[name] = Example(lambda x, f=f, a=axis: f(x, a), [shape], size)
     norm, rms = F.layer_norm, F.rms_norm
-    found |= {
+    found = {
         "layer norm": Example(lambda x: norm(x, 7), [(3, 7)]),
         "layer norm, weight": Example(lambda x, w: norm(x, 7, w), [(3, 7), (7,)]),
-        "layer norm, bias": Example(lambda x, b: norm(x, 7, None, b), [(2, 3, 7), (7,)]),
-        "layer norm, two axes": Example(
-            lambda x, w, b: norm(x + 100, (5, 7), w, b, 0.1), [(3, 5, 7), (5, 7), (5, 7)]
-        ),
+        "layer norm, bias": Example(lambda x, b: norm(x, (7,), None, b, 0.1), [(2, 3, 7), (7,)]),
         "layer norm, far": Example(
             lambda x, w, b: norm(x + 9, 40, w, b), [(300, 40), (40,), (40,)]
         ),
         "rms norm": Example(lambda x: rms(x, 7), [(3, 7)]),
-        "rms norm, two axes": Example(lambda x, w: rms(x, (5, 7), w, 1e-3), [(3, 5, 7), (5, 7)]),
+        "rms norm, weight": Example(lambda x, w: rms(x, 7, w, 1e-3), [(2, 3, 7), (7,)]),
         "linear, vector": Example(F.linear, [(7,), (3, 7)]),
         "linear, one": Example(F.linear, [(1, 1), (1, 1), (1,)]),
-        "dropout": Example(seeded(lambda x: F.dropout(x, 0.4)), [(6, 7)]),
-        "dropout, all": Example(seeded(lambda x: F.dropout(x, 1.0)), [(6, 7)]),
     }
     for shape in [(5, 7), (2, 5, 7), (90, 7), (1, 7)]:
         found[f"linear, {shape}"] = Example(F.linear, [shape, (30, 7), (30,)])
-    for how in ("mean", "sum", "none"):
-        for settings in ({}, {"ignore_index": 1, "label_smoothing": 0.3}):
-            for size in (1, 30):
-                f = lambda x, s=settings, how=how: F.cross_entropy(  # noqa: E731
-                    x, whole(5, 40), reduction=how, **s
-                )
-                found[f"cross-entropy, {how}, {list(settings)}, {size}"] = Example(
-                    f, [(40, 5)], size
+    for size in (1, 30):
+        found[f"gelu, {size}"] = Example(F.gelu, [(5, 70)], size)
+        for shape in [(9, 7), (9, 530), (2, 5, 3)]:
+            found[f"softmax, {shape}, {size}"] = Example(F.softmax, [shape], size)
+        for how in ("mean", "sum", "none"):
+            for ignored in (-100, 1):
+                found[f"cross-entropy, {how}, {ignored}, {size}"] = Example(
+                    lambda x, how=how, ignored=ignored: F.cross_entropy(
+                        x, whole(5, 40), None, ignored, how
+                    ),
+                    [(40, 5)],
+                    size,
                 )
     return found
 
@@ -183,7 +166,6 @@ def op_examples() -> dict[str, Example]:
     ties = {"prepare": lambda x: np.round(2 * x) / 2}
     found = {
         "relu": Example(ops.relu, [(130, 7)], **ties),
-        "erf": Example(ops.erf, [(130, 7)]),
         "embedding": Example(lambda w: F.embedding(whole(5, 2, 7), w), [(5, 3)]),
         "embedding, wide": Example(lambda w: F.embedding(whole(40, 600), w), [(40, 60)]),
         "embedding, one row": Example(lambda w: F.embedding(np.zeros(200, int), w), [(3, 130)]),
@@ -194,16 +176,13 @@ def op_examples() -> dict[str, Example]:
     for a, b in [
         ((3, 4), (4, 5)),
         ((2, 3, 4), (4, 5)),
-        ((2, 3, 4), (2, 4, 5)),
-        ((3, 4), (2, 4, 5)),
-        ((2, 1, 3, 4), (6, 4, 5)),
-        ((2, 5, 1), (2, 1, 3)),
+        ((2, 5, 1), (1, 3)),
         ((1, 1), (1, 1)),
         ((130, 20), (20, 7)),
         ((3, 20), (20, 70)),
     ]:
         found[f"matmul, {a}, {b}"] = Example(ops.matmul, [a, b])
-    for b in [(4,), (5, 1), (1,), (1, 4), (30, 5, 4), ()]:
+    for b in [(4,), (5, 4), (1, 4), ()]:
         found[f"sum to {b}"] = Example(lambda x, b: x * b, [(30, 5, 4), b])
     return found
 
@@ -253,6 +232,7 @@ def test_kernels_equal_their_references_to_second_order(name, dtype):
 SMALL: dict[type, Any] = {int: 8, float: 1e-30}
 LARGE: dict[type, Any] = {int: 1 << 40, float: 1e30}
 THRESHOLDS = {name: value for name, value in vars(tuning).items() if name.isupper()}
+TILED = {"ATTENTION_BLOCK": 8, "LEAST_ROWS": 16, "COLUMNS": 16}
 MOVED: dict[str, dict[str, Any]] = {
     "as it is": {},
     "small": {
@@ -261,14 +241,8 @@ MOVED: dict[str, dict[str, Any]] = {
     "large": {
         name: LARGE[type(value)] for name, value in THRESHOLDS.items() if type(value) in SMALL
     },
-    "tiles": {"KEPT_SCORES": 0, "ATTENTION_BLOCK": 8, "TILE_ROWS": 16, "TILE_COLUMNS": 16},
-    "tiles that are computed again": {
-        "ATTENTION_BLOCK": 8,
-        "KEPT_SCORES": 0,
-        "TILE_ROWS": 16,
-        "TILE_COLUMNS": 16,
-        "TILES_BYTES": 0,
-    },
+    "tiles": TILED,
+    "tiles that are computed again": {**TILED, "KEPT_SCORES": 0, "TILES_BYTES": 0},
     "shared products": {"SHARED_PRODUCT": 8, "BLOCK": 8, "SECOND_THREAD": 8, "BLOCK_OF_THREADS": 8},
 }
 
@@ -332,27 +306,39 @@ def test_hidden_scores_do_no_harm_however_large(length, score):
 
 
 @pytest.mark.parametrize("length", [40, 900])
-def test_long_attention_keeps_little_without_a_graph(length):
-    from tinygrad_attn.fast.attention import attend
+def test_attention_keeps_nothing_without_a_graph(length):
+    x, y = np.ones((1, 1, length, 8), "f"), np.empty((1, 1, length, 8), "f")
+    for way, kept in [(ta.no_grad, False), (ta.enable_grad, True)]:
+        with way():
+            call = Attention(x, x, x, None, scale=0.5)
+            call.forward(y)
+        assert bool(call.kept) is kept
 
-    x = np.ones((1, length, 8), "f")
-    settings = dict(scale=0.5, is_causal=False, keep=None, keep_scale=1.0)
-    with ta.no_grad():
-        assert not attend(x, x, x, None, out=x.copy(), **settings).kept
-    assert attend(x, x, x, None, out=x.copy(), **settings).kept
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("size", [3, 200])
+def test_adamw_equals_its_reference_in_any_memory_order(size, order):
+    """And after the state has been replaced, as by loading."""
+    start, found = np.random.default_rng(0).standard_normal((3, size, size)).astype("f"), []
+    for way in (ta.enable_grad, ta.plain):
+        parameters = [nn.Parameter(x.copy(order=order)) for x in start]
+        optimizer = optim.AdamW(parameters, lr=0.1, amsgrad=True)
+        for step in range(6):
+            if step == 3:
+                optimizer.load_state_dict(optimizer.state_dict())
+            for p, x in zip(parameters[step % 2 :], start):  # the first has fewer updates
+                p.grad = Tensor(x * step)
+            with way():
+                optimizer.step()
+            optimizer.zero_grad()
+        found.append([p.numpy() for p in parameters])
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("lead", "most"), [((), 1), ((5,), 2), ((3, 4), 3), ((3, 4), 8), ((2, 3, 4), 13), ((2, 1), 1)]
-)
-def test_groups_of_heads_cover_every_head_once(lead, most):
-    from tinygrad_attn.fast.attention import _groups
-
-    counted = np.zeros(lead, int)
-    for index in _groups(lead, most):
-        assert counted[index].size <= most
-        counted[index] += 1
-    assert (counted == 1).all()
+def test_no_number_at_all_sums_to_zero():
+    x, b = Tensor(np.ones((0, 3)), requires_grad=True), Tensor(np.ones(3), requires_grad=True)
+    (x * b).sum().backward()
+    np.testing.assert_array_equal(b.grad.numpy(), np.zeros(3))
 
 
 def test_zero_times_nan_is_nan():

@@ -13,6 +13,7 @@ LONG = 800  # beyond what is kept whole, and no multiple of a tile
 @pytest.fixture(autouse=True, params=["with room for weights", "without"])
 def room(request, monkeypatch):
     if request.param == "without":
+        monkeypatch.setattr(tuning, "KEPT_SCORES", 0)
         monkeypatch.setattr(tuning, "TILES_BYTES", 0)
 
 

@@ -2,12 +2,13 @@
 
 A layer has many small parameters, and a NumPy call on eight numbers costs as much as one on a
 thousand. So the small parameters of a group are copied to one flat array, updated together and
-copied back. Their state is kept in flat arrays, of which the optimiser's histories hold views.
+copied back. Their state stays in flat arrays, of which the optimiser's histories hold views.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,10 +22,10 @@ from ..optim.optimizer import Work, apply_updates
 from . import tuning
 from .threads import tasks
 
-Rule = Callable[..., None]  # of (parameter, gradient, *state), all flat
 
-
-def _rule(optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype) -> Rule:
+def _rule(
+    optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype
+) -> Callable[..., None]:
     """Return the update that `optim` states, in fewer passes over the arrays."""
     kind, (beta1, beta2) = dtype.type, map(float, group["betas"])
     decay, lr = float(group["weight_decay"]), float(group["lr"])
@@ -56,95 +57,71 @@ def _rule(optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype)
     return rule
 
 
-class _Together:
-    """Flat arrays for some parameters of a group that have had equally many updates."""
+class _Gathered:
+    """Flat arrays for some parameters of a group. The histories hold views of the state."""
 
-    def __init__(self, work: Work, members: list[int]) -> None:
-        self.members, arrays = members, [work.values[i] for i in members]
-        self.shapes = [a.shape for a in arrays]
-        ends = np.cumsum([0, *(a.size for a in arrays)]).tolist()
-        self.parts = [slice(*pair) for pair in zip(ends[:-1], ends[1:])]
-        self.values, self.gradients, *self.state = (
-            np.empty(ends[-1], arrays[0].dtype) for _ in range(2 + len(work.states))
+    def __init__(self, names: tuple[str, ...], work: Work, members: list[int]) -> None:
+        like = [work.values[i] for i in members]
+        ends = np.cumsum([p.size for p in like])
+        self.values, *self.state = (np.empty(ends[-1], like[0].dtype) for _ in ("", *names))
+        self.updated, *states = (
+            [part.reshape(p.shape) for part, p in zip(np.split(flat, ends[:-1]), like)]
+            for flat in (self.values, *self.state)
         )
-        self.views = self._views(self.values)
-        for flat, arrays in zip(self.state, work.states):
-            for i, view in zip(members, self._views(flat)):
-                history = work.histories[i]
-                name = next(name for name, array in history.items() if array is arrays[i])
+        self.views = [view for views in states for view in views]
+        for name, arrays, views in zip(names, work.states, states):
+            for i, view in zip(members, views):
                 view[...] = arrays[i]
-                history[name] = arrays[i] = view
+                work.histories[i][name] = arrays[i] = view
 
-    def _views(self, flat: ndarray) -> list[ndarray]:
-        return [flat[part].reshape(shape) for part, shape in zip(self.parts, self.shapes)]
-
-    def gather(self, work: Work) -> None:
-        """Copy today's parameters and gradients."""
-        for flat, arrays in ((self.values, work.values), (self.gradients, work.gradients)):
-            np.concatenate([arrays[i] for i in self.members], axis=None, out=flat)
+    def holds(self, work: Work, members: list[int]) -> bool:
+        """Whether the histories of these parameters hold the views."""
+        arrays = [arrays[i] for arrays in work.states for i in members]
+        return len(arrays) == len(self.views) and all([a is b for a, b in zip(arrays, self.views)])
 
 
-class _Plan:
-    """Which parameters of a group are updated together, and which alone."""
-
-    def __init__(self, work: Work) -> None:
-        self.histories, self.arrays = work.histories, len(work.states)
-        places: dict[Any, list[int]] = {}
-        for i, (a, step) in enumerate(zip(work.values, work.steps)):
-            key = (a.dtype, step) if a.size < tuning.GATHERED else i
-            places.setdefault(key, []).append(i)
-        self.alone = [members[0] for members in places.values() if len(members) == 1]
-        self.together = [_Together(work, ms) for ms in places.values() if len(ms) > 1]
-
-    def fits(self, work: Work) -> bool:
-        """Whether the parameters, their state and their steps belong together as before."""
-        same = len(work.histories) == len(self.histories) and len(work.states) == self.arrays
-        return (
-            same
-            and all([a is b for a, b in zip(work.histories, self.histories)])
-            and all([len({work.steps[i] for i in flat.members}) == 1 for flat in self.together])
-        )
-
-
-_plans: WeakKeyDictionary[Optimizer, list[_Plan]] = WeakKeyDictionary()
+_gathered: WeakKeyDictionary[Optimizer, dict[Any, _Gathered]] = WeakKeyDictionary()
 
 
 @kernel(apply_updates)
 def update(optimizer: Any, work: list[Work]) -> Any:
     """Update all parameters in blocks."""
-    arrays = [a for w in work for a in w.values]
-    owners = {id(a if a.base is None else a.base) for a in arrays}
-    if type(optimizer)._update is not Adam._update or len(owners) < len(arrays):
+    values = [p for w in work for p in w.values]
+    owners = {id(p if p.base is None else p.base) for p in values}
+    if type(optimizer)._update is not Adam._update or len(owners) < len(values):
         return NotImplemented  # parameters that share memory must see each other's updates
-    work = [w for w in work if w.parameters]
-    plans = _plans.get(optimizer, ())
-    if len(plans) != len(work) or not all(map(_Plan.fits, plans, work)):
-        plans = _plans[optimizer] = [_Plan(w) for w in work]
-    pieces: list[tuple] = []  # (rule, parameter, gradient, *state), flat
+    known = _gathered.setdefault(optimizer, {})
+    blocks: list[tuple[Callable[..., None], list[ndarray]]] = []
     copies: list[tuple[ndarray, ndarray]] = []
-    for plan, w in zip(plans, work):
-        for flat in plan.together:
-            flat.gather(w)
-            rule = _rule(optimizer, w.group, w.steps[flat.members[0]], flat.values.dtype)
-            pieces.append((rule, flat.values, flat.gradients, *flat.state))
-            copies += zip([w.values[i] for i in flat.members], flat.views)
-        for i in plan.alone:
-            p = w.values[i]
-            rule = _rule(optimizer, w.group, w.steps[i], p.dtype)
-            arrays = [x.reshape(-1) for x in (p, w.gradients[i], *(s[i] for s in w.states))]
-            pieces.append((rule, *arrays))
-            if not p.flags.c_contiguous:  # reshape has made a copy
-                copies.append((p, arrays[0].reshape(p.shape)))
-    size = tuning.UPDATED_BLOCK
-    blocks = [
-        (*piece, slice(i, i + size)) for piece in pieces for i in range(0, piece[1].size, size)
-    ]
+
+    def add(w: Work, step: int, *flat: ndarray) -> None:
+        rule, size = _rule(optimizer, w.group, step, flat[0].dtype), tuning.UPDATED_BLOCK
+        for i in range(0, flat[0].size, size):
+            blocks.append((rule, [x[i : i + size] for x in flat]))
+
+    for number, w in enumerate(work):
+        together = defaultdict(list)
+        for i, (p, g, step) in enumerate(zip(w.values, w.gradients, w.steps)):
+            state = [] if p.size < tuning.GATHERED else [arrays[i] for arrays in w.states]
+            if state and all([x.flags.c_contiguous for x in (p, *state)]):
+                add(w, step, *[x.reshape(-1) for x in (p, g, *state)])
+            else:
+                together[p.dtype, step].append(i)
+        for (dtype, step), members in together.items():
+            flat = known.get((number, dtype))
+            if flat is None or not flat.holds(w, members):
+                names = optimizer._state_names(w.group)
+                flat = known[number, dtype] = _Gathered(names, w, members)
+            values, gradients = ([arrays[i] for i in members] for arrays in (w.values, w.gradients))
+            np.concatenate(values, axis=None, out=flat.values)
+            add(w, step, flat.values, np.concatenate(gradients, axis=None), *flat.state)
+            copies += zip(values, flat.updated)
 
     def run(n: int) -> None:
-        rule, *arrays, part = blocks[n]
-        rule(*[a[part] for a in arrays])
+        rule, arrays = blocks[n]
+        rule(*arrays)
 
-    tasks(run, len(blocks), big=sum([piece[1].size for piece in pieces]) >= tuning.SECOND_THREAD)
-    for values, updated in copies:
-        values[...] = updated
+    tasks(run, len(blocks), sum([arrays[0].size for _, arrays in blocks]) >= tuning.SECOND_THREAD)
+    for p, updated in copies:
+        p[...] = updated
     return None

@@ -25,21 +25,16 @@ QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "i
 
 def fits(x: Any, *others: Any) -> bool:
     """Whether all are ordinary arrays: float32 or float64, one dtype, not empty; others or None."""
-    x = array_of(x)
-    if x.__class__ is not ndarray or x.dtype not in FLOATS or not x.size or not x.ndim:
-        return False
-    for other in others:
-        other = array_of(other)
-        if other is not None and not (
-            other.__class__ is ndarray and other.dtype == x.dtype and other.size and other.ndim
-        ):
-            return False
-    return True
+    arrays = [array_of(x), *[array_of(other) for other in others if other is not None]]
+    return all(
+        a.__class__ is ndarray and a.dtype == arrays[0].dtype in FLOATS and a.size and a.ndim
+        for a in arrays
+    )
 
 
-def matrix(x: ndarray, width: int = 0) -> ndarray:
-    """Return x as contiguous rows of this width (default: of its last axis)."""
-    return np.ascontiguousarray(x).reshape(-1, width or x.shape[-1])
+def matrix(x: ndarray) -> ndarray:
+    """Return x as contiguous rows."""
+    return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
@@ -62,23 +57,15 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
     """Return new arrays, filled by f(*blocks of the arrays, *blocks of the results)."""
     like = arrays[0]
     new = [np.empty(like.shape, like.dtype) for _ in range(results)]
-    if like.size <= tuning.BLOCK:
-        f(*arrays, *new)
-        return new
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
     by_rows(lambda s: f(*[a[s] for a in flat]), like.size, 1)
     return new
 
 
 @lru_cache(maxsize=32)
-def filled(n: int, value: float, dtype: np.dtype) -> ndarray:
-    """Return a constant vector."""
-    return np.full(n, value, dtype)
-
-
 def ones(n: int, dtype: np.dtype) -> ndarray:
     """Return n ones: `x @ ones(n)` is the fastest sum of rows, `ones(n) @ x` that of columns."""
-    return filled(n, 1, dtype) if n <= tuning.KEPT_VECTOR else np.ones(n, dtype)
+    return np.ones(n, dtype)
 
 
 def row_sums(x: ndarray) -> ndarray:

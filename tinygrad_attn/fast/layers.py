@@ -14,7 +14,6 @@ import numpy as np
 from numpy import ndarray
 
 from .. import functional as F
-from .. import ops
 from ..engine import array_of, kernel, op
 from ..functional.basic import label_cross_entropy
 from . import tuning
@@ -22,7 +21,6 @@ from .blocks import (
     QUIET,
     by_elements,
     by_rows,
-    filled,
     fits,
     in_range,
     matrix,
@@ -38,10 +36,13 @@ from .threads import dot, split, workers
 
 def product(a: ndarray, b: ndarray, bias: ndarray | None = None) -> ndarray:
     """Return a @ b + bias of two matrices, on several threads if they are large."""
-    work = a.size * b.shape[1]
-    if work >= tuning.SHARED_PRODUCT and workers() > 1:
-        return _shared_product(a, b, bias)
-    if a.size == 1 or b.size == 1:
+    if a.size * b.shape[1] >= tuning.SHARED_PRODUCT and workers() > 1:
+        y = np.empty((len(a), b.shape[1]), a.dtype)
+        if len(a) >= b.shape[1]:
+            split(lambda i, j: np.matmul(a[i:j], b, out=y[i:j]), len(a))
+        else:
+            split(lambda i, j: np.matmul(a, b[:, i:j], out=y[:, i:j]), b.shape[1])
+    elif a.size == 1 or b.size == 1:
         y = a * b  # dot with a single 0 gives zeros even where b is NaN
     else:
         y = dot(a, b)
@@ -50,29 +51,10 @@ def product(a: ndarray, b: ndarray, bias: ndarray | None = None) -> ndarray:
     return y
 
 
-def _shared_product(a: ndarray, b: ndarray, bias: ndarray | None) -> ndarray:
-    """Compute rows of the product in each thread, or columns where rows are few."""
-    y = np.empty((len(a), b.shape[1]), a.dtype)
-
-    def by_row(i: int, j: int) -> None:
-        np.matmul(a[i:j], b, out=y[i:j])
-        if bias is not None:
-            y[i:j] += bias
-
-    def by_column(i: int, j: int) -> None:
-        np.matmul(a, b[:, i:j], out=y[:, i:j])
-        if bias is not None:
-            y[:, i:j] += bias[i:j]
-
-    split(*((by_row, len(a)) if len(a) >= b.shape[1] else (by_column, b.shape[1])))
-    return y
-
-
 @op(reference=F.linear.function)
 def linear(x, weight, bias):
     """y = x weight^T + bias"""
-    y = product(matrix(x), weight.T, bias)
-    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
+    return product(matrix(x), weight.T, bias).reshape(*x.shape[:-1], len(weight))
 
 
 @linear.vjp_all
@@ -99,189 +81,156 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
 #      Zhang and Sennrich 2019). The normalised rows are computed again in the backward pass.
 
 
-def normalise(
-    x: ndarray, weight: ndarray | None, bias: ndarray | None, eps: float, center: bool
-) -> tuple[ndarray, tuple]:
-    """Return (y, (mean, 1 / deviation)) for rows x (rows, n)."""
-    rows, n = x.shape
-    kind = x.dtype.type
-    y, reciprocal = np.empty_like(x), np.empty(rows, x.dtype)
-    mean = np.empty(rows, x.dtype) if center else None
-    average, root, n_eps = filled(n, 1 / n, x.dtype), kind(math.sqrt(n)), kind(n * eps)
+def normalise(x, weight, bias, eps, center):
+    """Return the output, and the means (None if not center) and 1 / deviations of the rows."""
+    rows, n = matrix(x), x.shape[-1]
+    y, reciprocal = np.empty_like(rows), np.empty(len(rows), x.dtype)
+    mean = np.empty_like(reciprocal) if center else None
+    average = ones(n, x.dtype) / n
 
-    def deviation(centred: ndarray, r: ndarray) -> None:
-        np.vecdot(centred, centred, out=r)
-        r += n_eps
-        np.divide(root, np.sqrt(r, out=r), out=r)  # sqrt(n) / sqrt(n var + n eps)
+    def one_by_deviation(centred):
+        return 1 / np.sqrt(np.vecdot(centred, centred) / n + eps)
 
-    def run(s: slice) -> None:
-        block, r, centred = y[s], reciprocal[s], x[s]
-        if mean is not None:
+    def run(s):
+        block, centred = y[s], rows[s]
+        if center:
             m = np.dot(centred, average, out=mean[s])
             centred = np.subtract(centred, m[:, None], out=block)
-        deviation(centred, r)
-        if mean is not None and _far_from_zero(m, r):
+        r = one_by_deviation(centred)
+        if center and not in_range(m * r, -tuning.FAR_FROM_ZERO, tuning.FAR_FROM_ZERO):
             # Rounding of the mean shows: subtract the mean of what is left.
-            m += centred.dot(ones(n, x.dtype)) / kind(n)
-            np.subtract(x[s], m[:, None], out=block)
-            deviation(block, r)
+            m += centred.dot(ones(n, x.dtype)) / n
+            np.subtract(rows[s], m[:, None], out=block)
+            r = one_by_deviation(block)
+        reciprocal[s] = r
         np.multiply(centred, r[:, None], out=block)
         if weight is not None:
             block *= weight
         if bias is not None:
             block += bias
 
-    by_rows(run, rows, n)
-    return y, (mean, reciprocal)
+    by_rows(run, *rows.shape)
+    return y.reshape(x.shape), (mean, reciprocal)
 
 
-def _far_from_zero(mean: ndarray, reciprocal: ndarray) -> bool:
-    """Whether the mean of a row is large, measured by its standard deviation."""
-    place, far = mean * reciprocal, tuning.FAR_FROM_ZERO
-    return bool(np.vdot(place, place) > far * far and np.abs(place).max() > far)
+def normalise_vjp(g, _y, x, weight, _bias, *, eps, saved):
+    """dx = r (d - mean(d) - h mean(d h)) for d = g weight and the normalised rows h"""
+    rows, g, (mean, reciprocal) = matrix(x), matrix(g), saved
+    n, dx, sums = x.shape[-1], np.empty_like(rows), {}
+    weight = ones(n, x.dtype) if weight is None else weight
+    average = weight / n
 
-
-def normalise_vjp(
-    g: ndarray, x: ndarray, weight: ndarray | None, saved: tuple, needs: tuple
-) -> tuple[ndarray, ndarray | None, ndarray | None]:
-    """Return (dx, dweight, dbias); dx = r (d - mean(d) - h mean(d h)) for d = g weight, y = h."""
-    (rows, n), dtype = x.shape, x.dtype
-    mean, reciprocal = saved
-    dx, sums = np.empty_like(x), {}
-    average = filled(n, 1 / n, dtype)
-    weighted = average if weight is None else average * weight
-
-    def run(s: slice) -> None:
+    def run(s):
         gs, r, d = g[s], reciprocal[s], dx[s]
-        centred = x[s] if mean is None else x[s] - mean[s, None]  # h but for the factor r
+        centred = rows[s] if mean is None else rows[s] - mean[s, None]  # h but for the factor r
         t = gs * centred
-        sums[s.start] = (
-            r.dot(t) if needs[1] else None,
-            ones(len(gs), dtype).dot(gs) if needs[2] else None,
-        )
-        along = t.dot(weighted)
+        sums[s.start] = r.dot(t), ones(len(gs), x.dtype).dot(gs)
+        along = t.dot(average)
         along *= r
         along *= r
-        np.multiply(centred, along[:, None], out=t)
-        if weight is None:
-            np.subtract(gs, t, out=d)
-        else:
-            np.multiply(gs, weight, out=d)
-            d -= t
+        np.multiply(gs, weight, out=d)
+        d -= np.multiply(centred, along[:, None], out=t)
         if mean is not None:
-            d -= gs.dot(weighted)[:, None]
+            d -= gs.dot(average)[:, None]
         d *= r[:, None]
 
-    by_rows(run, rows, n)
+    by_rows(run, *rows.shape)
     # In the order of rows, so that results repeat.
-    dweight, dbias = (
-        sum(parts[1:], start=parts[0]) if needs[i] else None
-        for i, parts in enumerate(zip(*(sums[start] for start in sorted(sums))), 1)
-    )
-    return dx, dweight, dbias
-
-
-def _flat(weight: ndarray | None) -> ndarray | None:
-    return None if weight is None else weight.reshape(-1)
+    dweight, dbias = map(sum, zip(*(sums[start] for start in sorted(sums))))
+    return dx.reshape(x.shape), dweight, dbias
 
 
 @op(
     saves=True,
-    reference=lambda x, weight, bias, *, shape, eps: F.layer_norm.function(
-        x, shape, weight, bias, eps
+    reference=lambda x, weight, bias, *, eps: F.layer_norm.function(
+        x, x.shape[-1], weight, bias, eps
     ),
 )
-def layer_norm(x, weight, bias, *, shape, eps):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes"""
-    y, saved = normalise(matrix(x, math.prod(shape)), _flat(weight), _flat(bias), eps, True)
-    return y.reshape(x.shape), saved
-
-
-@layer_norm.vjp_all
-def _layer_norm_vjp(g, _y, x, weight, _bias, *, shape, eps, saved, needs):
-    n = math.prod(shape)
-    dx, *rest = normalise_vjp(matrix(g, n), matrix(x, n), _flat(weight), saved, needs)
-    return dx.reshape(x.shape), *(None if d is None else d.reshape(shape) for d in rest)
+def layer_norm(x, weight, bias, *, eps):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axis"""
+    return normalise(x, weight, bias, eps, True)
 
 
 @op(
     saves=True,
-    reference=lambda x, weight, *, shape, eps: F.rms_norm.function(x, shape, weight, eps),
+    reference=lambda x, weight, _bias, *, eps: F.rms_norm.function(x, x.shape[-1], weight, eps),
 )
-def rms_norm(x, weight, *, shape, eps):
-    """y = x / sqrt(mean(x^2) + eps) * weight over the last axes"""
-    y, saved = normalise(matrix(x, math.prod(shape)), _flat(weight), None, eps, False)
-    return y.reshape(x.shape), saved
+def rms_norm(x, weight, bias, *, eps):
+    """y = x / sqrt(mean(x^2) + eps) * weight over the last axis; no bias"""
+    return normalise(x, weight, bias, eps, False)
 
 
-@rms_norm.vjp_all
-def _rms_norm_vjp(g, _y, x, weight, *, shape, eps, saved, needs):
-    return _layer_norm_vjp(
-        g, _y, x, weight, None, shape=shape, eps=eps, saved=saved, needs=(*needs, False)
-    )[:2]
+layer_norm.vjp_all(normalise_vjp)
+rms_norm.vjp_all(normalise_vjp)
 
 
-def _normalised(norm: Any, x: Any, shape: Any, eps: Any, *parameters: Any) -> Any:
-    """Call the op where the parameters have the shape of the last axes."""
-    shape = (shape,) if shape.__class__ is int else shape
-    if not fits(x, *parameters) or eps.__class__ is not float or shape.__class__ is not tuple:
-        return NotImplemented
-    a = array_of(x)
+def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
+    n = array_of(x).shape[-1] if fits(x, weight, bias) else 0
     # Sums of longer rows lose digits of float32; the reference adds pairwise.
-    if not shape or a.shape[-len(shape) :] != shape or math.prod(shape) >= tuning.LONG_ROW:
+    if shape not in (n, (n,)) or eps.__class__ is not float or n >= tuning.LONG_ROW:
         return NotImplemented
-    if any([p is not None and array_of(p).shape != shape for p in parameters]):
+    if any([p is not None and array_of(p).shape != (n,) for p in (weight, bias)]):
         return NotImplemented
-    return norm(x, *parameters, shape=shape, eps=eps)
+    return norm(x, weight, bias, eps=eps)
 
 
 @kernel(F.layer_norm)
 def layer_norm_kernel(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
-    """x (..., *normalized_shape), weight and bias normalized_shape or None."""
-    return _normalised(layer_norm, x, normalized_shape, eps, weight, bias)
+    """x (..., n), weight and bias (n,) or None."""
+    return _over_last_axis(layer_norm, x, normalized_shape, weight, bias, eps)
 
 
 @kernel(F.rms_norm)
 def rms_norm_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-    """x (..., *normalized_shape), weight normalized_shape or None."""
+    """x (..., n), weight (n,) or None."""
     if eps is None and fits(x):
         eps = float(np.finfo(array_of(x).dtype).eps)
-    return _normalised(rms_norm, x, normalized_shape, eps, weight)
+    return _over_last_axis(rms_norm, x, normalized_shape, weight, None, eps)
 
 
-# ---- softmax along an axis, and cross-entropy
+# ---- softmax and cross-entropy
 
 
+@op(reference=lambda x: F.softmax.function(x, -1))
 @np.errstate(**QUIET)
-def softmax_rows(x: ndarray) -> ndarray:
-    """Return the softmax of each row; a row of -inf gives NaN."""
-    y = np.empty_like(x)
+def softmax(x):
+    """softmax(x)_i = e^x_i / sum_j e^x_j over the last axis"""
+    rows = matrix(x)
+    y = np.empty_like(rows)
 
-    def run(s: slice) -> None:
-        block = np.exp(x[s], out=y[s])
+    def run(s):
+        block = np.exp(rows[s], out=y[s])
         total = row_sums(block)
         # The maximum is subtracted only where exponentials leave their range.
         if not in_range(total, tuning.SOFTMAX_SUM, tuning.LARGEST_SUM):
-            total = shifted_exponentials(x[s], block)[1]
+            total = shifted_exponentials(rows[s], block)[1]
         block /= total[:, None]  # and not times 1 / total: a row of one number gives 1
 
-    by_rows(run, *x.shape)
-    return y
+    by_rows(run, *rows.shape)
+    return y.reshape(x.shape)
 
 
+@softmax.vjp
 @np.errstate(under="ignore")
-def softmax_rows_vjp(g: ndarray, y: ndarray) -> ndarray:
-    """Return y (g - rowsum(g y))."""
+def _softmax_vjp(g, y, _x):
+    """y (g - rowsum(g y))"""
+    g, y = matrix(g), matrix(y)
     dx = np.empty_like(y)
 
-    def run(s: slice) -> None:
+    def run(s):
         np.subtract(g[s], np.vecdot(g[s], y[s])[:, None], out=dx[s])
         dx[s] *= y[s]
 
     by_rows(run, *y.shape)
-    return dx
+    return dx.reshape(_x.shape)
+
+
+@kernel(F.softmax)
+def softmax_kernel(x: Any, axis: int = -1) -> Any:
+    """x (..., n), the last axis."""
+    return softmax(x) if axis.__class__ is int and axis == -1 and fits(x) else NotImplemented
 
 
 def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
@@ -291,56 +240,22 @@ def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     return top, out.dot(ones(x.shape[1], x.dtype))
 
 
-def _along(function: Any, axis: int, *arrays: ndarray) -> ndarray:
-    """Apply a function of rows along an axis."""
-    shape = arrays[0].swapaxes(axis, -1).shape
-    rows = function(*(matrix(a.swapaxes(axis, -1)) for a in arrays))
-    return rows.reshape(shape).swapaxes(axis, -1)
-
-
-@op(reference=F.softmax.function)
-def softmax(x, *, axis):
-    """softmax(x)_i = e^x_i / sum_j e^x_j"""
-    return _along(softmax_rows, axis, x)
-
-
-softmax.vjp(lambda g, y, _x, *, axis: _along(softmax_rows_vjp, axis, g, y))
-
-
-@kernel(F.softmax)
-def softmax_kernel(x: Any, axis: int = -1) -> Any:
-    """x (...), where the axis exists and is not far from the last one."""
-    shape = array_of(x).shape if fits(x) else ()
-    if axis.__class__ is not int or not -len(shape) <= axis < len(shape):
-        return NotImplemented
-    if axis != -1 and math.prod(shape[axis % len(shape) + 1 :]) >= tuning.SIDE_BY_SIDE:
-        return NotImplemented
-    return softmax(x, axis=axis)
-
-
 @op(
     saves=True,
     reference=lambda x, **settings: label_cross_entropy.function(x, None, **settings),
 )
 @np.errstate(**QUIET)
-def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+def cross_entropy(x, *, target, ignore_index=-100, reduction="mean"):
     """-log_softmax(x)_target: (N, C), (N,) -> (N,), reduced"""
     # No probabilities are stored: backward computes softmax(x) - onehot(target) from the logits.
     rows, classes = x.shape
-    loss, sums = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype)
-    labels, seen = np.where(target == ignore_index, 0, target), target != ignore_index
-    places = labels + np.arange(0, rows * classes, classes)
-    flat, smooth = matrix(x).reshape(-1), x.dtype.type(label_smoothing)
+    loss, sums, seen = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype), target != ignore_index
+    places = np.where(seen, target, 0) + np.arange(0, rows * classes, classes)
+    correct = matrix(x).reshape(-1).take(places)
 
-    def run(s: slice) -> None:
-        block = x[s]
-        top, total = shifted_exponentials(block, np.empty_like(block))
-        sums[:, s] = top, total
-        part = np.log(total) - (flat.take(places[s]) - top)
-        if label_smoothing:
-            mean = (block - top[:, None]).dot(ones(classes, x.dtype)) / x.dtype.type(classes)
-            part += smooth * (np.log(total) - mean - part)
-        loss[s] = np.where(seen[s], part, 0)
+    def run(s):
+        top, total = sums[:, s] = shifted_exponentials(x[s], np.empty_like(x[s]))
+        loss[s] = np.where(seen[s], np.log(total) - (correct[s] - top), 0)
 
     by_rows(run, rows, classes)
     saved = places, seen, sums
@@ -352,31 +267,30 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoot
 
 @cross_entropy.vjp_all
 @np.errstate(**QUIET)
-def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoothing, saved):
+def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, saved):
     places, seen, (top, total) = saved
-    (rows, classes), kind = x.shape, x.dtype.type
-    g = g / kind(np.count_nonzero(seen)) if reduction == "mean" else g
+    g = g / x.dtype.type(np.count_nonzero(seen)) if reduction == "mean" else g
     g = np.where(seen, g, 0).astype(x.dtype, copy=False)
     dx = np.empty(x.shape, x.dtype)
 
-    def run(s: slice) -> None:
+    def run(s):
         block = np.subtract(x[s], top[s, None], out=dx[s])
         np.exp(block, out=block)
         block *= (g[s] / total[s])[:, None]
-        if label_smoothing:
-            block -= (g[s] * kind(label_smoothing / classes))[:, None]
-        dx.reshape(-1)[places[s]] -= g[s] * kind(1 - label_smoothing)
+        dx.reshape(-1)[places[s]] -= g[s]
         if not seen[s].all():
             block[~seen[s]] = 0  # also where the logits of an ignored row are not finite
 
-    by_rows(run, rows, classes)
+    by_rows(run, *x.shape)
     return (dx,)
 
 
 @kernel(label_cross_entropy)
-def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
-    """x (N, C), labels (N,), without weights of classes."""
-    if not fits(x) or array_of(x).ndim != 2 or weight is not None:
+def cross_entropy_kernel(
+    x: Any, weight: Any = None, *, label_smoothing: float = 0.0, **settings: Any
+) -> Any:
+    """x (N, C), labels (N,), without weights of classes and without smoothing."""
+    if not fits(x) or array_of(x).ndim != 2 or weight is not None or label_smoothing:
         return NotImplemented
     return cross_entropy(x, **settings)
 
@@ -391,73 +305,41 @@ _A, _B, _C, _D, _E = (
     10.295182129301626,
     205.2234904158317,
 )
-_T = math.sqrt(2 / math.pi)
-
-
-def _scaled_p(z: ndarray, scale: float) -> ndarray:
-    """Return scale p(z); z is overwritten."""
-    kind = z.dtype.type
-    p = z + kind(_D)
-    np.square(p, out=p)
-    p += kind(_E)
-    np.divide(kind(scale * _C), p, out=p)
-    p += kind(scale * _B)
-    z += kind(_A)
-    p *= z
-    return p
-
-
-def erf(x: ndarray) -> ndarray:
-    """Return the error function, of float32 within 3e-7, of other dtypes by Python's."""
-    if x.dtype != np.float32:
-        return ops.erf.forward(x)
-    with np.errstate(over="ignore"):  # far out it overflows to inf, whose tanh is 1
-        return np.tanh(x * _scaled_p(2 * np.square(x), math.sqrt(2)))
 
 
 @op(saves=True, reference=F.gelu.function)
 @np.errstate(**QUIET)
-def gelu(x, *, approximate):
-    """gelu(x) = x P(n <= x), n standard normal"""
+def gelu(x):
+    """gelu(x) = x P(n <= x), n standard normal, in float32"""
 
-    def run(x: ndarray, y: ndarray, phi: ndarray) -> None:
-        if approximate == "none" and x.dtype == np.float64:
-            np.multiply(erf(x * math.sqrt(0.5)) + 1, 0.5, out=phi)
-        else:  # Phi = (1 + tanh(w)) / 2 = 1 / (1 + e^(-2 w))
-            kind = x.dtype.type
-            z = np.square(x, out=y)
-            if approximate == "tanh":
-                w = z * kind(-2 * _T * 0.044715)
-                w += kind(-2 * _T)
-            else:
-                w = _scaled_p(z, -2)
-            w *= x
-            np.exp(w, out=w)
-            w += 1
-            np.divide(kind(1), w, out=phi)
+    def run(x, y, phi):
+        z = np.square(x, out=y)
+        p = z + np.float32(_D)
+        np.square(p, out=p)
+        p += np.float32(_E)
+        np.divide(np.float32(-2 * _C), p, out=p)
+        p -= np.float32(2 * _B)
+        z += np.float32(_A)
+        p *= z
+        p *= x
+        np.exp(p, out=p)
+        p += 1
+        np.reciprocal(p, out=phi)  # Phi = (1 + tanh(w)) / 2 = 1 / (1 + e^(-2 w))
         np.multiply(x, phi, out=y)
 
-    y, phi = by_elements(run, x, results=2)
-    return y, phi
+    return tuple(by_elements(run, x, results=2))
 
 
 @gelu.vjp_all
 @np.errstate(**QUIET)
-def _gelu_vjp(g, _y, x, *, approximate, saved):
-    """Return g (Phi + x Phi')."""
-    kind = x.dtype.type
+def _gelu_vjp(g, _y, x, *, saved):
+    """g (Phi + x Phi') with Phi' = exp(-x^2 / 2) / sqrt(2 pi)"""
 
-    def run(g: ndarray, x: ndarray, phi: ndarray, d: ndarray) -> None:
+    def run(g, x, phi, d):
         np.square(x, out=d)
-        if approximate == "tanh":  # Phi' = Phi (1 - Phi) 2 w'
-            d *= kind(6 * _T * 0.044715)
-            d += kind(2 * _T)
-            d *= phi
-            d *= 1 - phi
-        else:  # Phi' = exp(-x^2 / 2) / sqrt(2 pi)
-            d *= kind(-0.5)
-            d += kind(-0.5 * math.log(2 * math.pi))
-            np.exp(d, out=d)
+        d *= np.float32(-0.5)
+        d += np.float32(-0.5 * math.log(2 * math.pi))
+        np.exp(d, out=d)
         d *= x
         d += phi
         d *= g
@@ -467,7 +349,6 @@ def _gelu_vjp(g, _y, x, *, approximate, saved):
 
 @kernel(F.gelu)
 def gelu_kernel(x: Any, approximate: str = "none") -> Any:
-    """Any shape with axes."""
-    if not fits(x) or approximate not in ("none", "tanh"):
-        return NotImplemented
-    return gelu(x, approximate=approximate)
+    """Any shape with axes, float32; not the approximation by tanh."""
+    quick = approximate == "none" and fits(x) and array_of(x).dtype == np.float32
+    return gelu(x) if quick else NotImplemented

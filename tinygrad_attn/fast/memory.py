@@ -29,12 +29,9 @@ def reuse_memory() -> bool:
     The process then stays at its peak of memory. Without this call up to 64 MB are kept. Returns
     True if it was done, False where the C library is not glibc. Source: mallopt(3).
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
         return False
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
-        return False
-    mmap_max, trim_threshold, arena_max = -4, -1, -8
-    # No array has pages of its own, nothing is given back, and all threads share one heap.
-    settings = [(mmap_max, 0), (trim_threshold, -1), (arena_max, 1)]
-    return all([libc.mallopt(*setting) for setting in settings])
+    # M_MMAP_MAX: no array has pages of its own. M_TRIM_THRESHOLD: nothing is given back.
+    # M_ARENA_MAX: all threads share one heap.
+    settings = [(-4, 0), (-1, -1), (-8, 1)]
+    return all([ctypes.CDLL(None).mallopt(*setting) for setting in settings])

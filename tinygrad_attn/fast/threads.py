@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from functools import cache
 from itertools import product
@@ -39,18 +39,16 @@ def set_num_threads(n: int) -> None:
     if not is_integer(n) or n < 1:
         raise ValueError(f"set_num_threads takes an integer of at least 1, got {describe(n)}.")
     _chosen = int(n)
-    one_blas_thread.choose(_chosen)
+    if blas := _blas():
+        blas[1](_chosen)
 
 
 def get_num_threads() -> int:
     """Return the number of threads in use. As `torch.get_num_threads`."""
     global _chosen
-    if _chosen is None:
-        tell = getattr(os, "sched_getaffinity", None)
-        cores = len(tell(0)) if tell else os.cpu_count() or 1
-        given = [os.environ.get(f"{name}_NUM_THREADS", "") for name in ("OPENBLAS", "OMP")]
-        numbers = [int(text) for text in given if text.isdigit() and int(text)]
-        _chosen = min(numbers[0], cores) if numbers else cores
+    if _chosen is None:  # OpenBLAS has read the environment and counted the cores
+        blas = _blas()
+        _chosen = blas[0]() if blas else 1
     return _chosen
 
 
@@ -69,23 +67,11 @@ def _blas() -> tuple[Any, Any] | None:
     return None
 
 
-def blas_found() -> bool:
-    """Whether the number of threads of NumPy's BLAS can be set."""
-    return _blas() is not None
-
-
 class _OneBlasThread:
     """A context manager that keeps BLAS at one thread. It may be nested and used by any thread."""
 
     def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.RLock(), 0, 1
-
-    def choose(self, n: int) -> None:
-        """Let BLAS use n threads outside."""
-        with self.lock:
-            self.before = n
-            if not self.inside and (blas := _blas()):
-                blas[1](n)
+        self.lock, self.inside, self.before = threading.Lock(), 0, 1
 
     def __enter__(self) -> None:
         with self.lock:
@@ -104,40 +90,9 @@ class _OneBlasThread:
 one_blas_thread = _OneBlasThread()
 
 
-@cache
-def _pool(workers: int, process: int) -> ThreadPoolExecutor:
-    """Return the workers. A forked child has none of its parent's threads: it has its own pool."""
-    return ThreadPoolExecutor(workers, "tinygrad_attn")
-
-
-_taken = threading.Lock()  # by the call whose parts run in the pool
-
-
-def _run(parts: list[Callable[[], Any]]) -> None:
-    """Call every part: the first here, the others in the pool; all here if that is taken."""
-    with one_blas_thread:
-        if not _taken.acquire(blocking=False):
-            for part in parts:
-                part()
-            return
-        try:
-            pool = _pool(len(parts) - 1, os.getpid())
-            # In the caller's context, where NumPy keeps errstate.
-            others = [pool.submit(copy_context().run, part) for part in parts[1:]]
-            try:
-                parts[0]()
-            finally:
-                for other in others:
-                    other.exception()  # all have ended when this call ends
-            for other in others:
-                other.result()
-        finally:
-            _taken.release()
-
-
 def workers(big: bool = True) -> int:
-    """Return how many threads share work: one unless it is big."""
-    return get_num_threads() if big and blas_found() else 1
+    """Return how many threads share work: one unless it is big and BLAS can be kept at one."""
+    return get_num_threads() if big and _blas() else 1
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -148,20 +103,19 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return a.dot(b)
 
 
-def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
-    """Call f(start, stop) for consecutive parts of range(n), one for each thread."""
-    threads = min(workers(big), n)
-    if threads < 2:
-        f(0, n)
-        return
-    cuts = [n * i // threads for i in range(threads + 1)]
-    _run([lambda i=i, j=j: f(i, j) for i, j in zip(cuts[:-1], cuts[1:])])  # type: ignore[misc]
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """Return the workers. A forked child has none of its parent's threads: it has its own pool."""
+    return ThreadPoolExecutor(workers, "tinygrad_attn")
+
+
+_taken = threading.Lock()  # by the call whose tasks run in the pool
 
 
 def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
     """Call f(0) ... f(n - 1), each in the next free thread, in order if not big."""
     threads = min(workers(big), n)
-    if threads < 2:
+    if threads < 2 or not _taken.acquire(blocking=False):
         for i in range(n):
             f(i)
         return
@@ -171,4 +125,23 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
         for i in iter(left.popleft, None):
             f(i)
 
-    _run([run] * threads)
+    try:
+        with one_blas_thread:
+            pool = _pool(threads - 1, os.getpid())
+            # In the caller's context, where NumPy keeps errstate.
+            others = [pool.submit(copy_context().run, run) for _ in range(threads - 1)]
+            try:
+                run()
+            finally:
+                wait(others)
+            for other in others:
+                other.result()
+    finally:
+        _taken.release()
+
+
+def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
+    """Call f(start, stop) for consecutive parts of range(n), one for each thread."""
+    parts = max(1, min(workers(big), n))
+    cuts = [n * i // parts for i in range(parts + 1)]
+    tasks(lambda i: f(cuts[i], cuts[i + 1]), parts, big)

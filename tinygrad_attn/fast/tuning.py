@@ -8,7 +8,6 @@ line says otherwise.
 BLOCK = 1 << 16  # in a block: five such arrays stay in the cache
 BLOCK_OF_THREADS = 1 << 18  # with threads, which queue for the interpreter lock after each call
 SECOND_THREAD = 1 << 18  # from where a second thread is worth its start, some 30 us
-KEPT_VECTOR = 1 << 19  # up to which a vector of ones is kept
 HALVED_ROWS = 1 << 13  # rows: longer sums of float32 are halved
 
 
@@ -16,23 +15,19 @@ HALVED_ROWS = 1 << 13  # rows: longer sums of float32 are halved
 SUMMED_BY_PRODUCT = 512  # width from where a product with ones would round to one side
 SOFTMAX_SUM = 1e-3  # least sum of exponentials from which no maximum is subtracted
 SMALLEST_SUM, LARGEST_SUM = 1e-15, 1e15  # the same for attention
-SIDE_BY_SIDE = 128  # from where NumPy adds adjacent rows sooner than they could be transposed
 LONG_ROW = 1 << 13  # width from where a mean by one product would lose digits
 FAR_FROM_ZERO = 2  # standard deviations from where the mean of a row is corrected
 SMALL_DOT = 1 << 13  # of the larger operand: below it BLAS starts no threads
 SHARED_PRODUCT = 1 << 23  # multiplications from where our threads share a product
 
 # attention.py
-ATTENTION_BLOCK = 1 << 17  # scores in a block of heads
-CAUSAL_ROWS = 128  # rows of a block with a causal mask, at least
+ATTENTION_BLOCK = 1 << 17  # scores in a block
+COLUMNS, LEAST_ROWS = 512, 128  # of a block: at most, at least
 KEPT_SCORES, KEPT_BYTES = 1 << 19, 64 << 20  # of a head, in all: up to which weights are kept
-TILE_ROWS, TILE_COLUMNS = 256, 512  # of scores, where they are not
-TILES_BYTES = 32 << 20  # of results, gradients and kept tiles together
+TILES_BYTES = 32 << 20  # else of results, gradients and the weights that are kept
 MASK_OF_FLOATS = 1 << 16  # up to which a boolean mask is converted, to multiply faster
 
 # ops.py, adamw.py
-SMALL_SUM = 2048  # up to which a sum over repeated axes stays in its dtype
 LONG_SUM = 1 << 14  # in each sum, from where float32 loses digits
-ADDED_WIDTH, ADDED_ELEMENTS = 48, 1 << 14  # of rows, up to which they are added one by one
 GATHERED = 1 << 14  # in a parameter, up to which it is updated together with others
 UPDATED_BLOCK = 1 << 17  # updated at a time
