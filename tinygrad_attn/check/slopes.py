@@ -88,7 +88,9 @@ class Function:
     def slope(self, which: int, direction: Array) -> tuple[float, float]:
         """The slope of sum(cotangent * result) along a direction by extrapolation, its error."""
         slopes, errors = self.derivative(which, direction)
-        return self.weighted(slopes), self.weighted(errors, absolute=True)
+        c = flatten(self.cotangents)
+        independent = np.where(c == 0, 0, c * errors)  # they add up as random numbers do
+        return self.weighted(slopes), 2 * float(np.linalg.norm(independent))
 
     def derivative(self, which: int, direction: Array) -> tuple[Array, Array]:
         """The slope of each result by extrapolation, and its error.
@@ -96,12 +98,12 @@ class Function:
         The first step is a tenth of the moving elements; where that is too small for what they do,
         a tenth of the typical element.
         """
-        typical = self.typical(which) * greatest(direction)
-        own = greatest(self.inputs[which] * direction) or typical
+        typical = self.typical(which)
+        own = greatest(self.inputs[which] * (direction != 0)) or typical
         best, error = self.ridders(which, direction, own)
         if own != typical and not np.sum(error) < 1e-3 * np.sum(np.abs(best)):
             other, its_error = self.ridders(which, direction, typical)
-            better = (its_error < error) | (best == 0)
+            better = its_error < error
             best, error = np.where(better, other, best), np.where(better, its_error, error)
         return best, error
 
@@ -124,12 +126,12 @@ class Function:
             for j, p in enumerate(last, 1):
                 row.append((16**j * row[-1] - p) / (16**j - 1))
                 e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p))
-                e += np.where(moves, rounding, 0)
+                e += np.where(moves | ~np.any(moves), rounding, 0)
                 better, nearest = (e < error) & ~done, np.fmin(nearest, e)
                 best, error = np.where(better, row[j], best), np.where(better, e, error)
-            last, h, largest = row[:6], h / 4, greatest(np.nan_to_num(best))
-            done |= error <= 1e-8 * largest
-            done |= (4 * error < nearest) & (error < 1e-4 * largest)  # rounding has taken over
+            last, h = row[:6], h / 4
+            done |= error <= 1e-8 * greatest(np.nan_to_num(best))
+            done |= (4 * error < nearest) & (error < 1e-4 * np.abs(best))  # rounding takes over
             if np.all(done):
                 break
         return np.broadcast_to(best, d.shape), np.broadcast_to(error, d.shape)
