@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,10 @@ import numpy as np
 from ..engine import tracked
 from .report import Diagnosis, Report, greatest, near, same
 from .slopes import Program, of_both_signs
-from .trace import Answers, Array, array_of
+from .trace import Answers, Array, array_of, numeric
 
 Gradients = Sequence[Array | None]
 Found = tuple[str, str] | None
-
-CHANGES = "VJP changes its operands"
-KEEPS_STATE = (
-    "gives another gradient when called again. It keeps state between calls, or draws random "
-    "numbers: draw them once, in the forward pass, and save them."
-)
 
 
 def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str | None:
@@ -79,25 +74,22 @@ def shared_state(program: Program, first: Gradients, report: Report) -> Diagnosi
     outputs, steps = program.traced()
     names, value = program.names, program.backend.value
     if name := differing(names, first, program.pull(program.cotangents, outputs)):
-        return Diagnosis(CHANGES, f"{name}: some VJP {KEEPS_STATE}")
+        return Diagnosis("VJP changes its operands", f"{name}: some VJP {KEEPS_STATE}")
     before = [value(step.result).copy() for step in steps]
-    plain = [not name.startswith("parameter") for name in names]
     # State may be kept by parameter, and f may refuse values that are far away.
-    for chosen, least in itertools.product((plain, [True] * len(plain)), (0.8, -1.5)):
+    for whole, least in itertools.product((False, True), (0.8, -1.5)):
         moved = [
-            scaled(x, program.rng.uniform(least, 1.2, x.shape)) if c else x
-            for x, c in zip(program.inputs, chosen)
+            scaled(x, program.rng.uniform(least, 1.2, x.shape))
+            if whole or not name.startswith("parameter")
+            else x
+            for x, name in zip(program.inputs, names)
         ]
         with suppress(Exception), program.at(moved):
             program.run()
     for step, old in zip(steps, before):
         if not same(value(step.result), old):
             report.point_at(step)
-            return Diagnosis(
-                "reused memory",
-                f"the output of op {step.name!r} changes when f is called again: its function "
-                "returns the same array at every call. Return a new array each time.",
-            )
+            return Diagnosis("reused memory", f"the output of op {step.name!r} {REUSED}")
     if name := differing(names, first, program.pull(program.cotangents, outputs)):
         return Diagnosis(
             "shared state",
@@ -144,28 +136,61 @@ def calls(steps: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
                 yield step, step.call()
 
 
-def fault(steps: Sequence[Any], report: Report, questions: Sequence[Callable]) -> Diagnosis | None:
-    """The first op that fails one of these tests, each called with a call and a g."""
+def fault(steps: Sequence[Any], report: Report) -> Diagnosis | None:
+    """The first op whose VJP is inconsistent."""
     for step, call in calls(steps):
         g = of_both_signs(np.random.default_rng(8).standard_normal(call.y.shape))
-        for question in questions:
-            with suppress(Exception):  # a VJP that fails for this g only
-                if found := question(call, np.where(np.isfinite(call.y), g, 0)):
-                    report.point_at(step)
-                    return Diagnosis(found[0], f"the VJP of op {step.name!r} {found[1]}")
+        with suppress(Exception):  # a VJP that fails for this g only
+            if found := inconsistent(call, np.where(np.isfinite(call.y), g, 0)):
+                report.point_at(step)
+                return Diagnosis(found[0], f"the VJP of op {step.name!r} {found[1]}")
     return None
 
 
-def alike(one: Answers, other: Answers, rtol: float = 1e-9, atol: float = 0.0) -> bool:
-    """Whether two answers are the same, beside the largest element of each gradient."""
-    return one.keys() == other.keys() and all(
-        same(other[i], a, 0, atol + rtol * greatest(np.nan_to_num(a, posinf=0, neginf=0)))
-        for i, a in one.items()
-    )
+KEEPS_STATE = (
+    "gives another gradient when called again: it keeps state between calls, or draws random "
+    "numbers. Draw them once, in the forward pass, and save them."
+)
+REUSED = (
+    "changes when it is computed again: the same array is returned at every call. Return a new "
+    "array each time."
+)
+LINEAR = (
+    "gives another gradient where g is multiplied by a number. Every term of a VJP is multiplied "
+    "by g exactly once; it does not square, clip, normalise, compare or divide by g."
+)
+NEEDS = "gives another gradient where one operand alone needs it. Look at how it uses needs."
+LAYOUT = (
+    "gives another gradient where the same numbers are in another order in memory, as those of "
+    "x.T, x[:, ::2] or a broadcast array are. reshape(-1) and ravel() of these are copies: what is "
+    "written into them is lost."
+)
 
 
-def memory(call: Any, g: Array) -> Found:
-    """Writing into what was given, one array for all answers, or state between calls."""
+def trials(call: Any, g: Array) -> Iterator[tuple[str, str, Answers, Callable[[], Answers]]]:
+    """(kind, text, the right answer, a call that must give it)."""
+    pull = lambda g: {i: a.copy() for i, a in call.pull(g).items()}
+    ones, by_columns = np.ones_like(g), call
+    answers, of_ones = pull(g), pull(ones)
+    for _ in range(2):  # state may alternate
+        yield "VJP changes its operands", KEEPS_STATE, answers, partial(call.pull, g)
+    for given, answer in ((g, answers), (ones, of_ones)):
+        for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
+            multiple = {i: k * a for i, a in answer.items()}
+            yield "incoming gradient", LINEAR, multiple, partial(call.pull, k * given)
+    for i, a in answers.items():
+        needs = [k == i for k in range(len(call.needs))]
+        yield "needs", NEEDS, {i: a}, partial(call.pull, g, needs=needs)
+    with suppress(Exception):  # the op may refuse them
+        by_columns = call.with_args(list(map(turned, call.args)))
+    broadcast = partial(call.pull, np.broadcast_to(np.float64(1), g.shape))
+    yield "memory layout", LAYOUT, of_ones, broadcast
+    for asked, given in ((call, turned(g)), (call, np.asfortranarray(g)), (by_columns, g)):
+        yield "memory layout", LAYOUT, answers, partial(asked.pull, given)
+
+
+def inconsistent(call: Any, g: Array) -> Found:
+    """A VJP that changes arrays, is not linear in g, or depends on more than numbers."""
     given = {"g": g, "the output y": call.y}
     given |= {f"operand {i}": a for i, a in enumerate(call.args) if isinstance(a, Array)}
     before = [a.tobytes() for a in given.values()]
@@ -173,54 +198,12 @@ def memory(call: Any, g: Array) -> Found:
     first = {i: a.copy() for i, a in answers.items()}
     for (name, a), old in zip(given.items(), before):
         if a.tobytes() != old:
-            return CHANGES, f"writes into {name} in place. Compute a new array: others use it."
-    call.pull(-g)
-    if not alike(first, answers):
-        return "reused memory", (
-            "returns the same array at every call and overwrites what it returned before. Compute "
-            "a new array each time."
-        )
-    if not all(alike(first, call.pull(g)) for _ in range(2)):  # state may alternate
-        return CHANGES, KEEPS_STATE
-    return None
-
-
-LINEAR = (
-    "where g is multiplied by a number. Every term of a VJP is multiplied by g exactly once; it "
-    "does not square, clip, normalise, compare or divide by g."
-)
-LAYOUT = (
-    "where the same numbers are in another order in memory, as those of x.T, x[:, ::2] or a "
-    "broadcast array are. reshape(-1) and ravel() of these are copies: what is written into them "
-    "is lost."
-)
-
-
-def trials(call: Any, g: Array) -> Iterator[tuple[str, str, Answers, Callable[[], Answers]]]:
-    """(kind, text, the right answer, a call that gives it)."""
-    ones, by_columns = np.ones_like(g), call
-    answers, of_ones = call.pull(g), call.pull(ones)
-    with suppress(Exception):  # the op may refuse them
-        by_columns = call.with_args(list(map(turned, call.args)))
-    for given, answer in ((g, answers), (ones, of_ones)):
-        for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
-            multiple = {i: k * a for i, a in answer.items()}
-            yield "incoming gradient", LINEAR, multiple, lambda: call.pull(k * given)
-    for i, a in answers.items():
-        text = f"where only the gradient of operand {i} is wanted. Look at its use of needs."
-        needs = [k == i for k in range(len(call.needs))]
-        yield "needs", text, {i: a}, lambda: call.pull(g, needs=needs)
-    for given in (turned(g), np.asfortranarray(g)):
-        yield "memory layout", LAYOUT, answers, lambda: call.pull(given)
-    broadcast = np.broadcast_to(np.float64(1), g.shape)
-    yield "memory layout", LAYOUT, of_ones, lambda: call.pull(broadcast)
-    yield "memory layout", LAYOUT, answers, lambda: by_columns.pull(g)
-
-
-def inconsistent(call: Any, g: Array) -> Found:
-    """A VJP that is not linear in g, or depends on memory or on what else is wanted."""
+            text = f"writes into {name} in place. Compute a new array: others use it."
+            return "VJP changes its operands", text
     other = call.pull(np.random.default_rng(3).standard_normal(g.shape))
-    for i, a in call.pull(g).items():
+    for i, a in first.items():
+        if not same(a, answers[i]):
+            return "reused memory", REUSED
         if a.dtype.kind == "f" and a.dtype.itemsize < call.args[i].dtype.itemsize:
             return "precision", f"returns {a.dtype} for an operand of {call.args[i].dtype}."
         if a.any() and same(a, other[i], 1e-9):
@@ -229,17 +212,17 @@ def inconsistent(call: Any, g: Array) -> Found:
                 "op's own derivative by g (the chain rule). A g of ones would hide this."
             )
     for kind, text, expected, ask in trials(call, g):
-        how = "gives another gradient"
         try:
             found = ask()
         except Exception as failure:
-            found, how = {}, f"fails ({type(failure).__name__}: {failure})"
+            return kind, f"fails ({type(failure).__name__}: {failure}), or {text}"
         for i, a in expected.items():
             b, largest = found.get(i, np.zeros(a.shape)), greatest(a[np.isfinite(a)])
-            linear = 1e-9 * largest + np.finfo(float).tiny
-            limit = linear if text is LINEAR else 1e-4 * largest + 1e-12 * greatest(g)
+            limit = 1e-4 * largest + 1e-12 * greatest(g)
+            if text in (KEEPS_STATE, LINEAR):
+                limit = 1e-9 * largest + np.finfo(float).tiny
             if not (near(b, a, 0, limit) | ~np.isfinite(a) | np.isinf(b)).all():
-                return kind, f"{how} {text}"
+                return kind, text
     return None
 
 
@@ -250,9 +233,6 @@ def turned(x: Any) -> Any:
     spacious = np.zeros((*x.shape[::-1], 2), x.dtype)[..., 0].T
     spacious[...] = x
     return spacious
-
-
-OF_THE_ANSWER = (inconsistent,)
 
 
 # ---- every VJP is right: what joins them?
@@ -295,6 +275,6 @@ def outside_the_graph(program: Program, which: int, steps: Sequence[Any]) -> Any
     with suppress(Exception), program.at(moved):
         then, again = program.traced()
         for (step, what, p), (*_, q) in zip(_values(outputs, steps), _values(then, again)):
-            if not tracked(p) and not same(array_of(p), array_of(q)):
+            if numeric(p) and not tracked(p) and not same(array_of(p), array_of(q)):
                 return step, f"{what} depends on {name} and is a constant"
     return None

@@ -249,7 +249,7 @@ def _in_words(a: Array, b: Array, rtol: float, atol: float) -> str:
 def deviation(a: Array, b: Array) -> Array:
     """|a - b| by element: 0 where both are the same, NaN too, and Inf where one alone is NaN."""
     with np.errstate(all="ignore"):
-        error = np.abs(a - b)
+        error = np.abs(np.subtract(a, b, dtype=np.float64))
     error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
     return np.where(np.isnan(error), np.inf, error)
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .explain import Case, at_some, everywhere, explanation, places
-from .faults import OF_THE_ANSWER, calls, differing, fault, outside_the_graph, precision
+from .explain import at_some, everywhere, explanation, places
+from .faults import calls, differing, outside_the_graph, precision
 from .report import Diagnosis, Entry, Report, greatest
 from .slopes import STRICT, Alone, Function, Program, entry_of, flatten
 
@@ -24,7 +24,6 @@ class Suspect(NamedTuple):
     f: Alone
     which: int
     entry: Entry
-    error: float
 
 
 def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
@@ -38,38 +37,39 @@ def excuse(f: Function, which: int, entry: Entry) -> str:
     """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
     scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
     kinds = []
-    for flat in np.flatnonzero(entry.wrong)[:24].tolist():
+    for flat in np.flatnonzero(entry.wrong).tolist():
         a = float(entry.analytic.flat[flat])
         edge = np.isinf(entry.numeric.flat[flat])
-        kind = "edge" if edge else f.near_kink(which, flat, a, scale) if np.isfinite(a) else ""
-        kinds.append(kind)
-        if kind:
+        kinds.append("edge" if edge else np.isfinite(a) and f.near_kink(which, flat, a, scale))
+        if kinds[-1]:
             entry.tolerance.flat[flat] = np.inf
-            if kind != "kink":
+            if kinds[-1] != "kink":
                 entry.numeric.flat[flat] = a
-        elif kinds.count("") == 4:
+        elif len(kinds) - sum(map(bool, kinds)) == 4:  # enough that is smooth
             break
     return next((kind for kind in kinds if kind in ("kink", "edge")), "")
 
 
 def search(steps: Sequence[Any]) -> list[list[Suspect]]:
     """The ops whose own VJP is wrong, the worst first, each with its inputs that are off."""
-    found: dict[Any, list[Suspect]] = {}
+    found = []
     for step, call in calls(steps):
         with suppress(Exception):
-            f, suspects = Alone(call), []
-            for which, g in enumerate(f.pull(f.cotangents)):
-                if entry := off(f, which, g):
-                    sizes = np.abs([entry.numeric, entry.analytic])
-                    scale = sizes[np.isfinite(sizes)].max(initial=1e-300)
-                    error = greatest(np.nan_to_num(entry.error, nan=np.inf)) / scale
-                    suspects.append(Suspect(step, f, which, entry, error))
-            suspects.sort(key=lambda s: -s.error)
-            if suspects and suspects[0].error > 10 * found.get(step.op, suspects)[0].error:
-                found[step.op] = suspects
-            elif suspects:
-                found.setdefault(step.op, suspects)
-    return sorted(found.values(), key=lambda known: -known[0].error)
+            f = Alone(call)
+            entries = [off(f, which, g) for which, g in enumerate(f.pull(f.cotangents))]
+            found += [Suspect(step, f, k, entry) for k, entry in enumerate(entries) if entry]
+
+    def relative_error(s: Suspect) -> float:
+        with np.errstate(all="ignore"):
+            error = s.entry.error / greatest(np.nan_to_num([s.entry.numeric, s.entry.analytic]))
+        return greatest(np.nan_to_num(error, nan=np.inf))
+
+    groups: dict[Any, list[Suspect]] = {}
+    for s in sorted(found, key=relative_error, reverse=True):
+        group = groups.setdefault(s.step.op, [s])
+        if group[0].step is s.step and group[0] is not s:
+            group.append(s)
+    return list(groups.values())
 
 
 def accused(suspects: list[Suspect]) -> tuple[str, str]:
@@ -102,7 +102,7 @@ def pattern(f: Function, which: int, entry: Entry, limit: int = LARGE) -> tuple[
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
     if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
         with suppress(Exception):  # f may refuse other values or another g
-            return explanation(Case(f, which))
+            return explanation(f, which)
     given = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.wrong
     analytic, numeric = entry.analytic[entry.index], entry.numeric[entry.index]
     rest = f"the gradient is {analytic:.6g} at index {entry.index}, and the slope {numeric:.6g}."
@@ -121,9 +121,7 @@ def explain(report: Report, program: Program, steps: list[Any]) -> None:
         report.point_at(suspects[0][0].step)
         report.diagnosis = Diagnosis(*accused(suspects[0]))
     else:
-        report.diagnosis = fault(steps, report, OF_THE_ANSWER) or between_the_ops(
-            report, program, steps
-        )
+        report.diagnosis = between_the_ops(report, program, steps)
 
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
@@ -179,7 +177,7 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
         )
     kind, text = pattern(program, which, worst, LARGE // 4)
     return Diagnosis(
-        kind,
+        "missed use" if kind == "VJP" else kind,
         f"{text} No op's own VJP was found to be wrong, so look at what joins them: a use that is "
         "not counted (detach(), .data, .item(), no_grad(), hooks) or is counted twice. Check what "
         "is inside checkpoint() without it.",
