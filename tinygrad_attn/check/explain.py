@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Op, grad, watching
 from .report import greatest, index_of_largest, near
 from .slopes import flatten
-from .trace import Backend, Contributions
 
 Found = tuple[str, str] | None
 """The kind of a mistake and the text that explains it."""
@@ -27,10 +25,11 @@ Row = tuple[str, str, Any, Any]
 """A kind, a text, and two matrices: the row fits if the first is a multiple of the second."""
 
 MAPS: dict[str, Callable[[Any], Any]] = {
-    "{}": np.positive, "{}^2": np.square, "1 - {}": lambda v: 1 - v, "exp({})": np.exp,
+    "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
+    "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
     "sqrt({})": np.sqrt, "cos({})": np.cos,
 }  # fmt: skip
-"""What is often put in place of a value, or multiplied in once too often."""
+"""What derivatives are made of, for an input, an output or an operand."""
 
 
 def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
@@ -116,18 +115,6 @@ def at_some(R: Any, J: Any, bad: Any) -> Found:
     return "some elements", f"the gradient is {how} at {places(bad)}; the rest is right."
 
 
-def of_whole(c: Case) -> Found:
-    """The same for whole Jacobians."""
-    finite = np.isfinite(c.J).all(axis=0)
-    if not finite.all():
-        return "domain", (
-            "the function is not finite, or raises an error, a step to one side at "
-            f"{places(~finite.reshape(c.x.shape))}: the input is on the edge of the domain (sqrt, "
-            "log). Check it at inner points."
-        )
-    return everywhere(c.R, c.J, c.bad, c.y.shape + c.x.shape + (c.x.size,))
-
-
 # ---- one matrix is a multiple of another
 
 
@@ -174,54 +161,35 @@ def factors(c: Case) -> Iterator[Row]:
     yield "wrong axis", "the gradient is the sum over all axes of g", c.R, np.ones(c.J.shape)
     inverse = np.where(c.in_J, 1 / c.J, 0)
     yield "inverted", "g is divided by the op's own derivative, not multiplied", c.R, inverse
-    known = values(c) | {"x": c.x}
-    quantities = {text.format(n): f(v) for n, v in known.items() for text, f in MAPS.items()}
+    known = {"x": c.x, "y": c.y} | {f"operand {k}": a for k, a in operands(c).items()}
+    found = {text.format(n): f(v) for n, v in known.items() for text, f in MAPS.items()}
     for axis, f in product(range(c.x.ndim), (np.std, np.linalg.norm)):
-        quantities[f"1/{f.__name__}(x)"] = 1 / f(c.x, axis=axis, keepdims=True)
-    for name, v in quantities.items():
-        for shape, turn in ((c.x.shape, (1, -1)), (c.y.shape, (-1, 1))):
-            with suppress(ValueError):  # it is not of this shape
-                q = np.broadcast_to(v, shape).reshape(turn)
-                if np.isfinite(q).all() and np.ptp(q):
-                    yield "extra factor", f"the gradient has a factor {name} too many", c.R, c.J * q
-                    yield "missing factor", f"the gradient lacks a factor {name}", c.R, c.J / q
+        found[f"1/{f.__name__}(x)"] = 1 / f(c.x, axis=axis, keepdims=True)
+    usable = [("1", np.ones((1, 1)))]
+    for (name, v), k in product(found.items(), (0, 1)):
+        with suppress(ValueError):  # it is not of this shape
+            q = np.broadcast_to(v, (c.x.shape, c.y.shape)[k])
+            usable.append((name, q.reshape(((1, -1), (-1, 1))[k])))
+    for (name, v), (other, w) in permutations(usable, 2):
+        kind, text = "exchanged", f"the gradient has a factor {name} where {other} belongs"
+        if name == "1":
+            kind, text = "missing factor", f"the gradient lacks a factor {other}"
+        if other == "1":
+            kind, text = "extra factor", f"the gradient has a factor {name} too many"
+        yield kind, text, c.R, c.J * v / w
 
 
-def values(c: Case) -> dict[Any, Any]:
-    """The output, and the operands of an op by number."""
+def operands(c: Case) -> dict[int, Any]:
+    """The operands of an op by number."""
     args = enumerate(c.f.call.args) if hasattr(c.f, "positions") else ()
-    arrays = {k: a for k, a in args if isinstance(a, np.ndarray) and a.dtype.kind == "f"}
-    return {"y": c.y} | arrays
-
-
-def changed(c: Case, args: dict[Any, Any], f: Any = None) -> Any:
-    """The Jacobian that the VJP gives with another y or other operands."""
-    with suppress(Exception):
-        call, position = c.f.call, c.f.positions[c.which]
-        call = call.with_args([args.get(k, a) for k, a in enumerate(call.args)])
-        pull = lambda g: {c.which: call.pull(g[0], y=args.get("y", c.y))[position]}
-        return c.f.jacobian_by_rules(c.which, pull)
-    return np.zeros(0)
-
-
-def exchanged(c: Case) -> Iterator[Row]:
-    """The VJP is right with another value in place of one."""
-    known = values(c)
-    for name, v in known.items() if len(known) > 1 else ():
-        others = {str(other): w for other, w in known.items() if w.shape == v.shape}
-        others |= {text.format(name): f(v) for text, f in MAPS.items()}
-        others |= {f"its transpose {order}": v.transpose(order) for order in turns(v.ndim)}
-        for text, w in others.items():
-            kind = "transposed" if text.startswith("its") else "exchanged"
-            text = f"the VJP is right once {name} is replaced by {text} (numbers are operands)"
-            yield kind, text, changed(c, {name: w}), c.J
+    return {k: a for k, a in args if isinstance(a, np.ndarray) and a.dtype.kind == "f"}
 
 
 def ones(c: Case) -> Iterator[Row]:
     """The VJP is right where an operand of fewer axes, such as a weight, is all ones."""
-    for k, a in values(c).items():
+    for k, a in operands(c).items():
         with suppress(Exception):
-            if k != "y" and 0 < a.ndim < c.x.ndim:
+            if 0 < a.ndim < c.x.ndim:
                 args = [np.ones_like(a) if i == k else b for i, b in enumerate(c.f.call.args)]
                 f = type(c.f)(c.f.call.with_args(args))
                 yield (
@@ -232,36 +200,9 @@ def ones(c: Case) -> Iterator[Row]:
                 )
 
 
-def terms(c: Case) -> Iterator[Row]:
-    """R - J is one term, or 1/R - 1/J, what g is divided by."""
-    yield from (("missed use", text, c.R - c.J, part) for text, part in uses(c))
-    if c.x.shape == c.y.shape and not c.mixes(c.in_J | c.in_R):
-        a, b, x, y = np.diag(c.R), np.diag(c.J), c.x.ravel(), c.y.ravel()
-        for name, t in {"1": x**0, "x": x, "y": y, "x^2": x * x, "y^2": y * y}.items():
-            yield "missing term", f"the gradient is off by a term g times {name}", a - b, t
-            text = f"what g is divided by is off by a term {name}"
-            yield "missing term", text, 1 / a - 1 / b, t
-
-
-def uses(c: Case) -> Iterator[tuple[str, Any]]:
-    """The Jacobian of each use of x by the op's function, run on tensors."""
-    with suppress(Exception):  # it may not run on tensors
-        call, rows = c.f.call, list[Any]()
-        assert isinstance(call.step.op, Op)
-        leaves = [Backend().leaf(a) if n else a for a, n in zip(call.args, call.needs)]
-        y, x = call.step.op.forward(*leaves, **call.settings), leaves[c.f.positions[c.which]]
-        for e in np.eye(c.y.size):
-            with watching(Contributions(x)) as seen:
-                grad([y], [x], [e.reshape(c.y.shape)], retain_graph=True)
-            rows.append(seen.found)
-        for k, (name, _) in enumerate(rows[0]):
-            text = f"the gradient is off by one of the {len(rows[0])} uses of x, that in {name}"
-            yield text, np.array([row[k][1].ravel() for row in rows])
-
-
 def multiples(c: Case) -> Found:
     """The first row whose first matrix is a multiple of the second."""
-    for table in (ones, elsewhere, factors, exchanged, terms):
+    for table in (ones, elsewhere, factors):
         for kind, text, a, b in table(c):
             if k := factor(a, b):
                 return kind, f"{text}{f'; times {k:.6g}' * (abs(k - 1) > 1e-3)}."
@@ -295,27 +236,13 @@ def zeros(c: Case) -> Found:
                 "the numbers are right, but zero at the wrong elements: the VJP uses another mask, "
                 "or other indices, than the forward pass. Save the mask and use it in the VJP."
             )
-        if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all():
-            return left_out(c, lost)
-    return at_some(c.R, c.J, c.bad)
-
-
-def left_out(c: Case, lost: Any) -> Found:
-    """R is J without some of the contributions to an element."""
-    kept = np.argwhere(c.in_R.any(axis=1).reshape(c.y.shape))
-    for axis, n in enumerate(c.y.shape):
-        if n > 1 and not np.ptp(kept[:, axis]):
-            return "missing sum", (
-                f"of {n} elements along axis {axis} of the output only number {kept[0, axis]} is "
-                "counted: the sum over that axis is missing, or each overwrites the one before."
+        if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and lost.any():
+            at = places(lost.any(axis=1).reshape(c.y.shape))
+            return "missed use", (
+                f"what comes from the output at {at} is left out. A sum is missing, a repeated "
+                "index overwrites what was there (use np.add.at), or a loop ends early."
             )
-    if (c.in_R[:, c.bad.ravel()].sum(axis=0) == 1).all():
-        return "repeated use", (
-            f"the input at {places(c.bad)} is used several times, such as by a repeated index, but "
-            "only one use is counted: each overwrites the one before (use np.add.at)."
-        )
-    at = places(lost.any(axis=1).reshape(c.y.shape))
-    return "missed use", f"what comes from the output at {at} is left out. Does a loop end early?"
+    return at_some(c.R, c.J, c.bad)
 
 
 def no_pattern(c: Case) -> Found:
@@ -337,4 +264,6 @@ def explanation(f: Any, which: int) -> tuple[str, str]:
     """The kind of mistake in the gradient of one input, and a text that explains it."""
     with np.errstate(all="ignore"):
         c = Case(f, which)
-        return of_whole(c) or multiples(c) or zeros(c) or no_pattern(c)
+        sizes = c.y.shape + c.x.shape + (c.x.size,)
+        found = everywhere(c.R, c.J, c.bad, sizes) or multiples(c) or zeros(c)
+        return found or no_pattern(c)

@@ -61,8 +61,8 @@ class Entry:
 
     @property
     def wrong(self) -> Array:
-        """The elements whose error is larger than the tolerance."""
-        return ~(self.error <= self.tolerance)
+        """The elements whose error is larger than the tolerance, unless that is infinite."""
+        return ~(self.error <= self.tolerance) & (self.tolerance < np.inf)
 
     @property
     def ok(self) -> bool:

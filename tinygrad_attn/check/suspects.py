@@ -52,24 +52,21 @@ def excuse(f: Function, which: int, entry: Entry) -> str:
 
 def search(steps: Sequence[Any]) -> list[list[Suspect]]:
     """The ops whose own VJP is wrong, the worst first, each with its inputs that are off."""
-    found = []
+    found: dict[Any, list[Suspect]] = {}
     for step, call in calls(steps):
         with suppress(Exception):
             f = Alone(call)
-            entries = [off(f, which, g) for which, g in enumerate(f.pull(f.cotangents))]
-            found += [Suspect(step, f, k, entry) for k, entry in enumerate(entries) if entry]
+            entries = [off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))]
+            suspects = [Suspect(step, f, k, entry) for k, entry in enumerate(entries) if entry]
+            if suspects:
+                found.setdefault(step.op, suspects)
 
-    def relative_error(s: Suspect) -> float:
-        with np.errstate(all="ignore"):
-            error = s.entry.error / greatest(np.nan_to_num([s.entry.numeric, s.entry.analytic]))
-        return greatest(np.nan_to_num(error, nan=np.inf))
+    def relative_error(suspects: list[Suspect]) -> float:
+        entry = suspects[0].entry
+        size = greatest(np.nan_to_num(entry.numeric)) + 1e-300
+        return greatest(np.nan_to_num(entry.error, nan=np.inf)) / size
 
-    groups: dict[Any, list[Suspect]] = {}
-    for s in sorted(found, key=relative_error, reverse=True):
-        group = groups.setdefault(s.step.op, [s])
-        if group[0].step is s.step and group[0] is not s:
-            group.append(s)
-    return list(groups.values())
+    return sorted(found.values(), key=relative_error, reverse=True)
 
 
 def accused(suspects: list[Suspect]) -> tuple[str, str]:
@@ -86,14 +83,11 @@ def accused(suspects: list[Suspect]) -> tuple[str, str]:
 
 def cut_short(s: Suspect) -> Alone | None:
     """The op on the first few elements along each axis, if its VJP is wrong there too."""
-    arrays = [a for a in s.f.call.args if isinstance(a, np.ndarray)]
-    lengths = sorted({n for a in arrays for n in a.shape if n > 5})
-    kept = {n: 3 + k for k, n in enumerate(lengths)}  # lengths that differ still do
-    cut = lambda a: a[tuple(slice(kept.get(n)) for n in a.shape)].copy()
+    cut = lambda a: a[(slice(5),) * a.ndim].copy() if isinstance(a, np.ndarray) else a
     with suppress(Exception):  # a setting may hold a size
-        args = [cut(a) if isinstance(a, np.ndarray) else a for a in s.f.call.args]
-        f = Alone(s.f.call.with_args(args))
-        if lengths and off(f, s.which, f.pull(f.cotangents)[s.which]):
+        f = Alone(s.f.call.with_args([cut(a) for a in s.f.call.args]))
+        smaller = sum(x.size for x in f.inputs) < sum(x.size for x in s.f.inputs)
+        if smaller and off(f, s.which, f.pull(f.cotangents)[s.which]):
             return f
     return None
 
@@ -147,20 +141,16 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
     kinds = {k: excuse(program, k, e) for k, e in entries.items()}
     if any(e.wrong.any() for e in entries.values()):
         return None
+    told = {
+        "edge": "the function is not finite, or raises an error, a step to one side: the input is "
+        "on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
+        "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, "
+        "so the VJP need not be wrong. Move the input away from it.",
+    }
     for k, kind in kinds.items():
-        at = f"at {places(np.isinf(entries[k].tolerance))} of {entries[k].name}"
-        if kind == "edge":
-            return Diagnosis(
-                "domain",
-                f"the function is not finite, or raises an error, a step to one side {at}: the "
-                "input is on the edge of the domain (sqrt, log, arcsin). Check at inner points.",
-            )
-        if kind == "kink":
-            return Diagnosis(
-                "kink",
-                f"{at} is a kink or a jump: the slopes to the left and to the right differ, so "
-                "the VJP need not be wrong. Move the input away from it.",
-            )
+        if kind in told:
+            at = f"at {places(np.isinf(entries[k].tolerance))} of {entries[k].name}"
+            return Diagnosis("domain" if kind == "edge" else kind, f"{at} {told[kind]}")
     return Diagnosis()
 
 
