@@ -422,19 +422,19 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "in place": (
         custom(lambda x: x * 3.0, lambda g, y, x: np.multiply(g, 3, out=g)),
         [S5],
-        "rule changes its operands",
+        "VJP changes its operands",
     ),
     "operand zeroed": (
         lambda x: custom(lambda x: np.maximum(x, 0), zeroes_its_operand)(x * 2),
         [S5],
-        "rule changes its operands",
+        "VJP changes its operands",
     ),
     "drawn": (
         square(lambda g, y, x: 2 * g * x * GENERATOR.uniform(0.9, 1.1)),
         [S5],
-        "rule changes its operands",
+        "VJP changes its operands",
     ),
-    "calls counted": (alternates(), [S5], "rule changes its operands"),
+    "calls counted": (alternates(), [S5], "VJP changes its operands"),
     "buffer": (square(lambda g, y, x: np.multiply(g, 2 * x, out=BUFFER)), [S5], "reused memory"),
     "buffer handed out": (
         custom(lambda x: np.multiply(x, x, out=BUFFER), lambda g, y, x: 2 * g * x),

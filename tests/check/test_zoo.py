@@ -61,7 +61,7 @@ CHECKS = {  # what is true without the bug and false, or raises, with it; what t
     "minus-same-operand": (lambda: check(lambda x: x - x + x**2, (3,)), ""),
     "maximum-tie": (lambda: check(lambda x: np.maximum(x, x), (3,)), "constant factor"),
     "max-tie": (lambda: check(lambda x: np.stack([x, x]).max(axis=0), (3,)), "constant factor"),
-    "where-in-place": (lambda: check(lambda a, b: np.where(MASK, a, 0.0) + b, (3,), (3,)), "rule changes its operands"),
+    "where-in-place": (lambda: check(lambda a, b: np.where(MASK, a, 0.0) + b, (3,), (3,)), "VJP changes its operands"),
     "softmax-twice": (lambda: check(F.softmax, (3, 4)), "constant factor"),
     "log-softmax-batch": (lambda: check(F.log_softmax, (3, 4)), "constant factor"),
     "layer-norm-weight": (lambda: check(lambda x, w, b: F.layer_norm(x, 4, w, b), (3, 4), (4,), (4,)), "operand misplaced"),

@@ -16,9 +16,7 @@ import numpy as np
 from ..engine import Variable, tracked
 from ..errors import describe, is_number
 from .faults import (
-    OF_THE_ANSWER,
     fault,
-    memory,
     modified,
     precision,
     scaled,
@@ -248,7 +246,7 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     report.diagnosis = (
         modified(program, "f")
         or unrepeatable(program, steps, report)
-        or fault(steps, report, [memory])  # before a VJP writes into what it is given
+        or fault(steps, report)  # before a VJP writes into what it is given
         or report.diagnosis
     )
     if report.diagnosis:
@@ -330,7 +328,6 @@ def _inconsistent(program: Program, steps: list[Any], report: Report) -> Diagnos
     return (
         through_infinity(program)
         or precision(steps, report)
-        or fault(steps, report, OF_THE_ANSWER)
         or _small_results(program, report)
         or _wrong_elsewhere(program, report)
     )
