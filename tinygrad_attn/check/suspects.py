@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .explain import at_some, everywhere, explanation, places
-from .faults import calls, differing, outside_the_graph, precision
+from .faults import calls, differing, outside_the_graph
 from .report import Diagnosis, Entry, Report, greatest
 from .slopes import STRICT, Alone, Function, Program, entry_of, flatten
 
@@ -120,8 +120,6 @@ def explain(report: Report, program: Program, steps: list[Any]) -> None:
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
     """Rounding, a kink, or the edge of the domain; an empty text if nothing is wrong after all."""
-    if found := precision(steps, report):
-        return found
     entries = {k: e for k, e in enumerate(report.entries) if not e.ok}
     if not any(e.wrong.any() for e in entries.values()):
         return Diagnosis(
@@ -177,46 +175,23 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
 # ---- the second order
 
 
-def accuse(report: Report, steps: Sequence[Any], question: Callable[[Any], Any]) -> None:
-    """Point at the first op for which the question has an answer."""
+def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
+    """Point at the first op that fails a test as a program of its own; return what it says."""
     for step in steps:
-        if step.differentiable and (answer := question(step)):
-            report.point_at(step)
-            report.culprits = [step.name]
-            report.diagnosis = answer if isinstance(answer, Diagnosis) else report.diagnosis
-            return
-
-
-def raises(step: Any) -> bool:
-    """Whether a VJP of this op raises, or returns a wrong shape."""
-    with suppress(Exception):
-        f = Alone(step.call())
-        pairs = zip(f.pull(f.cotangents), f.inputs)
-        return any(g is not None and g.shape != x.shape for g, x in pairs)
-    return True
-
-
-def second_order(program: Program) -> tuple[Callable[[], list[Any]], list[Any]]:
-    """The gradient as a function that can be differentiated, and its cotangents."""
-    wants = list(map(program.backend.wants_gradient, program.run()))
-    weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
-
-    def gradient() -> list[Any]:
-        outputs = [t for t, want in zip(program.run(), wants) if want]
-        return program.gradient(outputs, weights, create_graph=True)
-
-    return gradient, weights
-
-
-def two_answers(program: Program) -> str | None:
-    """The input whose gradient under create_graph=True is not the ordinary one."""
-    value = program.backend.value
-    found = [None if g is None else np.array(value(g)) for g in second_order(program)[0]()]
-    return differing(program.names, program.pull(program.cotangents), found)
+        if step.differentiable:
+            try:
+                found = test(alone(step, backend))
+            except Exception as failure:
+                found = f"given tensors it raises {type(failure).__name__}: {failure}"
+            if found:
+                report.point_at(step)
+                report.culprits = [step.name]
+                return found
+    return None
 
 
 def alone(step: Any, backend: Any) -> Program:
-    """The op by itself, as a program on leaves of its own."""
+    """An op by itself, as a program on leaves of its own."""
     call = step.call()
     leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
     tensors = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
@@ -224,23 +199,43 @@ def alone(step: Any, backend: Any) -> Program:
     return Program(lambda: step.run(leaves), [*tensors.values()], [*tensors], backend, rng)
 
 
-def leaves_the_graph(step: Any, backend: Any) -> Diagnosis | None:
-    """Whether the op's VJP cannot be differentiated."""
-    why = ""
-    try:
-        one = alone(step, backend)
-        gradient, weights = second_order(one)
-        existing = lambda: [g for g in gradient() if g is not None]
-        names = [*one.names, "g"]
-        second = Program(existing, [*one.tensors, *weights], names, backend, one.rng)
-        for which, g in enumerate(second.pull(second.cotangents)):
-            if off(second, which, g):
-                why = f"how its value depends on {names[which]} is not recorded"
-    except Exception as failure:
-        why = f"given tensors it raises {type(failure).__name__}: {failure}"
-    return Diagnosis(*why and (
-        "second order",
-        f"the VJP of op {step.name!r} cannot be differentiated: {why.rstrip('.')}. Write it with "
-        f"{backend.writes}; .numpy(), .data, .item(), float() and filling an array made by zeros "
-        "leave the graph.",
-    ))  # fmt: skip
+def gradient_of(program: Program) -> Program:
+    """The gradient as a program, which depends on the inputs and on g."""
+    wants = list(map(program.backend.wants_gradient, program.run()))
+    weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
+
+    def gradient() -> list[Any]:
+        outputs = [t for t, want in zip(program.run(), wants) if want]
+        found = program.gradient(outputs, weights, create_graph=True)
+        return [g for g in found if g is not None]
+
+    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
+    tensors = [*program.tensors, *weights]
+    return Program(gradient, tensors, names, program.backend, program.rng)
+
+
+def two_answers(program: Program) -> str | None:
+    """The input whose gradient under create_graph=True is not the ordinary one."""
+    found = zip(program.names, program.pull(program.cotangents))
+    names, gradients = zip(*((name, g) for name, g in found if g is not None))
+    return differing(names, gradients, gradient_of(program).values)
+
+
+def not_recorded(program: Program) -> str | None:
+    """How a gradient leaves the graph, so that it cannot be differentiated."""
+    second = gradient_of(program)
+    for which, g in enumerate(second.pull(second.cotangents)):
+        if off(second, which, g):
+            return f"how its value depends on {second.names[which]} is not recorded"
+    return None
+
+
+def accuse_second(report: Report, steps: Sequence[Any], backend: Any) -> None:
+    """Name the op whose VJP cannot be differentiated."""
+    if why := accuse(report, steps, backend, not_recorded):
+        report.diagnosis = Diagnosis(
+            "second order",
+            f"the VJP of op {report.op!r} cannot be differentiated: {why.rstrip('.')}. Write it "
+            f"with {backend.writes}; .numpy(), .data, .item(), float() and filling an array made "
+            "by zeros leave the graph.",
+        )
