@@ -370,10 +370,10 @@ def _wrong_elsewhere(program: Program, report: Report) -> Diagnosis | None:
 
 
 def _of_the_ops(program: Program, report: Report) -> tuple[str, str] | None:
-    if not (found := search(program.traced()[1])):
+    if not (found := search(program, program.traced()[1])):
         return None
     report.point_at(found[0][0].step)
-    return accused(found[0])
+    return accused(*found[0])
 
 
 # ---- the second order

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .explain import at_some, everywhere, explanation, places
 from .faults import calls, differing, outside_the_graph
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, Alone, Function, Program, entry_of, flatten
+from .slopes import STRICT, Function, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
-
-
-class Suspect(NamedTuple):
-    """An op whose VJP for one input disagrees with finite differences."""
-
-    step: Any
-    f: Alone
-    which: int
-    entry: Entry
 
 
 def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
@@ -31,6 +22,12 @@ def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
     entry = entry_of(f, which, gradient, STRICT)
     excuse(f, which, entry)
     return entry if entry.wrong.any() else None
+
+
+def all_off(f: Program) -> dict[int, Entry]:
+    """The entries of the inputs whose gradients are off, by number."""
+    entries = {k: off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))}
+    return {k: entry for k, entry in entries.items() if entry}
 
 
 def excuse(f: Function, which: int, entry: Entry) -> str:
@@ -50,53 +47,45 @@ def excuse(f: Function, which: int, entry: Entry) -> str:
     return next((kind for kind in kinds if kind in ("kink", "edge")), "")
 
 
-def search(steps: Sequence[Any]) -> list[list[Suspect]]:
-    """The ops whose own VJP is wrong, the worst first, each with its inputs that are off."""
-    found: dict[Any, list[Suspect]] = {}
-    for step, call in calls(steps):
+def search(program: Program, steps: Sequence[Any]) -> list[tuple[OneOp, dict[int, Entry]]]:
+    """The ops whose own VJP is wrong, each with its inputs that are off, the worst first."""
+    found: dict[Any, tuple[OneOp, dict[int, Entry]]] = {}
+    for call in calls(steps):
         with suppress(Exception):
-            f = Alone(call)
-            entries = [off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))]
-            suspects = [Suspect(step, f, k, entry) for k, entry in enumerate(entries) if entry]
-            if suspects:
-                found.setdefault(step.op, suspects)
+            f = OneOp(call, program.backend)
+            if entries := all_off(f):
+                found.setdefault(call.step.op, (f, entries))
 
-    def relative_error(suspects: list[Suspect]) -> float:
-        entry = suspects[0].entry
+    def relative_error(one: tuple[OneOp, dict[int, Entry]]) -> float:
+        entry = next(iter(one[1].values()))
         size = greatest(np.nan_to_num(entry.numeric)) + 1e-300
         return greatest(np.nan_to_num(entry.error, nan=np.inf)) / size
 
     return sorted(found.values(), key=relative_error, reverse=True)
 
 
-def accused(suspects: list[Suspect]) -> tuple[str, str]:
+def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
-    found = []
-    for s in suspects:
-        number = f" (its VJP for operand {s.f.positions[s.which]})" * (len(s.f.call.args) > 1)
-        short = cut_short(s)
-        kind, text = pattern(short or s.f, s.which, s.entry)
-        cut = "with its operands cut to a few elements along each axis, " * (short is not None)
-        found.append((kind, f"in op {s.step.name!r}{number}: {cut}{text}"))
-    return next((one for one in found if one[0] != "VJP"), found[0])
-
-
-def cut_short(s: Suspect) -> Alone | None:
-    """The op on the first few elements along each axis, if its VJP is wrong there too."""
     cut = lambda a: a[(slice(5),) * a.ndim].copy() if isinstance(a, np.ndarray) else a
+    shorter, still_off = f, dict[int, Entry]()
     with suppress(Exception):  # a setting may hold a size
-        f = Alone(s.f.call.with_args([cut(a) for a in s.f.call.args]))
-        smaller = sum(x.size for x in f.inputs) < sum(x.size for x in s.f.inputs)
-        if smaller and off(f, s.which, f.pull(f.cotangents)[s.which]):
-            return f
-    return None
+        shorter = f.on([cut(a) for a in f.args])
+        still_off = all_off(shorter)
+    found = []
+    for which, entry in entries.items():
+        kind, text = pattern(shorter if which in still_off else f, which, entry)
+        number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
+        found.append((kind, f"in op {f.step.name!r}{number}: {text}"))
+    return next((one for one in found if one[0] != "VJP"), found[0])
 
 
 def pattern(f: Function, which: int, entry: Entry, limit: int = LARGE) -> tuple[str, str]:
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
     if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
         with suppress(Exception):  # f may refuse other values or another g
-            return explanation(f, which)
+            kind, text = explanation(f, which)
+            cut = f.inputs[which].size < entry.analytic.size
+            return kind, "with its operands cut to 5 elements along each axis, " * cut + text
     given = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.wrong
     analytic, numeric = entry.analytic[entry.index], entry.numeric[entry.index]
     rest = f"the gradient is {analytic:.6g} at index {entry.index}, and the slope {numeric:.6g}."
@@ -110,10 +99,10 @@ def explain(report: Report, program: Program, steps: list[Any]) -> None:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
     if (found := of_the_check(report, program, steps)) is not None:
         report.diagnosis = found
-    elif suspects := search(steps):
-        report.culprits = [known[0].step.name for known in suspects]
+    elif suspects := search(program, steps):
+        report.culprits = [f.step.name for f, _ in suspects]
         report.point_at(suspects[0][0].step)
-        report.diagnosis = Diagnosis(*accused(suspects[0]))
+        report.diagnosis = Diagnosis(*accused(*suspects[0]))
     else:
         report.diagnosis = between_the_ops(report, program, steps)
 
@@ -129,7 +118,7 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
             "function, or it is not smooth. Check at inputs of moderate size.",
         )
     values = flatten(program.values)
-    if np.isnan(values).any() or np.isinf(values).any() and not search(steps):
+    if np.isnan(values).any() or np.isinf(values).any() and not search(program, steps):
         return Diagnosis(
             "domain",
             "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
@@ -172,7 +161,19 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
     )
 
 
-# ---- the second order
+# ---- an op, and a gradient, as programs
+
+
+class OneOp(Program):
+    """An op by itself, on leaves of its own."""
+
+    def __init__(self, call: Any, backend: Any) -> None:
+        self.step, self.args = call.step, call.args
+        leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
+        found = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
+        rng, run = np.random.default_rng(9), lambda: call.step.run(leaves)
+        super().__init__(run, list(found.values()), list(found), backend, rng)
+        self.on = lambda args: OneOp(call.with_args(args), backend)
 
 
 def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
@@ -180,7 +181,7 @@ def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..
     for step in steps:
         if step.differentiable:
             try:
-                found = test(alone(step, backend))
+                found = test(OneOp(step.call(), backend))
             except Exception as failure:
                 found = f"given tensors it raises {type(failure).__name__}: {failure}"
             if found:
@@ -188,15 +189,6 @@ def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..
                 report.culprits = [step.name]
                 return found
     return None
-
-
-def alone(step: Any, backend: Any) -> Program:
-    """An op by itself, as a program on leaves of its own."""
-    call = step.call()
-    leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
-    tensors = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
-    rng = np.random.default_rng(9)
-    return Program(lambda: step.run(leaves), [*tensors.values()], [*tensors], backend, rng)
 
 
 def gradient_of(program: Program) -> Program:
@@ -221,13 +213,11 @@ def two_answers(program: Program) -> str | None:
     return differing(names, gradients, gradient_of(program).values)
 
 
-def not_recorded(program: Program) -> str | None:
+def not_recorded(program: Program) -> str:
     """How a gradient leaves the graph, so that it cannot be differentiated."""
     second = gradient_of(program)
-    for which, g in enumerate(second.pull(second.cotangents)):
-        if off(second, which, g):
-            return f"how its value depends on {second.names[which]} is not recorded"
-    return None
+    names = " and ".join(second.names[which] for which in all_off(second))
+    return names and f"how its value depends on {names} is not recorded"
 
 
 def accuse_second(report: Report, steps: Sequence[Any], backend: Any) -> None:
