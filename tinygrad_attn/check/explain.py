@@ -181,7 +181,7 @@ def factors(c: Case) -> Iterator[Row]:
 
 def operands(c: Case) -> dict[int, Any]:
     """The operands of an op by number."""
-    args = enumerate(c.f.call.args) if hasattr(c.f, "positions") else ()
+    args = enumerate(getattr(c.f, "args", ()))
     return {k: a for k, a in args if isinstance(a, np.ndarray) and a.dtype.kind == "f"}
 
 
@@ -190,8 +190,7 @@ def ones(c: Case) -> Iterator[Row]:
     for k, a in operands(c).items():
         with suppress(Exception):
             if 0 < a.ndim < c.x.ndim:
-                args = [np.ones_like(a) if i == k else b for i, b in enumerate(c.f.call.args)]
-                f = type(c.f)(c.f.call.with_args(args))
+                f = c.f.on([np.ones_like(a) if i == k else b for i, b in enumerate(c.f.args)])
                 yield (
                     "operand misplaced",
                     f"the VJP is right where operand {k} is all ones, and wrong for other values: "

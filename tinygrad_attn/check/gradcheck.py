@@ -18,7 +18,6 @@ from ..errors import describe, is_number
 from .faults import (
     fault,
     modified,
-    precision,
     scaled,
     shared_state,
     through_infinity,
@@ -29,13 +28,11 @@ from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, wrong_along
 from .suspects import (
     accuse,
+    accuse_second,
     accused,
-    alone,
     explain,
-    leaves_the_graph,
-    raises,
+    gradient_of,
     search,
-    second_order,
     two_answers,
 )
 from .trace import TAKES_TORCH, Backend, array_of, nested
@@ -255,7 +252,7 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
         gradients = program.pull(program.cotangents, outputs)
     except Exception as failure:
         report.diagnosis = _backward_fails(failure)
-        accuse(report, steps, raises)
+        accuse(report, steps, program.backend, lambda one: one.pull(one.cotangents) and None)
         return report
     report.diagnosis = (
         unreached(gradients, order)
@@ -265,9 +262,8 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     )
     if report.diagnosis:
         if report.diagnosis.kind == "shared state":
-            one = lambda step: alone(step, program.backend)
-            again = lambda it: shared_state(it, it.pull(it.cotangents), Report())
-            accuse(report, steps, lambda step: bool(again(one(step))))
+            again = lambda one: shared_state(one, one.pull(one.cotangents), Report())
+            accuse(report, steps, program.backend, again)
         return report
     report.entries = [
         entry_of(program, which, g, limits, program.rng) for which, g in enumerate(gradients)
@@ -327,7 +323,6 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
 def _inconsistent(program: Program, steps: list[Any], report: Report) -> Diagnosis | None:
     return (
         through_infinity(program)
-        or precision(steps, report)
         or _small_results(program, report)
         or _wrong_elsewhere(program, report)
     )
@@ -375,10 +370,10 @@ def _wrong_elsewhere(program: Program, report: Report) -> Diagnosis | None:
 
 
 def _of_the_ops(program: Program, report: Report) -> tuple[str, str] | None:
-    if not (found := search(program.traced()[1])):
+    if not (found := search(program, program.traced()[1])):
         return None
     report.point_at(found[0][0].step)
-    return accused(found[0])
+    return accused(*found[0])
 
 
 # ---- the second order
@@ -388,14 +383,12 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
     report, backend = Report(first.entries, order=2), program.backend
     steps = program.traced()[1]
-    leaves = lambda step: leaves_the_graph(step, backend)
     try:
-        gradient, weights = second_order(program)
-        name = two_answers(program)
+        second, name = gradient_of(program), two_answers(program)
     except Exception as failure:
         told = f"the gradient cannot be differentiated: {failure}"
         report.diagnosis = Diagnosis("second order", told)
-        accuse(report, steps, leaves)
+        accuse_second(report, steps, backend)
         return report
     if name is not None:
         report.diagnosis = Diagnosis(
@@ -403,18 +396,11 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
             f"{name}: the gradient under create_graph=True differs from the ordinary one: an op's "
             "reference, or a rule that treats arrays and Tensors differently, is wrong.",
         )
-        accuse(report, steps, lambda step: two_answers(alone(step, backend)))
-        return report
-    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
-    existing = lambda: [g for g in gradient() if g is not None]
-    try:
-        second = Program(existing, [*program.tensors, *weights], names, backend, program.rng)
-    except Exception as failure:
-        report.diagnosis = Diagnosis("second order", f"the gradient cannot be checked: {failure}")
+        accuse(report, steps, backend, two_answers)
         return report
     report = _check(second, limits, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
-        accuse(report, steps, leaves)
+        accuse_second(report, steps, backend)
     report.notes += [note for note in first.notes if note not in report.notes]
     return report

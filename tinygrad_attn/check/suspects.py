@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .explain import at_some, everywhere, explanation, places
-from .faults import calls, differing, outside_the_graph, precision
+from .faults import calls, differing, outside_the_graph
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, Alone, Function, Program, entry_of, flatten
+from .slopes import STRICT, Function, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
-
-
-class Suspect(NamedTuple):
-    """An op whose VJP for one input disagrees with finite differences."""
-
-    step: Any
-    f: Alone
-    which: int
-    entry: Entry
 
 
 def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
@@ -31,6 +22,12 @@ def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
     entry = entry_of(f, which, gradient, STRICT)
     excuse(f, which, entry)
     return entry if entry.wrong.any() else None
+
+
+def all_off(f: Program) -> dict[int, Entry]:
+    """The entries of the inputs whose gradients are off, by number."""
+    entries = {k: off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))}
+    return {k: entry for k, entry in entries.items() if entry}
 
 
 def excuse(f: Function, which: int, entry: Entry) -> str:
@@ -50,53 +47,45 @@ def excuse(f: Function, which: int, entry: Entry) -> str:
     return next((kind for kind in kinds if kind in ("kink", "edge")), "")
 
 
-def search(steps: Sequence[Any]) -> list[list[Suspect]]:
-    """The ops whose own VJP is wrong, the worst first, each with its inputs that are off."""
-    found: dict[Any, list[Suspect]] = {}
-    for step, call in calls(steps):
+def search(program: Program, steps: Sequence[Any]) -> list[tuple[OneOp, dict[int, Entry]]]:
+    """The ops whose own VJP is wrong, each with its inputs that are off, the worst first."""
+    found: dict[Any, tuple[OneOp, dict[int, Entry]]] = {}
+    for call in calls(steps):
         with suppress(Exception):
-            f = Alone(call)
-            entries = [off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))]
-            suspects = [Suspect(step, f, k, entry) for k, entry in enumerate(entries) if entry]
-            if suspects:
-                found.setdefault(step.op, suspects)
+            f = OneOp(call, program.backend)
+            if entries := all_off(f):
+                found.setdefault(call.step.op, (f, entries))
 
-    def relative_error(suspects: list[Suspect]) -> float:
-        entry = suspects[0].entry
+    def relative_error(one: tuple[OneOp, dict[int, Entry]]) -> float:
+        entry = next(iter(one[1].values()))
         size = greatest(np.nan_to_num(entry.numeric)) + 1e-300
         return greatest(np.nan_to_num(entry.error, nan=np.inf)) / size
 
     return sorted(found.values(), key=relative_error, reverse=True)
 
 
-def accused(suspects: list[Suspect]) -> tuple[str, str]:
+def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
-    found = []
-    for s in suspects:
-        number = f" (its VJP for operand {s.f.positions[s.which]})" * (len(s.f.call.args) > 1)
-        short = cut_short(s)
-        kind, text = pattern(short or s.f, s.which, s.entry)
-        cut = "with its operands cut to a few elements along each axis, " * (short is not None)
-        found.append((kind, f"in op {s.step.name!r}{number}: {cut}{text}"))
-    return next((one for one in found if one[0] != "VJP"), found[0])
-
-
-def cut_short(s: Suspect) -> Alone | None:
-    """The op on the first few elements along each axis, if its VJP is wrong there too."""
     cut = lambda a: a[(slice(5),) * a.ndim].copy() if isinstance(a, np.ndarray) else a
+    shorter, still_off = f, dict[int, Entry]()
     with suppress(Exception):  # a setting may hold a size
-        f = Alone(s.f.call.with_args([cut(a) for a in s.f.call.args]))
-        smaller = sum(x.size for x in f.inputs) < sum(x.size for x in s.f.inputs)
-        if smaller and off(f, s.which, f.pull(f.cotangents)[s.which]):
-            return f
-    return None
+        shorter = f.on([cut(a) for a in f.args])
+        still_off = all_off(shorter)
+    found = []
+    for which, entry in entries.items():
+        kind, text = pattern(shorter if which in still_off else f, which, entry)
+        number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
+        found.append((kind, f"in op {f.step.name!r}{number}: {text}"))
+    return next((one for one in found if one[0] != "VJP"), found[0])
 
 
 def pattern(f: Function, which: int, entry: Entry, limit: int = LARGE) -> tuple[str, str]:
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
     if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
         with suppress(Exception):  # f may refuse other values or another g
-            return explanation(f, which)
+            kind, text = explanation(f, which)
+            cut = f.inputs[which].size < entry.analytic.size
+            return kind, "with its operands cut to 5 elements along each axis, " * cut + text
     given = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.wrong
     analytic, numeric = entry.analytic[entry.index], entry.numeric[entry.index]
     rest = f"the gradient is {analytic:.6g} at index {entry.index}, and the slope {numeric:.6g}."
@@ -110,18 +99,16 @@ def explain(report: Report, program: Program, steps: list[Any]) -> None:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
     if (found := of_the_check(report, program, steps)) is not None:
         report.diagnosis = found
-    elif suspects := search(steps):
-        report.culprits = [known[0].step.name for known in suspects]
+    elif suspects := search(program, steps):
+        report.culprits = [f.step.name for f, _ in suspects]
         report.point_at(suspects[0][0].step)
-        report.diagnosis = Diagnosis(*accused(suspects[0]))
+        report.diagnosis = Diagnosis(*accused(*suspects[0]))
     else:
         report.diagnosis = between_the_ops(report, program, steps)
 
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
     """Rounding, a kink, or the edge of the domain; an empty text if nothing is wrong after all."""
-    if found := precision(steps, report):
-        return found
     entries = {k: e for k, e in enumerate(report.entries) if not e.ok}
     if not any(e.wrong.any() for e in entries.values()):
         return Diagnosis(
@@ -131,7 +118,7 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
             "function, or it is not smooth. Check at inputs of moderate size.",
         )
     values = flatten(program.values)
-    if np.isnan(values).any() or np.isinf(values).any() and not search(steps):
+    if np.isnan(values).any() or np.isinf(values).any() and not search(program, steps):
         return Diagnosis(
             "domain",
             "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
@@ -174,73 +161,71 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
     )
 
 
-# ---- the second order
+# ---- an op, and a gradient, as programs
 
 
-def accuse(report: Report, steps: Sequence[Any], question: Callable[[Any], Any]) -> None:
-    """Point at the first op for which the question has an answer."""
+class OneOp(Program):
+    """An op by itself, on leaves of its own."""
+
+    def __init__(self, call: Any, backend: Any) -> None:
+        self.step, self.args = call.step, call.args
+        leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
+        found = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
+        rng, run = np.random.default_rng(9), lambda: call.step.run(leaves)
+        super().__init__(run, list(found.values()), list(found), backend, rng)
+        self.on = lambda args: OneOp(call.with_args(args), backend)
+
+
+def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
+    """Point at the first op that fails a test as a program of its own; return what it says."""
     for step in steps:
-        if step.differentiable and (answer := question(step)):
-            report.point_at(step)
-            report.culprits = [step.name]
-            report.diagnosis = answer if isinstance(answer, Diagnosis) else report.diagnosis
-            return
+        if step.differentiable:
+            try:
+                found = test(OneOp(step.call(), backend))
+            except Exception as failure:
+                found = f"given tensors it raises {type(failure).__name__}: {failure}"
+            if found:
+                report.point_at(step)
+                report.culprits = [step.name]
+                return found
+    return None
 
 
-def raises(step: Any) -> bool:
-    """Whether a VJP of this op raises, or returns a wrong shape."""
-    with suppress(Exception):
-        f = Alone(step.call())
-        pairs = zip(f.pull(f.cotangents), f.inputs)
-        return any(g is not None and g.shape != x.shape for g, x in pairs)
-    return True
-
-
-def second_order(program: Program) -> tuple[Callable[[], list[Any]], list[Any]]:
-    """The gradient as a function that can be differentiated, and its cotangents."""
+def gradient_of(program: Program) -> Program:
+    """The gradient as a program, which depends on the inputs and on g."""
     wants = list(map(program.backend.wants_gradient, program.run()))
     weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
 
     def gradient() -> list[Any]:
         outputs = [t for t, want in zip(program.run(), wants) if want]
-        return program.gradient(outputs, weights, create_graph=True)
+        found = program.gradient(outputs, weights, create_graph=True)
+        return [g for g in found if g is not None]
 
-    return gradient, weights
+    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
+    tensors = [*program.tensors, *weights]
+    return Program(gradient, tensors, names, program.backend, program.rng)
 
 
 def two_answers(program: Program) -> str | None:
     """The input whose gradient under create_graph=True is not the ordinary one."""
-    value = program.backend.value
-    found = [None if g is None else np.array(value(g)) for g in second_order(program)[0]()]
-    return differing(program.names, program.pull(program.cotangents), found)
+    found = zip(program.names, program.pull(program.cotangents))
+    names, gradients = zip(*((name, g) for name, g in found if g is not None))
+    return differing(names, gradients, gradient_of(program).values)
 
 
-def alone(step: Any, backend: Any) -> Program:
-    """The op by itself, as a program on leaves of its own."""
-    call = step.call()
-    leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
-    tensors = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
-    rng = np.random.default_rng(9)
-    return Program(lambda: step.run(leaves), [*tensors.values()], [*tensors], backend, rng)
+def not_recorded(program: Program) -> str:
+    """How a gradient leaves the graph, so that it cannot be differentiated."""
+    second = gradient_of(program)
+    names = " and ".join(second.names[which] for which in all_off(second))
+    return names and f"how its value depends on {names} is not recorded"
 
 
-def leaves_the_graph(step: Any, backend: Any) -> Diagnosis | None:
-    """Whether the op's VJP cannot be differentiated."""
-    why = ""
-    try:
-        one = alone(step, backend)
-        gradient, weights = second_order(one)
-        existing = lambda: [g for g in gradient() if g is not None]
-        names = [*one.names, "g"]
-        second = Program(existing, [*one.tensors, *weights], names, backend, one.rng)
-        for which, g in enumerate(second.pull(second.cotangents)):
-            if off(second, which, g):
-                why = f"how its value depends on {names[which]} is not recorded"
-    except Exception as failure:
-        why = f"given tensors it raises {type(failure).__name__}: {failure}"
-    return Diagnosis(*why and (
-        "second order",
-        f"the VJP of op {step.name!r} cannot be differentiated: {why.rstrip('.')}. Write it with "
-        f"{backend.writes}; .numpy(), .data, .item(), float() and filling an array made by zeros "
-        "leave the graph.",
-    ))  # fmt: skip
+def accuse_second(report: Report, steps: Sequence[Any], backend: Any) -> None:
+    """Name the op whose VJP cannot be differentiated."""
+    if why := accuse(report, steps, backend, not_recorded):
+        report.diagnosis = Diagnosis(
+            "second order",
+            f"the VJP of op {report.op!r} cannot be differentiated: {why.rstrip('.')}. Write it "
+            f"with {backend.writes}; .numpy(), .data, .item(), float() and filling an array made "
+            "by zeros leave the graph.",
+        )
