@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,12 @@ from .faults import (
     unrepeatable,
 )
 from .report import Diagnosis, Report, greatest
-from .slopes import SMALL, Limits, Program, entry_of, wrong_along
+from .slopes import SMALL, Limits, Program, entry_of
 from .suspects import (
     accuse,
     accuse_second,
     accused,
+    excuse,
     explain,
     gradient_of,
     search,
@@ -253,7 +254,9 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
         explain(report, program, steps)
     else:
         report.diagnosis = (
-            through_infinity(program) or _wrong_elsewhere(program, report) or report.diagnosis
+            through_infinity(program)
+            or _wrong_elsewhere(program, limits, report)
+            or report.diagnosis
         )
     return report
 
@@ -297,7 +300,7 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
 
 
-def _wrong_elsewhere(program: Program, report: Report) -> Diagnosis | None:
+def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
     """A gradient that is wrong near the inputs only, or that of a small result beside large ones.
 
     Results of all sizes get the same weight, for errors of small ones look like rounding beside
@@ -306,29 +309,35 @@ def _wrong_elsewhere(program: Program, report: Report) -> Diagnosis | None:
     finite = [np.where(np.isfinite(y), y, 0) for y in program.values]
     sizes = [greatest(c * y) for c, y in zip(program.cotangents, finite)]
     weights = [min(max(sizes) / size, 1e12) if size else 1.0 for size in sizes]
-    even = [weight * c for weight, c in zip(weights, program.cotangents)]
+    program.cotangents = [weight * c for weight, c in zip(weights, program.cotangents)]
+    here = "the gradient is right at the values given here and wrong a little way off."
+    small = "the gradient of a result that is much smaller than the others is wrong."
     for k in range(4):  # once might miss it by chance
-        spread = 0.1 * min(k, 1)
-        shift = [1 + spread * program.rng.uniform(-1, 1, x.shape) for x in program.inputs]
-        with program.at([scaled(x, by) for x, by in zip(program.inputs, shift)]):
-            if (name := wrong_along(program, even, program.rng)) is None:
+        noise = [0.1 * min(k, 1) * program.rng.uniform(-1, 1, x.shape) for x in program.inputs]
+        moved = [scaled(x, 1 + by) for x, by in zip(program.inputs, noise)]
+        with suppress(Exception), program.at(moved):  # f may refuse them
+            entries = [
+                entry_of(program, which, g, limits._replace(groups=1), program.rng)
+                for which, g in enumerate(program.pull(program.cotangents))
+            ]
+            for which, entry in enumerate(entries):
+                excuse(program, which, entry)
+            wrong = [entry.name for entry in entries if entry.wrong.any()]
+            if not wrong:
                 continue
             suspects = search(program, program.traced()[1])
-        if suspects:
-            report.point_at(suspects[0][0].step)
-        found = accused(*suspects[0]) if suspects else ("", "")
-        if not k:
-            text = "the gradient of a result that is much smaller than the others is wrong."
-            return Diagnosis(found[0] or "small result", f"{name}: {text} {found[1]}")
-        text = f"{name}: the gradient is right at the values given here and wrong a little way off"
-        if found[0] == "operand misplaced":
-            return Diagnosis(found[0], f"{text}: {found[1]}")
-        return Diagnosis(
-            "stale state",
-            f"{text}. Either these values are special (a weight of ones, zeros, equal elements) "
-            "and hide a wrong VJP, which random ones will show; or the VJP uses something that an "
-            "earlier call left behind instead of what this call computed.",
-        )
+            kind, text = accused(*suspects[0]) if suspects else ("", "")
+            if suspects:
+                report.point_at(suspects[0][0].step)
+            if not k or kind == "operand misplaced":
+                where = here if k else small
+                return Diagnosis(kind or "small result", f"{wrong[0]}: {where} {text}")
+            return Diagnosis(
+                "stale state",
+                f"{wrong[0]}: {here} Either these values are special (a weight of ones, zeros, "
+                "equal elements) and hide a wrong VJP, which random ones will show; or the VJP "
+                "uses something that an earlier call left behind.",
+            )
     return None
 
 

@@ -192,11 +192,12 @@ class Program:
         Return "kink" if they differ at every step, "near" if they differ at large steps only and
         a is the slope at small ones; else an empty string.
         """
-        unit, here, apart, steep = self.unit(which, flat), flatten(self.values), [], []
+        unit, apart, steep = self.unit(which, flat), list[float](), list[float]()
         for h in (1e-6, 1e-9):
-            around = (self.moved(which, -h * unit), here, self.moved(which, h * unit))
+            below, here, above = (self.moved(which, k * h * unit) for k in (-1, 0, 1))
             left, right = (
-                self.total(np.where(p == q, 0, q - p)) / h for p, q in zip(around, around[1:])
+                self.total(np.where(p == q, 0, q - p)) / h
+                for p, q in ((below, here), (here, above))
             )
             apart.append(abs(left - right))
             steep.append(max(abs(left), abs(right)))
@@ -263,16 +264,11 @@ def entry_of(
         entry.numeric.flat[flat] = np.inf if np.isnan(slope) else slope
     slopes = np.abs(np.nan_to_num(entry.numeric, posinf=0))
     scale = max(greatest(slopes), greatest(np.nan_to_num(a, posinf=0, neginf=0)))
-    entry.floor = _floor(f)
+    entry.floor = 1e-10 * min(1.0, f.total(flatten(f.values), np.linalg.norm))  # rounding
     entry.tolerance = entry.floor + limits.atol * min(1.0, scale) + limits.rtol * slopes
     if not entry.ok:
         _refine(f, which, entry, limits)
     return entry
-
-
-def _floor(f: Program) -> float:
-    """Slopes below this size are lost in rounding."""
-    return 1e-10 * min(1.0, f.total(flatten(f.values), np.linalg.norm))
 
 
 def _refine(f: Program, which: int, entry: Entry, limits: Limits) -> None:
@@ -338,28 +334,3 @@ def _elements_of_bad_groups(
                 flats = max(np.array_split(flats, 2), key=lambda half: error(half)[0])
             culprits.update(flats.tolist())
     return sorted(culprits)
-
-
-def wrong_along(f: Program, cotangents: list[Array], rng: Any) -> str | None:
-    """The name of an input whose gradient is off along a random direction."""
-    before, f.cotangents = f.cotangents, cotangents
-    try:
-        gradients = f.pull(cotangents)
-        for which, (x, g) in enumerate(zip(f.inputs, gradients)):
-            least = 1e-3 * f.typical(which)
-            direction = rng.choice([-1.0, 1.0], x.shape) * np.maximum(np.abs(x), least)
-            parts = np.zeros(x.shape) if g is None else g * direction
-            a, allowed = float(np.sum(parts)), 1e-6 * float(np.sum(np.abs(parts)))
-            allowed += 100 * _floor(f)
-            allowed += 1e-9 * sum(map(greatest, cotangents)) * greatest(direction)
-            slope = f.total(f.difference(which, direction, 1e-6)[0])
-            if abs(a - slope) > allowed + 5e-3 * max(abs(a), abs(slope)):
-                slope, error = f.slope(which, direction)
-                size = max(abs(a), abs(slope))
-                if error < 1e-2 * size and abs(a - slope) > allowed + 5e-3 * size + 4 * error:
-                    return f.names[which]
-    except Exception:  # f does not accept these values: nothing is learnt then
-        return None
-    finally:
-        f.cotangents = before
-    return None
