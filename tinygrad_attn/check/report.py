@@ -54,15 +54,15 @@ class Entry:
 
     @property
     def error(self) -> Array:
-        """|analytic - numeric|, and 0 where nothing was measured."""
-        unknown = np.isnan(self.numeric) & np.isfinite(self.analytic)
+        """|analytic - numeric|, and 0 where nothing was measured or nothing is expected."""
+        unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
         with np.errstate(invalid="ignore"):
             return np.where(unknown, 0, np.abs(self.analytic - self.numeric))
 
     @property
     def wrong(self) -> Array:
-        """The elements whose error is larger than the tolerance, unless that is infinite."""
-        return ~(self.error <= self.tolerance) & (self.tolerance < np.inf)
+        """The elements whose error is larger than the tolerance."""
+        return ~(self.error <= self.tolerance)
 
     @property
     def ok(self) -> bool:
