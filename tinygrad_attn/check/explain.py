@@ -185,23 +185,28 @@ def operands(c: Case) -> dict[int, Any]:
     return {k: a for k, a in args if isinstance(a, np.ndarray) and a.dtype.kind == "f"}
 
 
-def ones(c: Case) -> Iterator[Row]:
-    """The VJP is right where an operand of fewer axes, such as a weight, is all ones."""
+def other_operands(c: Case) -> Iterator[Row]:
+    """The VJP is right where an operand is all ones, such as a weight, or is transposed."""
     for k, a in operands(c).items():
-        with suppress(Exception):
-            if 0 < a.ndim < c.x.ndim:
-                f = c.f.on([np.ones_like(a) if i == k else b for i, b in enumerate(c.f.args)])
-                yield (
-                    "operand misplaced",
-                    f"the VJP is right where operand {k} is all ones, and wrong for other values: "
-                    "it is multiplied in at the wrong place, such as outside a sum that holds it",
-                    *(f.jacobian_by_rules(c.which), f.jacobian(c.which)),
-                )
+        changes = [(order, a.transpose(order)) for order in turns(a.ndim) if a.ndim < 4]
+        for order, v in [((), np.ones_like(a))] * (0 < a.ndim < c.x.ndim) + changes:
+            with suppress(Exception):  # the op may refuse it
+                f = c.f.on([v if i == k else b for i, b in enumerate(c.f.args)])
+                R = f.jacobian_by_rules(c.which)
+                if order:
+                    text = f"the VJP is right once operand {k} is transposed to {order} (.mT)"
+                    yield "transposed", text, R, c.J
+                else:
+                    text = (
+                        f"the VJP is right where operand {k} is all ones, and wrong for other "
+                        "values: it is multiplied in at the wrong place, such as outside a sum"
+                    )
+                    yield "operand misplaced", text, R, f.jacobian(c.which)
 
 
 def multiples(c: Case) -> Found:
     """The first row whose first matrix is a multiple of the second."""
-    for table in (ones, elsewhere, factors):
+    for table in (other_operands, elsewhere, factors):
         for kind, text, a, b in table(c):
             if k := factor(a, b):
                 return kind, f"{text}{f'; times {k:.6g}' * (abs(k - 1) > 1e-3)}."

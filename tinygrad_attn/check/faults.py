@@ -181,11 +181,13 @@ Trial = tuple[str, str, float, dict[Any, Array], Callable[[], dict[Any, Array]]]
 
 def trials(call: Any, g: Array) -> Iterator[Trial]:
     """What must leave arrays alone, or must give the same gradients."""
-    given = {i: a for i, a in enumerate([*call.args, call.y, g]) if isinstance(a, Array)}
+    given = {f"operand {i}": a for i, a in enumerate(call.args) if isinstance(a, Array)}
+    given |= {"its output": call.y, "the incoming gradient g": g}
     before, first = copied(given), call.pull(g)
     answers = copied(first)
-    text = "writes into g, its output or an operand. Compute a new array: others use these."
-    yield CHANGES, text, 0, before, lambda: given
+    for name, a in given.items():
+        text = f"writes into {name} in place. Compute a new array: others use it."
+        yield CHANGES, text, 0, {name: before[name]}, partial(dict, {name: a})
     yield "reused memory", f"has a VJP that {REUSED}", 0, answers, lambda: call.pull(-g) and first
     for _ in range(2):  # state may alternate
         yield CHANGES, STATE, 1e-9, answers, partial(call.pull, g)
