@@ -222,7 +222,10 @@ def zeros(c: Case) -> Found:
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
     if of_R != of_J:
         kind = "wrong axis" if set(of_R) - set(of_J) else "missing sum"
-        return kind, f"the VJP sums over axes {of_R}, but the function mixes axes {of_J}."
+        return kind, (
+            f"each output depends on the elements along axes {of_J or 'none'}, but the VJP sums "
+            f"over axes {of_R or 'none'}."
+        )
     if c.x.size > 1 and (c.in_R.any(axis=0) == ~c.in_J.any(axis=0)).all():
         return "mask inverted", (
             "the gradient is zero exactly where it should not be, and the other way round: the VJP "
