@@ -8,7 +8,7 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import permutations, product
 from typing import Any
@@ -24,7 +24,7 @@ Found = tuple[str, str] | None
 Row = tuple[str, str, Any, Any]
 """A kind, a text, and two matrices: the row fits if the first is a multiple of the second."""
 
-MAPS: dict[str, Callable[[Any], Any]] = {
+MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
     "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
     "sqrt({})": np.sqrt, "cos({})": np.cos,
@@ -140,14 +140,14 @@ def elsewhere(c: Case) -> Iterator[Row]:
         "that. Transpose the matrix (.mT), sum from the other end, turn back, undo the permutation",
         *(c.R, c.J.T),
     )
-    order = lambda M: M[:, np.lexsort(np.round(M / greatest(c.J), 5)[::-1])]
+    by_column = lambda M: M[:, np.lexsort(np.round(M / greatest(c.J), 5)[::-1])]
     for R, J in ((c.R, c.J), (c.R.T, c.J.T)):
         yield (
             "permuted",
             "the numbers are right but at the wrong elements. Look for an index that is off by one "
             "or reversed, argsort (its inverse is argsort of argsort), and reshape in place of "
             "swapaxes",
-            *(order(R), order(J)),
+            *(by_column(R), by_column(J)),
         )
 
 
@@ -163,8 +163,8 @@ def factors(c: Case) -> Iterator[Row]:
     yield "inverted", "g is divided by the op's own derivative, not multiplied", c.R, inverse
     known = {"x": c.x, "y": c.y} | {f"operand {k}": a for k, a in operands(c).items()}
     found = {text.format(n): f(v) for n, v in known.items() for text, f in MAPS.items()}
-    for axis, f in product(range(c.x.ndim), (np.std, np.linalg.norm)):
-        found[f"1/{f.__name__}(x)"] = 1 / f(c.x, axis=axis, keepdims=True)
+    for axis, norm in product(range(c.x.ndim), (np.std, np.linalg.norm)):
+        found[f"1/{norm.__name__}(x)"] = 1 / norm(c.x, axis=axis, keepdims=True)
     usable = [("1", np.ones((1, 1)))]
     for (name, v), k in product(found.items(), (0, 1)):
         with suppress(ValueError):  # it is not of this shape
@@ -252,14 +252,14 @@ def zeros(c: Case) -> Found:
     return at_some(c.R, c.J, c.bad)
 
 
-def no_pattern(c: Case) -> Found:
+def no_pattern(c: Case) -> tuple[str, str]:
     """A sum over an axis, or else the element of the Jacobian that is off most."""
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return "missing sum", (
             f"the error mixes elements along axes {axes}: a term that holds a sum or mean over "
             "them is missing, scaled wrongly, or sums something else."
         )
-    at = index_of_largest(c.R - c.J)
+    at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
     return "VJP", (
         f"no simple mistake explains it. The derivative of y{y} by x{x} is {c.J[at]:.6g}, and the "
