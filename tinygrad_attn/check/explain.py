@@ -8,7 +8,7 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import permutations, product
 from typing import Any
@@ -24,7 +24,7 @@ Found = tuple[str, str] | None
 Row = tuple[str, str, Any, Any]
 """A kind, a text, and two matrices: the row fits if the first is a multiple of the second."""
 
-MAPS: dict[str, Callable[[Any], Any]] = {
+MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
     "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
     "sqrt({})": np.sqrt, "cos({})": np.cos,
@@ -140,14 +140,14 @@ def elsewhere(c: Case) -> Iterator[Row]:
         "that. Transpose the matrix (.mT), sum from the other end, turn back, undo the permutation",
         *(c.R, c.J.T),
     )
-    order = lambda M: M[:, np.lexsort(np.round(M / greatest(c.J), 5)[::-1])]
+    by_column = lambda M: M[:, np.lexsort(np.round(M / greatest(c.J), 5)[::-1])]
     for R, J in ((c.R, c.J), (c.R.T, c.J.T)):
         yield (
             "permuted",
             "the numbers are right but at the wrong elements. Look for an index that is off by one "
             "or reversed, argsort (its inverse is argsort of argsort), and reshape in place of "
             "swapaxes",
-            *(order(R), order(J)),
+            *(by_column(R), by_column(J)),
         )
 
 
@@ -163,8 +163,8 @@ def factors(c: Case) -> Iterator[Row]:
     yield "inverted", "g is divided by the op's own derivative, not multiplied", c.R, inverse
     known = {"x": c.x, "y": c.y} | {f"operand {k}": a for k, a in operands(c).items()}
     found = {text.format(n): f(v) for n, v in known.items() for text, f in MAPS.items()}
-    for axis, f in product(range(c.x.ndim), (np.std, np.linalg.norm)):
-        found[f"1/{f.__name__}(x)"] = 1 / f(c.x, axis=axis, keepdims=True)
+    for axis, norm in product(range(c.x.ndim), (np.std, np.linalg.norm)):
+        found[f"1/{norm.__name__}(x)"] = 1 / norm(c.x, axis=axis, keepdims=True)
     usable = [("1", np.ones((1, 1)))]
     for (name, v), k in product(found.items(), (0, 1)):
         with suppress(ValueError):  # it is not of this shape
@@ -185,23 +185,28 @@ def operands(c: Case) -> dict[int, Any]:
     return {k: a for k, a in args if isinstance(a, np.ndarray) and a.dtype.kind == "f"}
 
 
-def ones(c: Case) -> Iterator[Row]:
-    """The VJP is right where an operand of fewer axes, such as a weight, is all ones."""
+def other_operands(c: Case) -> Iterator[Row]:
+    """The VJP is right where an operand is all ones, such as a weight, or is transposed."""
     for k, a in operands(c).items():
-        with suppress(Exception):
-            if 0 < a.ndim < c.x.ndim:
-                f = c.f.on([np.ones_like(a) if i == k else b for i, b in enumerate(c.f.args)])
-                yield (
-                    "operand misplaced",
-                    f"the VJP is right where operand {k} is all ones, and wrong for other values: "
-                    "it is multiplied in at the wrong place, such as outside a sum that holds it",
-                    *(f.jacobian_by_rules(c.which), f.jacobian(c.which)),
-                )
+        changes = [(order, a.transpose(order)) for order in turns(a.ndim) if a.ndim < 4]
+        for order, v in [((), np.ones_like(a))] * (0 < a.ndim < c.x.ndim) + changes:
+            with suppress(Exception):  # the op may refuse it
+                f = c.f.on([v if i == k else b for i, b in enumerate(c.f.args)])
+                R = f.jacobian_by_rules(c.which)
+                if order:
+                    text = f"the VJP is right once operand {k} is transposed to {order} (.mT)"
+                    yield "transposed", text, R, c.J
+                else:
+                    text = (
+                        f"the VJP is right where operand {k} is all ones, and wrong for other "
+                        "values: it is multiplied in at the wrong place, such as outside a sum"
+                    )
+                    yield "operand misplaced", text, R, f.jacobian(c.which)
 
 
 def multiples(c: Case) -> Found:
     """The first row whose first matrix is a multiple of the second."""
-    for table in (ones, elsewhere, factors):
+    for table in (other_operands, elsewhere, factors):
         for kind, text, a, b in table(c):
             if k := factor(a, b):
                 return kind, f"{text}{f'; times {k:.6g}' * (abs(k - 1) > 1e-3)}."
@@ -217,7 +222,10 @@ def zeros(c: Case) -> Found:
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
     if of_R != of_J:
         kind = "wrong axis" if set(of_R) - set(of_J) else "missing sum"
-        return kind, f"the VJP sums over axes {of_R}, but the function mixes axes {of_J}."
+        return kind, (
+            f"each output depends on the elements along axes {of_J or 'none'}, but the VJP sums "
+            f"over axes {of_R or 'none'}."
+        )
     if c.x.size > 1 and (c.in_R.any(axis=0) == ~c.in_J.any(axis=0)).all():
         return "mask inverted", (
             "the gradient is zero exactly where it should not be, and the other way round: the VJP "
@@ -244,14 +252,14 @@ def zeros(c: Case) -> Found:
     return at_some(c.R, c.J, c.bad)
 
 
-def no_pattern(c: Case) -> Found:
+def no_pattern(c: Case) -> tuple[str, str]:
     """A sum over an axis, or else the element of the Jacobian that is off most."""
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return "missing sum", (
             f"the error mixes elements along axes {axes}: a term that holds a sum or mean over "
             "them is missing, scaled wrongly, or sums something else."
         )
-    at = index_of_largest(c.R - c.J)
+    at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
     return "VJP", (
         f"no simple mistake explains it. The derivative of y{y} by x{x} is {c.J[at]:.6g}, and the "

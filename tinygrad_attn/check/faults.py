@@ -44,12 +44,13 @@ def modified(program: Program, who: str) -> Diagnosis | None:
 
 def unrepeatable(program: Program, steps: list[Any], report: Report) -> Diagnosis | None:
     """Other outputs for the same inputs; the report points at the first op that differs."""
-    again, second = program.traced()
-    value = program.backend.value
+    value, (again, second) = program.backend.value, program.traced()
     if len(again) == len(program.values) and all(map(same, map(value, again), program.values)):
         return None
-    pairs = zip(steps, second)
-    report.point_at(next((a for a, b in pairs if not same(value(a.result), value(b.result))), None))
+    for a, b in zip(steps, second):
+        if not same(value(a.result), value(b.result)):
+            report.point_at(a)
+            break
     return Diagnosis(
         "not deterministic",
         "f gives different results for the same inputs, so it has no slope. Switch dropout off "
@@ -178,11 +179,13 @@ Trial = tuple[str, str, float, dict[Any, Array], Callable[[], dict[Any, Array]]]
 
 def trials(call: Any, g: Array) -> Iterator[Trial]:
     """What must leave arrays alone, or must give the same gradients."""
-    given = {i: a for i, a in enumerate([*call.args, call.y, g]) if isinstance(a, Array)}
+    given = {f"operand {i}": a for i, a in enumerate(call.args) if isinstance(a, Array)}
+    given |= {"its output": call.y, "the incoming gradient g": g}
     before, first = copied(given), call.pull(g)
     answers = copied(first)
-    text = "writes into g, its output or an operand. Compute a new array: others use these."
-    yield CHANGES, text, 0, before, lambda: given
+    for name, a in given.items():
+        text = f"writes into {name} in place. Compute a new array: others use it."
+        yield CHANGES, text, 0, {name: before[name]}, partial(dict, {name: a})
     yield "reused memory", f"has a VJP that {REUSED}", 0, answers, lambda: call.pull(-g) and first
     for _ in range(2):  # state may alternate
         yield CHANGES, STATE, 1e-9, answers, partial(call.pull, g)
@@ -196,7 +199,7 @@ def trials(call: Any, g: Array) -> Iterator[Trial]:
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
     for i, a in answers.items():
         needs = [k == i for k in range(len(call.needs))]
-        yield "needs", text, 1e-4, {i: a}, partial(call.pull, g, needs=needs)
+        yield "needs", text, 1e-9, {i: a}, partial(call.pull, g, needs=needs)
     text = (
         "gives another gradient where the same numbers are in another order in memory, as those of "
         "x.T, x[:, ::2] or a broadcast array are. reshape(-1) and ravel() of these are copies: "
@@ -221,8 +224,8 @@ def inconsistent(call: Any, g: Array) -> Found:
             return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
         for i, a in expected.items():
             b, largest = found.get(i, np.zeros(a.shape)), greatest(a[np.isfinite(a)])
-            limit = rtol * largest + (1e-12 * greatest(g) if rtol > 1e-6 else 1e-300)
-            if (near(b, a, 0, limit) | ~np.isfinite(a) | np.isinf(b)).all():
+            rounding = 1e-12 * greatest(g) if kind in ("needs", "memory layout") else 1e-300
+            if (near(b, a, 0, rtol * largest + rounding) | ~np.isfinite(a) | np.isinf(b)).all():
                 continue
             if kind == "incoming gradient" and same(b, call.pull(g)[i], 1e-9):
                 return "incoming gradient ignored", (

@@ -33,33 +33,33 @@ def all_off(f: Program) -> dict[int, Entry]:
 def excuse(f: Program, which: int, entry: Entry) -> str:
     """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
     scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
-    kinds = []
+    found, smooth = "", 0
     for flat in np.flatnonzero(entry.wrong).tolist():
         a = float(entry.analytic.flat[flat])
-        edge = np.isinf(entry.numeric.flat[flat])
-        kinds.append("edge" if edge else np.isfinite(a) and f.near_kink(which, flat, a, scale))
-        if kinds[-1]:
+        kind = "edge" if np.isinf(entry.numeric.flat[flat]) else ""
+        kind = kind or np.isfinite(a) and f.near_kink(which, flat, a, scale)
+        if kind:
             entry.tolerance.flat[flat] = np.inf
-            if kinds[-1] != "kink":
-                entry.numeric.flat[flat] = a
-        elif len(kinds) - sum(map(bool, kinds)) == 4:  # enough that is smooth
+            found = found if kind == "near" else kind
+        smooth += not kind
+        if smooth == 4:
             break
-    return next((kind for kind in kinds if kind in ("kink", "edge")), "")
+    return found
 
 
-def search(program: Program, steps: Sequence[Any]) -> list[tuple[OneOp, dict[int, Entry]]]:
-    """The ops whose own VJP is wrong, each with its inputs that are off, the worst first."""
-    found: dict[Any, tuple[OneOp, dict[int, Entry]]] = {}
+def search(program: Program, steps: Sequence[Any]) -> list[Any]:
+    """The ops whose own VJP is wrong, each with its entries that are off, the worst first."""
+    found: dict[Any, Any] = {}
     for call in calls(steps):
         with suppress(Exception):
             f = OneOp(call, program.backend)
             if entries := all_off(f):
                 found.setdefault(call.step.op, (f, entries))
 
-    def relative_error(one: tuple[OneOp, dict[int, Entry]]) -> float:
+    def relative_error(one: Any) -> float:
         entry = next(iter(one[1].values()))
-        size = greatest(np.nan_to_num(entry.numeric)) + 1e-300
-        return greatest(np.nan_to_num(entry.error, nan=np.inf)) / size
+        error = greatest(np.nan_to_num(entry.error, nan=np.inf))
+        return error / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
 
     return sorted(found.values(), key=relative_error, reverse=True)
 
@@ -109,14 +109,6 @@ def explain(report: Report, program: Program, steps: list[Any]) -> None:
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
     """Rounding, a kink, or the edge of the domain; an empty text if nothing is wrong after all."""
-    entries = {k: e for k, e in enumerate(report.entries) if not e.ok}
-    if not any(e.wrong.any() for e in entries.values()):
-        return Diagnosis(
-            "precision",
-            "the slope cannot be measured at flat indices "
-            f"{[e.unmeasurable[:4] for e in entries.values()]}: large numbers cancel within the "
-            "function, or it is not smooth. Check at inputs of moderate size.",
-        )
     values = flatten(program.values)
     if np.isnan(values).any() or np.isinf(values).any() and not search(program, steps):
         return Diagnosis(
@@ -125,8 +117,8 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
             "in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
             "choose other inputs.",
         )
-    kinds = {k: excuse(program, k, e) for k, e in entries.items()}
-    if any(e.wrong.any() for e in entries.values()):
+    kinds = [(e, excuse(program, k, e)) for k, e in enumerate(report.entries)]
+    if any(e.wrong.any() for e in report.entries):
         return None
     told = {
         "edge": "the function is not finite, or raises an error, a step to one side: the input is "
@@ -134,10 +126,16 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
         "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, "
         "so the VJP need not be wrong. Move the input away from it.",
     }
-    for k, kind in kinds.items():
-        if kind in told:
-            at = f"at {places(np.isinf(entries[k].tolerance))} of {entries[k].name}"
+    for e, kind in kinds:
+        if kind:
+            at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
             return Diagnosis("domain" if kind == "edge" else kind, f"{at} {told[kind]}")
+        if e.unmeasurable:
+            return Diagnosis(
+                "precision",
+                f"the slope of {e.name} cannot be measured: large numbers cancel within the "
+                "function, or it is not smooth. Check at inputs of moderate size.",
+            )
     return Diagnosis()
 
 
