@@ -134,7 +134,7 @@ class Program:
     def slope(self, which: int, direction: Array) -> tuple[float, float]:
         """The slope of sum(cotangent * result) along a direction by extrapolation, its error."""
         slopes, errors = self.derivative(which, direction)
-        return self.total(slopes), 2 * self.total(errors, np.linalg.norm)  # independent errors
+        return self.total(slopes), self.total(errors, np.linalg.norm)  # independent errors
 
     def typical(self, which: int) -> float:
         """The median size of an input's elements, from which steps are taken."""
