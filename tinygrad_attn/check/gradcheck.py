@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -139,16 +140,16 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
     given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
     floating = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
     arguments = [backend.leaf(a.copy()) if floating(a) else a for a in given]
-    found: dict[int, tuple[str, Any]] = {}
-    for name, t in [*_inputs(arguments, given, backend), *_parameters(f, params)]:
-        found.setdefault(id(t), (name, t))  # listed twice, it is checked once
-        _check_dtype(name, t, backend)
+    found = [*_inputs(arguments, given, backend), *_parameters(f, params)]
     if not found:
         raise ValueError(
             "there is nothing to check: give gradcheck at least one floating-point Tensor or "
             "array in inputs, or tensors in params=."
         )
-    return arguments, dict(found.values())
+    once = {id(t): name for name, t in reversed(found)}
+    for name, t in found:
+        _check_dtype(name, t, backend)
+    return arguments, {name: t for name, t in found if once[id(t)] == name}
 
 
 def _inputs(arguments: list[Any], given: list[Any], backend: Any) -> Iterator[tuple[str, Any]]:
@@ -204,12 +205,8 @@ def _first_run(call: Callable[[], Any], tensors: dict[str, Any], backend: Any, r
     try:
         return Program(call, list(tensors.values()), list(tensors), backend, rng)
     except Exception as failure:
-        trace, inside = failure.__traceback__, "torch." in str(failure)
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            inside |= f"{os.sep}torch{os.sep}" in code.co_filename
-            inside |= code.co_name == "__torch_function__"
-            trace = trace.tb_next
+        signs = f"{os.sep}torch{os.sep}", "__torch_function__"
+        inside = any(sign in traceback.format_exc() for sign in signs) or "torch." in str(failure)
         if not backend.ours or not inside or TAKES_TORCH in str(failure):
             raise
         raise TypeError(f"{TAKES_TORCH} (It said: {failure})") from failure
