@@ -63,8 +63,10 @@ class _Detector(Watcher):
         why = _reason(op.__name__, inputs, value, index, compute)
         raise _error(what + describe(value), place, context.scope, inputs, value, index, why)
 
-    def pulled(self, y: Any, node: Any, g: Any, i: int, x: Any, share: Any, total: Any) -> None:
-        g, share, total = array_of(g), array_of(share), array_of(total)
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
+        g, contribution, total = array_of(g), array_of(contribution), array_of(total)
         name, place = node.op.__name__, self.places.get(y._node.number, ("unknown",))[0]
         if not np.isfinite(g).all():
             raise FloatingPointError(
@@ -72,11 +74,11 @@ class _Detector(Watcher):
                 f"{index_of_largest(~np.isfinite(g))}, and no op made it: it came in as the "
                 f"gradient given to backward(){_called(place)}."
             )
-        wrong = share if not np.isfinite(share).all() else total
+        wrong = contribution if not np.isfinite(contribution).all() else total
         if np.isfinite(wrong).all():
             return
         index = index_of_largest(~np.isfinite(wrong))
-        if wrong is share:
+        if wrong is contribution:
             args, needs = [list(map(f, node.inputs)) for f in (_plain, tracked)]
             again = partial(pull, node.op, g, y._data, node, args, needs)
             why = _reason(name, node.inputs, wrong, index, again, g)

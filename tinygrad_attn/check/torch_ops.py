@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .trace import Answers, Array, Backend, user_place
+from .trace import Answers, Array, Backend, OpCall, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -119,18 +119,23 @@ class TorchStep:
         return self.op.apply(*operands)
 
 
-class TorchCall:
+class TorchCall(OpCall):
     """A torch.autograd.Function on copies of its operands, with its backward()."""
 
-    def __init__(self, step: TorchStep, args: Sequence[Any] | None = None) -> None:
-        self.step, self.name = step, step.name
-        self.needs = [getattr(x, "requires_grad", False) and x.dtype == torch.float64
-                      for x in step.inputs]  # fmt: skip
-        given = [x.detach().cpu().numpy().copy() if isinstance(x, torch.Tensor) else x
-                 for x in step.inputs]  # fmt: skip
-        self.args = given if args is None else list(args)
+    def wanted(self) -> Iterator[bool]:
+        """Whether each input is a float64 tensor that requires a gradient."""
+        inputs = self.step.inputs
+        return (getattr(x, "requires_grad", 0) and x.dtype == torch.float64 for x in inputs)
+
+    def plain(self, x: Any) -> Any:
+        """The values of a tensor; anything else as it is."""
+        return x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x
+
+    def forward(self) -> Array:
+        """The output; several in one row."""
         with torch.no_grad():
-            self.y = _joined([t.detach().numpy() for t in self._run()[1]])
+            arrays = [t.detach().numpy() for t in self._run()[1]]
+        return arrays[0] if len(arrays) == 1 else np.concatenate([a.ravel() for a in arrays])
 
     def _run(self) -> tuple[list[Any], list[Any]]:
         """The operands, and the outputs that have a gradient."""
@@ -155,17 +160,9 @@ class TorchCall:
         found = torch.autograd.grad(outputs, list(wanted.values()), seeds, allow_unused=True)
         return {i: np.asarray(a.detach().numpy()) for i, a in zip(wanted, found) if a is not None}
 
-    def with_args(self, args: Sequence[Any]) -> TorchCall:
-        """The same function on other arrays."""
-        return TorchCall(self.step, args)
-
 
 def _tensor(a: Any) -> Any:
     """A tensor in the array's own memory, so that what is written into it shows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # arrays that are broadcast may not be written to
         return torch.as_tensor(np.asarray(a))
-
-
-def _joined(arrays: list[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate([a.ravel() for a in arrays])

@@ -112,24 +112,36 @@ class Step(NamedTuple):
 class OpCall:
     """An op on copies of its operands, with its VJPs."""
 
-    def __init__(self, step: Step, args: Sequence[Any] | None = None) -> None:
-        self.step, self.name, op = step, step.name, step.op
-        self.needs = [tracked(x) and array_of(x).dtype.itemsize == 8 for x in step.inputs]
-        given = [x._data if isinstance(x, Variable) else x for x in step.inputs]
-        copied = [a.copy() if isinstance(a, Array) else a for a in given]
-        self.args = copied if args is None else list(args)
-        found = op.forward(*self.args, **step.settings)
+    def __init__(self, step: Any, args: Sequence[Any] | None = None) -> None:
+        self.step, self.name = step, step.name
+        self.needs = [bool(need) for need in self.wanted()]
+        given = map(self.plain, step.inputs) if args is None else args
+        self.args = [a.copy() if args is None and isinstance(a, Array) else a for a in given]
+        self.y = self.forward()
+
+    def wanted(self) -> Iterator[bool]:
+        """Whether each input is a float64 tensor to which gradients flow."""
+        return (tracked(x) and array_of(x).dtype.itemsize == 8 for x in self.step.inputs)
+
+    def plain(self, x: Any) -> Any:
+        """The values of a tensor; anything else as it is."""
+        return x._data if isinstance(x, Variable) else x
+
+    def forward(self) -> Array:
+        """The output."""
+        op, settings = self.step.op, self.step.settings
+        found = op.forward(*self.args, **settings)
         y, saved = found if op.saves else (found, None)
-        self.y, self.node = array_of(y), Node(op, (), step.settings, saved, None)
+        self.node = Node(op, (), settings, saved, None)
+        return array_of(y)
 
     def pull(self, g: Any, needs: Sequence[bool] | None = None) -> Answers:
         """What the VJPs return for g."""
-        needs = self.needs if needs is None else needs
-        return pull(self.step.op, g, self.y, self.node, self.args, needs)
+        return pull(self.step.op, g, self.y, self.node, self.args, needs or self.needs)
 
-    def with_args(self, args: Sequence[Any]) -> OpCall:
+    def with_args(self, args: Sequence[Any]) -> Any:
         """The same op on other arrays."""
-        return OpCall(self.step, args)
+        return type(self)(self.step, args)
 
 
 class Trace(Watcher):

@@ -366,8 +366,8 @@ def sweep_by(run: Callable[[Callable, dict, Any], None], add=operator.add) -> Pa
     def sweep(roots, seeds, *, wanted=None, **_):
         grads: dict[Any, Any] = {}
 
-        def give(x, share):
-            grads[x] = add(grads[x], share) if x in grads else share
+        def give(x, contribution):
+            grads[x] = add(grads[x], contribution) if x in grads else contribution
 
         for t, seed in zip(roots, seeds):
             give(t, np.array(seed))
@@ -382,15 +382,15 @@ def contributions(t, g) -> Iterator[tuple[Any, Any]]:
     """(input, contribution) for each use by the op that computed t."""
     node, args = t._node, [getattr(x, "_data", x) for x in t._node.inputs]
     needs = [tracked(x) for x in node.inputs]
-    for i, share in pull(node.op, np.array(g), t._data, node, args, needs).items():
-        yield node.inputs[i], share
+    for i, contribution in pull(node.op, np.array(g), t._data, node, args, needs).items():
+        yield node.inputs[i], contribution
 
 
 def newest_first(give, grads, roots) -> None:
     """Go through the graph as the engine does."""
     for t in history(roots)[::-1]:
-        for x, share in contributions(t, grads[t]):
-            give(x, share)
+        for x, contribution in contributions(t, grads[t]):
+            give(x, contribution)
 
 
 @published(
@@ -422,8 +422,8 @@ def depth_first():
 
         def go(t):
             visited.add(t)
-            for x, share in contributions(t, grads[t]):
-                give(x, share)
+            for x, contribution in contributions(t, grads[t]):
+                give(x, contribution)
                 if x._node is not None and x not in visited:
                     go(x)
 
@@ -468,8 +468,8 @@ def second_backward_stale():
             if all(t is not root for root in roots):
                 give(t, kept.get(t, 0))
                 kept[t] = grads[t]
-            for x, share in contributions(t, grads[t]):
-                give(x, share)
+            for x, contribution in contributions(t, grads[t]):
+                give(x, contribution)
 
     return sweep_by(run)
 
