@@ -1,4 +1,4 @@
-"""A right rule is never accused: at all sizes of values, near edges and kinks, with masks; and what gradcheck takes."""
+"""A right VJP is never accused: at all sizes of values, near edges and kinks, with masks; and what gradcheck takes."""
 
 import copy
 import pickle
@@ -16,9 +16,9 @@ NORMAL = np.random.default_rng(1).standard_normal((3, 4))
 UPPER, LOWER = np.triu(np.ones((3, 4), bool), 1), ~np.tri(4, dtype=bool)
 
 
-def made(forward, *rules):
-    new = op(lambda *inputs: forward(*inputs)) if len(rules) != 1 else op(lambda x: forward(x))
-    new.vjp(*rules)
+def made(forward, *vjps):
+    new = op(lambda *inputs: forward(*inputs)) if len(vjps) != 1 else op(lambda x: forward(x))
+    new.vjp(*vjps)
     return new
 
 
@@ -88,7 +88,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_rule_passes(name):
+def test_a_right_vjp_passes(name):
     f, *inputs = RIGHT[name]
     assert gradcheck(f, inputs)
 
