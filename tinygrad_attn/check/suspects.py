@@ -11,13 +11,13 @@ import numpy as np
 from .explain import at_some, everywhere, explanation, places
 from .faults import calls, differing, outside_the_graph
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, Function, Program, entry_of, flatten
+from .slopes import STRICT, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
 
 
-def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
+def off(f: Program, which: int, gradient: np.ndarray | None) -> Entry | None:
     """The entry of an input whose gradient is off, kinks and edges apart; None if it is right."""
     entry = entry_of(f, which, gradient, STRICT)
     excuse(f, which, entry)
@@ -30,7 +30,7 @@ def all_off(f: Program) -> dict[int, Entry]:
     return {k: entry for k, entry in entries.items() if entry}
 
 
-def excuse(f: Function, which: int, entry: Entry) -> str:
+def excuse(f: Program, which: int, entry: Entry) -> str:
     """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
     scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
     found, smooth = "", 0
@@ -79,7 +79,7 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     return next((one for one in found if one[0] != "VJP"), found[0])
 
 
-def pattern(f: Function, which: int, entry: Entry, limit: int = LARGE) -> tuple[str, str]:
+def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[str, str]:
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
     if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
         with suppress(Exception):  # f may refuse other values or another g
