@@ -51,7 +51,7 @@ class Case:
     def __init__(self, f: Any, which: int) -> None:
         self.f, self.which, self.x = f, which, f.inputs[which]
         self.y = f.values[0] if len(f.values) == 1 else flatten(f.values)
-        R, J = f.jacobian_by_rules(which), f.jacobian(which)
+        R, J = f.jacobian_by_vjps(which), f.jacobian(which)
         self.R = np.where(np.isinf(self.y).reshape(-1, 1), 0, R)  # what stays infinite has no slope
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
@@ -192,7 +192,7 @@ def other_operands(c: Case) -> Iterator[Row]:
         for order, v in [((), np.ones_like(a))] * (0 < a.ndim < c.x.ndim) + changes:
             with suppress(Exception):  # the op may refuse it
                 f = c.f.on([v if i == k else b for i, b in enumerate(c.f.args)])
-                R = f.jacobian_by_rules(c.which)
+                R = f.jacobian_by_vjps(c.which)
                 if order:
                     text = f"the VJP is right once operand {k} is transposed to {order} (.mT)"
                     yield "transposed", text, R, c.J

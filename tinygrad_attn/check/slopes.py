@@ -222,7 +222,7 @@ class Program:
         units = (self.unit(which, flat) for flat in range(self.inputs[which].size))
         return np.stack([self.derivative(which, unit)[0] for unit in units], axis=-1)
 
-    def jacobian_by_rules(self, which: int) -> Array:
+    def jacobian_by_vjps(self, which: int) -> Array:
         """The same from the VJPs, a unit of g at a time."""
         rows = []
         for k, c in enumerate(self.cotangents):
