@@ -125,7 +125,7 @@ class TorchCall(OpCall):
     def wanted(self) -> Iterator[bool]:
         """Whether each input is a float64 tensor that requires a gradient."""
         inputs = self.step.inputs
-        return (getattr(x, "requires_grad", 0) and x.dtype == torch.float64 for x in inputs)
+        return (getattr(x, "requires_grad", False) and x.dtype == torch.float64 for x in inputs)
 
     def plain(self, x: Any) -> Any:
         """The values of a tensor; anything else as it is."""

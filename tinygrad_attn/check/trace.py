@@ -116,7 +116,9 @@ class OpCall:
         self.step, self.name = step, step.name
         self.needs = [bool(need) for need in self.wanted()]
         given = map(self.plain, step.inputs) if args is None else args
-        self.args = [a.copy() if args is None and isinstance(a, Array) else a for a in given]
+        self.args: list[Any] = [
+            a.copy() if args is None and isinstance(a, Array) else a for a in given
+        ]
         self.y = self.forward()
 
     def wanted(self) -> Iterator[bool]:
