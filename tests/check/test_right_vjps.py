@@ -39,7 +39,9 @@ steep = made(lambda x: np.sin(1e7 * x), lambda g, y, x: 1e7 * g * np.cos(1e7 * x
 far = made(lambda x: 1 - 1 / (1 + np.exp(-x)), lambda g, y, x: -g / (np.exp(x) + 2 + np.exp(-x)))
 fill = made(lambda x: np.where(UPPER, -np.inf, x), lambda g, y, x: np.where(UPPER, 0, g))
 passing = made(lambda x: x.T * 1.0, lambda g, y, x: g.T)
+total = made(lambda x: x.sum(), lambda g, y, x: np.ones(x.shape) * g.reshape(()))
 RIGHT = {
+    "a single number": (total, NORMAL),
     "softmax of small numbers": (lambda x: F.softmax(x / 1e-6), NORMAL * 1e-6),
     "of large ones": (lambda x: F.softmax(x / 1e6) * 1e6, NORMAL * 1e6),
     "an offset": (lambda x: (x**2).sum() + 1e6, NORMAL),

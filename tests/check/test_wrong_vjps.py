@@ -458,6 +458,17 @@ def test_what_joins_right_ops_wrongly_is_reported(name):
     assert not report and report.diagnosis.kind == kind and words in report.diagnosis, report
 
 
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e4])
+def test_one_wrong_element_of_600_is_found_at_any_size_of_values(scale):
+    x = np.random.default_rng(3).standard_normal(600) * scale
+    off = np.where(np.arange(600) == 77, 1.1, 1)
+    for made in (
+        custom(lambda x: 1 / x, lambda g, y, x: -g * y * y * off),
+        custom(lambda x: (x + 3 * scale).sum(), lambda g, y, x: g * off),
+    ):
+        assert not gradcheck(made, x, raise_exception=False)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [96, 300, 1500])
 def test_one_element_that_is_off_by_ten_percent_is_found_at_any_size(n, seed):

@@ -208,7 +208,7 @@ def trials(call: Any, g: Array) -> Iterator[Trial]:
     ones = np.broadcast_to(np.float64(1), g.shape)
     of_ones = copied(call.pull(ones.copy()))
     yield "memory layout", text, 1e-4, of_ones, partial(call.pull, ones)
-    for other in (turned(g), np.asfortranarray(g)):
+    for other in (turned(g), np.array(g, order="F")):
         yield "memory layout", text, 1e-4, answers, partial(call.pull, other)
     with suppress(Exception):  # the op may refuse them
         by_columns = call.with_args(list(map(turned, call.args)))

@@ -309,28 +309,37 @@ def _elements_of_bad_groups(
     f: Program, which: int, entry: Entry, limits: Limits, rng: Any
 ) -> list[int]:
     """Compare random projections of groups of elements; return the worst elements of bad ones."""
-    a, size = entry.analytic, entry.analytic.size
-    member, signs = rng.permutation(np.arange(size) % limits.groups), rng.choice([-1.0, 1.0], size)
+    a, x = entry.analytic, f.inputs[which]
+    member = rng.permutation(np.arange(x.size) % limits.groups)
+    weight = rng.choice([-1.0, 1.0], x.shape) * np.clip(np.abs(x) / f.typical(which), 0.1, 10)
     entry.projections = limits.groups
 
-    def error(flats: Array) -> tuple[float, bool]:
-        direction = np.zeros(a.shape)
-        direction.flat[flats] = signs[flats]
+    def measured(flats: Array) -> tuple[Array, float, float, float]:
+        direction = np.zeros(x.shape)
+        direction.flat[flats] = weight.flat[flats]
         slopes, rounding = f.difference(which, direction, limits.eps)
-        slope = f.total(slopes)
-        e = abs(slope - float(np.sum(signs[flats] * a.flat[flats])))
-        allowed = max(limits.atol * min(1, abs(slope)), 1e-10) + 1e-6 * abs(slope)
-        allowed += 100 * f.total(rounding * (slopes != 0), np.linalg.norm)
-        return (np.inf if np.isnan(e) else e), not e <= allowed
+        drowned = 5 * f.total(rounding * (slopes != 0), np.linalg.norm)
+        return direction, f.total(slopes), float(np.sum(direction * a)), drowned
+
+    def off(slope: float, expected: float, error: float) -> bool:
+        allowed = max(limits.atol * min(1, abs(slope)), 1e-10) + 1e-6 * abs(slope) + error
+        return not abs(slope - expected) <= allowed
 
     culprits = set[int]()
     for k in range(limits.groups):
         flats = np.flatnonzero(member == k)
-        e, bad = error(flats)
-        entry.projected_error = max(entry.projected_error, e)
-        if bad and len(culprits) < 32:
-            culprits.update(flats[:3].tolist())
-            while len(flats) > 1:  # follow the half that is off more
-                flats = max(np.array_split(flats, 2), key=lambda half: error(half)[0])
-            culprits.update(flats.tolist())
+        direction, slope, expected, drowned = measured(flats)
+        e = abs(slope - expected)
+        if off(slope, expected, drowned) and len(culprits) < 32:
+            slope, error = f.slope(which, direction)
+            if not off(slope, expected, min(4 * error, 0.5 * e)):
+                e = abs(slope - expected)
+            else:
+                culprits.update(flats[:3].tolist())
+                while len(flats) > 1:  # follow the half that is off more
+                    halves = [(measured(half), half) for half in np.array_split(flats, 2)]
+                    errors = [abs(m[1] - m[2]) for m, _ in halves]
+                    flats = halves[int(np.nan_to_num(errors, nan=np.inf).argmax())][1]
+                culprits.update(flats.tolist())
+        entry.projected_error = max(entry.projected_error, np.inf if np.isnan(e) else e)
     return sorted(culprits)
