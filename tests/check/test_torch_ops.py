@@ -43,7 +43,7 @@ MISTAKES = {
         lambda g, x: (lambda y: g * y * (1 - y))(x.softmax(-1)), lambda x: x.softmax(-1)
     ),
     "transposed": wrong(lambda g, x: (2 * g * x).T),
-    "rule changes its operands": wrong(lambda g, x: g.mul_(2 * x)),
+    "VJP changes its operands": wrong(lambda g, x: g.mul_(2 * x)),
     "some elements": wrong(lambda g, x: g * (x > 0), torch.abs),
     "backward fails": wrong(lambda g, x: {}["k"]),
 }

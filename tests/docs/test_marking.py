@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from support import EXERCISES, ROOT
 
-from tinygrad_attn import cli
+from tinygrad_attn import Tensor, cli
 
 RIGHT = (EXERCISES / "solutions" / "softmax.py").read_text("utf-8")
 WRONG = RIGHT.replace("y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)")
@@ -232,3 +233,29 @@ def test_ctrl_c_tells_what_is_done_and_leaves_no_half_file_and_no_process(tmp_pa
     assert marking.returncode == 130 and "Traceback" not in errors and "a.py  9 of 9" in out
     assert "Stopped: 1 of 3 files is marked, see the table; t.csv is not written." in errors
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.py", "b.py", "begun", "c.py"]
+
+
+def test_compare_prints_a_line_for_each_array(monkeypatch):
+    monkeypatch.syspath_prepend(EXERCISES.parent / "marking")
+    from _compare import compare
+
+    a = np.arange(6.0).reshape(2, 3)
+    result = compare({"scores": a, "weights": a * 2, "out": a.T, "extra": 1}, {"scores": a, "weights": a, "out": a, "grad": a})  # fmt: skip
+    assert [line.verdict for line in result.lines] == [
+        "ok",
+        "5 of 6 off: 2 times what it should be",
+        "shape (3, 2), expected (2, 3) (transposed?)",
+        "missing",
+        "not asked for",
+    ]
+    assert not result and result.lines[1].index == (1, 2) and result.lines[1].max_abs == 5
+    assert "inf" not in str(result) and "weights" in repr(result)
+    assert (
+        compare(Tensor(a), a)
+        and compare({"x": a, "more": a}, {"x": a})
+        and not compare({}, {"x": a})
+    )
+    for wrong, words in ((a * 0, "zero everywhere"), (-a, "-1 times"), (a * np.nan, "NaN or Inf"), (a / 2, "0.5 times")):  # fmt: skip
+        assert words in compare(wrong, a).lines[0].verdict
+    for wrong in ("text", {1: 2}):
+        assert compare({"x": wrong}, {"x": a}).lines[0].verdict.endswith("expected numbers")

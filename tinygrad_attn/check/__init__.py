@@ -5,7 +5,7 @@ gradcheck (gradcheck.py) runs through these files and stops at the first fault:
     slopes     a function, its slopes by finite differences, and the gradient beside them
     trace      the ops that ran, and their VJPs one at a time
     faults     what no slope shows: state, writing in place, a VJP that is not linear in g
-    suspects   which op is wrong, if it is checked alone; what joins ops whose VJPs are right
+    suspects   which op is wrong, each as a program of its own; what joins ops that are right
     explain    what a wrong VJP looks like: its Jacobian beside the right one
     report     what is printed
     torch_ops  the same for functions and modules of PyTorch
@@ -16,16 +16,14 @@ published bugs of small engines.
 
 from .anomaly import detect_anomaly
 from .gradcheck import GradcheckError, gradcheck, gradgradcheck
-from .report import Comparison, Diagnosis, Report, compare
+from .report import Diagnosis, Report
 from .torch import TorchComparison, compare_with_torch
 
 __all__ = [
-    "Comparison",
     "Diagnosis",
     "GradcheckError",
     "Report",
     "TorchComparison",
-    "compare",
     "compare_with_torch",
     "detect_anomaly",
     "gradcheck",

@@ -5,28 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, tracked
-from .report import Diagnosis, Report, deviation, greatest
-from .slopes import Program, floor_of, of_both_signs
-from .trace import Answers, Array, array_of, plain_sweep
+from ..engine import tracked
+from .report import Diagnosis, Report, greatest, near, same
+from .slopes import Program, of_both_signs
+from .trace import Array, array_of, numeric
 
 Gradients = Sequence[Array | None]
-
-
-def equal(a: Array, b: Array) -> bool:
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+Found = tuple[str, str] | None
 
 
 def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str | None:
     """The name of the first input whose two gradients differ."""
     for name, a, b in zip(names, first, second):
-        if a is not None and b is not None:
-            if not np.allclose(a, b, 1e-6, 1e-9 * max(1.0, greatest(a)), equal_nan=True):
-                return name
+        if a is not None and b is not None and not same(a, b, 1e-6, 1e-9 * max(1, greatest(a))):
+            return name
     return None
 
 
@@ -34,8 +31,9 @@ def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str 
 
 
 def modified(program: Program, who: str) -> Diagnosis | None:
+    """An input that was changed in place."""
     for name, now, given in zip(program.names, program.inputs, program.given):
-        if not equal(now, given):
+        if not same(now, given):
             return Diagnosis(
                 "input modified",
                 f"{who} changes {name} in place, so its slope cannot be measured and saved values "
@@ -45,14 +43,14 @@ def modified(program: Program, who: str) -> Diagnosis | None:
 
 
 def unrepeatable(program: Program, steps: list[Any], report: Report) -> Diagnosis | None:
-    again, second = program.traced()
-    value = program.backend.value
-    if len(again) == len(program.values) and all(map(equal, map(value, again), program.values)):
+    """Other outputs for the same inputs; the report points at the first op that differs."""
+    value, (again, second) = program.backend.value, program.traced()
+    if len(again) == len(program.values) and all(map(same, map(value, again), program.values)):
         return None
-    pairs = zip(steps, second)
-    report.point_at(
-        next((a for a, b in pairs if not equal(value(a.result), value(b.result))), None)
-    )
+    for a, b in zip(steps, second):
+        if not same(value(a.result), value(b.result)):
+            report.point_at(a)
+            break
     return Diagnosis(
         "not deterministic",
         "f gives different results for the same inputs, so it has no slope. Switch dropout off "
@@ -61,70 +59,62 @@ def unrepeatable(program: Program, steps: list[Any], report: Report) -> Diagnosi
 
 
 def unreached(gradients: Gradients, order: int) -> Diagnosis | None:
+    """No gradient for any input."""
     if order == 2 or any(g is not None for g in gradients):
         return None
     return Diagnosis(
         "gradient missing",
-        "no result is connected to any input: nothing was recorded from the inputs to the "
-        "results. Look for detach(), .data, .numpy(), .item(), Tensor(...) of a result, "
-        "no_grad(), or a gradient taken without create_graph=True inside f; or f does not use its "
-        "inputs.",
+        "no output is connected to any input. Look for detach(), .data, .numpy(), .item(), "
+        "Tensor(...) of a result, no_grad(), or a gradient taken without create_graph=True inside "
+        "f; or f does not use its inputs.",
     )
 
 
 def shared_state(program: Program, first: Gradients, report: Report) -> Diagnosis | None:
-    """Run f at other values between the forward and the backward pass."""
+    """Another gradient if f runs at other values between the forward and the backward pass."""
     outputs, steps = program.traced()
     names, value = program.names, program.backend.value
     if name := differing(names, first, program.pull(program.cotangents, outputs)):
-        return Diagnosis(
-            "rule changes its operands",
-            f"{name}: a second backward pass gives another gradient. Some VJP keeps state between "
-            "calls, or draws random numbers (draw them once, in the forward pass, and save them).",
-        )
-    results = [(step, value(step.result).copy()) for step in steps]
-    plain = [not name.startswith("parameter") for name in names]
+        return Diagnosis(CHANGES, f"{name}: some op {STATE}")
+    before = [value(step.result).copy() for step in steps]
     # State may be kept by parameter, and f may refuse values that are far away.
-    for chosen, least in itertools.product((plain, [True] * len(plain)), (0.8, -1.5)):
+    for whole, least in itertools.product((False, True), (0.8, -1.5)):
         moved = [
-            scaled(x, program.rng.uniform(least, 1.2, x.shape)) if c else x
-            for x, c in zip(program.inputs, chosen)
+            scaled(x, program.rng.uniform(least, 1.2, x.shape))
+            if whole or not name.startswith("parameter")
+            else x
+            for x, name in zip(program.inputs, names)
         ]
         with suppress(Exception), program.at(moved):
             program.run()
-    for step, before in results:
-        if not equal(value(step.result), before):
+    for step, old in zip(steps, before):
+        if not same(value(step.result), old):
             report.point_at(step)
-            return Diagnosis(
-                "reused memory",
-                f"the result of op {step.name!r} changes when f is called again: its function "
-                "returns the same array at every call (out=, or an array kept outside). Return a "
-                "new array each time.",
-            )
-    name = differing(names, first, program.pull(program.cotangents, outputs))
-    return name and Diagnosis(  # type: ignore[return-value]
-        "shared state",
-        f"{name}: calling f once more before backward() changes the gradient of the first call. "
-        "Something the VJP needs is kept on the layer, or in a variable outside, instead of in "
-        "the call; the second call overwrites it.",
-    )
+            return Diagnosis("reused memory", f"op {step.name!r} {REUSED}")
+    if name := differing(names, first, program.pull(program.cotangents, outputs)):
+        return Diagnosis(
+            "shared state",
+            f"{name}: calling f once more before backward() changes the gradient of the first "
+            "call. Something the VJP needs is kept on the layer, or in a variable outside, where "
+            "the second call overwrites it.",
+        )
+    return None
 
 
 def through_infinity(program: Program) -> Diagnosis | None:
-    """Where results stay infinite they do not depend on the inputs: no gradient may come back."""
-    if not any(at.any() for at in program.infinite):
-        return None
+    """A gradient that comes back from outputs that stay infinite."""
     rng = np.random.default_rng(4)
     only_there = [at * rng.standard_normal(at.shape) for at in program.infinite]
+    if not any(map(np.any, only_there)):
+        return None
     reached = zip(program.names, program.pull(only_there))
     names = " and ".join(name for name, g in reached if g is not None and g.any())
-    text = (
-        "results that are infinite, and stay so when the inputs move, pass a gradient on to "
-        f"{names}. A VJP that fills in -inf gives zero there: g times the mask. Where -inf was "
-        "added, or a number overflows, no slope can be measured: check what comes behind it, such "
-        "as the softmax."
-    )
-    return Diagnosis("infinite result", text) if names else None
+    return Diagnosis(*names and (
+        "infinite result",
+        f"outputs that stay infinite when the inputs move pass a gradient on to {names}. A VJP "
+        "that fills in -inf gives zero there: g times the mask. Where -inf was added no slope can "
+        "be measured: check what comes behind it, such as the softmax.",
+    ))  # fmt: skip
 
 
 def scaled(x: Array, by: Array) -> Array:
@@ -132,179 +122,132 @@ def scaled(x: Array, by: Array) -> Array:
     return np.where(x == 0, by - 1, x * by)
 
 
-# ---- single ops: a VJP returns new arrays, is linear in g, and minds nothing else
+# ---- single ops: a VJP returns new arrays, is linear in g, and depends on nothing else
 
 
-def calls(steps: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each differentiable step and its call on copies; of a long program each shape once."""
+def calls(steps: Sequence[Any]) -> Iterator[Any]:
+    """Each differentiable step as a call on copies; of a long program each shape once."""
     seen = set[Any]()
     for step in steps:
-        if not step.differentiable:
-            continue
-        key: Any = (step.op, tuple(np.shape(array_of(x)) for x in step.inputs if tracked(x)))
-        key = (*key, repr(step.settings))
-        if len(steps) <= 400 or key not in seen:
+        shapes = [np.shape(array_of(x)) for x in step.inputs if tracked(x)]
+        key = step.op, repr((shapes, step.settings))
+        if step.differentiable and (len(steps) <= 400 or key not in seen):
             seen.add(key)
             with suppress(Exception):
-                yield step, step.call()
+                yield step.call()
 
 
-def fault(steps: Sequence[Any], report: Report, questions: Sequence[Callable]) -> Diagnosis | None:
-    """The first op that answers a question badly."""
-    for step, call in calls(steps):
-        g = of_both_signs(np.random.default_rng(8).standard_normal(call.y.shape))
-        g = np.where(np.isfinite(call.y), g, 0)
-        for question in questions:
-            try:
-                found = question(call, g)
-            except Exception:  # a VJP that fails for this g; a real one is told elsewhere
-                continue
-            if found is not None:
-                report.point_at(step)
-                kind, text = found
-                return Diagnosis(kind, f"the rule of op {step.name!r} {text}")
+def fault(steps: Sequence[Any], report: Report) -> Diagnosis | None:
+    """The first op that is inconsistent."""
+    for call in calls(steps):
+        with suppress(Exception):  # what fails here need not fail in the program
+            g = of_both_signs(np.random.default_rng(8).standard_normal(call.y.shape))
+            if found := low_precision(call) or inconsistent(call, g * np.isfinite(call.y)):
+                report.point_at(call.step)
+                return Diagnosis(found[0], f"op {call.name!r} {found[1]}")
     return None
 
 
-Found = tuple[str, str] | None
+CHANGES = "VJP changes its operands"
+STATE = (
+    "gives another gradient when it is called again: its VJP keeps state between calls, or draws "
+    "random numbers. Draw them once, in the forward pass, and save them."
+)
+REUSED = (
+    "overwrites what it has returned when it is called again, for it returns the same array each "
+    "time. Return a new array."
+)
 
 
-def memory(call: Any, g: Array) -> Found:
-    given = {"the incoming gradient g": g, "the result y": call.y}
-    given |= {f"operand {i}": a for i, a in enumerate(call.args)}
-    arrays = {name: a for name, a in given.items() if isinstance(a, Array)}
-    before = [a.tobytes() for a in arrays.values()]
-    answers = call.pull(g)
-    first = {i: a.copy() for i, a in answers.items()}
-    written = [name for (name, a), b in zip(arrays.items(), before) if a.tobytes() != b]
-    kind = "rule changes its operands"
-    if written:
-        text = f"writes into {' and '.join(written)} in place. Others use such arrays: compute a "
-        return kind, f"{text}new one."
-    call.pull(-g)
-    if not close(first, answers):
-        return "reused memory", (
-            "returns the same array at every call and overwrites what it returned before, which is "
-            "still needed where the op is used twice. Compute a new array each time."
-        )
-    if not all(close(first, call.pull(g)) for _ in range(2)):  # state may go to and fro
-        return kind, (
-            "gives another answer each time it is called, so a second backward pass gives another "
-            "gradient. It keeps state between calls, or draws random numbers: draw them once, in "
-            "the forward pass, and save them."
-        )
-    return None
-
-
-def nonlinear(call: Any, g: Array) -> Found:
-    """A multiple of g must give that multiple; powers of two add no rounding."""
-    for given, k in itertools.product((g, np.ones_like(g)), (-(2.0**60), -(2.0**-60), 0.0)):
-        answers = call.pull(given)
-        try:
-            found = call.pull(k * given)
-        except Exception as failure:
-            return "incoming gradient", f"fails where g is {k:g} times as large: {failure}"
-        for i, b in found.items():
-            if i in answers and not _multiple(answers[i], b, k):
-                return _in_which_way(call, answers[i], b, k)
-    return None
-
-
-def _multiple(a: Array, b: Array, k: float) -> bool:
-    """Whether b is k times a, as far as nothing overflows."""
-    there = np.isfinite(k * a) & ~np.isinf(b)
-    limit = 1e-9 * abs(k) * greatest(a[there]) + np.finfo(np.float64).tiny
-    return bool((np.abs(k * a[there] - b[there]) <= limit).all())
-
-
-def _in_which_way(call: Any, a: Array, b: Array, k: float) -> Found:
-    kind, once = "incoming gradient", "Every term of a VJP is multiplied by g, exactly once."
-    if k and a.any() and _multiple(np.abs(a), np.abs(b), 1.0):
-        other = call.pull(np.random.default_rng(3).standard_normal(call.y.shape))
-        if any(close({0: a}, {0: c}) for c in other.values()):
-            return "incoming gradient ignored", (
-                "gives an answer that does not depend on the incoming gradient g: multiply the "
-                "op's own derivative by g (the chain rule). An all-ones g would hide this."
-            )
-        return kind, f"answers the same where g is larger: it normalises g. {once}"
-    ways = {
-        "it uses the size of g without its sign": k and _multiple(a, b, -k),
-        "it uses g squared": k and _multiple(a, b, k * k),
-        f"where g is {k:.3g} times as large, its answer is NaN": np.isnan(b).any(),
-    }
-    how = next((way for way, fits in ways.items() if fits), f"where g is {k:.3g} times as large, "
-               "its answer is not")  # fmt: skip
-    more = "A VJP does not clip, normalise, compare or divide by g."
-    return kind, f"is not linear in the incoming gradient g; {how}. {once} {more}"
-
-
-def needs_others(call: Any, g: Array) -> Found:
-    """The gradient of an input is the same whether or not others are wanted."""
-    for i, answer in call.pull(g).items():
-        said = f"gives operand {i} another gradient where it alone is wanted."
-        try:
-            alone = call.pull(g, needs=[k == i for k in range(len(call.needs))])
-            if close({i: answer}, alone, least=1e-12 * greatest(g)):
-                continue
-        except Exception as failure:
-            said = f"fails where the gradient of operand {i} alone is wanted: {failure}."
-        return "needs", f"{said} Look at what it does where not all of `needs` are true."
-    return None
-
-
-def minds_layout(call: Any, g: Array) -> Found:
-    """The same numbers in another order in memory, as those of x.T, give the same answer."""
-    if not g.ndim:
+def low_precision(call: Any) -> Found:
+    """An output with the digits of float32, where the operands have more."""
+    short = lambda v: same(v.astype(np.float32), v)
+    given = [a for a, need in zip(call.args, call.needs) if need]
+    cancels = greatest(call.y) <= 1e-3 * max(map(greatest, given), default=0)
+    whole = np.sum(call.y != np.round(call.y)) < 2
+    if whole or cancels or not short(call.y) or all(map(short, given)):
         return None
-    expected = call.pull(g)
-    by_columns = [turned(a) if isinstance(a, Array) else a for a in call.args]
-    ones = np.ones_like(g)
-    trials = [(expected, call, turned(g)), (expected, call, np.asfortranarray(g)),
-              (call.pull(ones), call, np.broadcast_to(np.float64(1), g.shape))]  # fmt: skip
-    with suppress(Exception):
-        trials.append((expected, call.with_args(by_columns), g))
-    for answers, asked, lying in trials:
-        what = "gives another answer"
+    return "precision", (
+        "has a precision too low: it returns the digits of float32 for float64. Compute in float64 "
+        "while checking."
+    )
+
+
+Trial = tuple[str, str, float, dict[Any, Array], Callable[[], dict[Any, Array]]]
+"""A kind, a text, a tolerance, the right arrays, and a call that must return them."""
+
+
+def trials(call: Any, g: Array) -> Iterator[Trial]:
+    """What must leave arrays alone, or must give the same gradients."""
+    given = {f"operand {i}": a for i, a in enumerate(call.args) if isinstance(a, Array)}
+    given |= {"its output": call.y, "the incoming gradient g": g}
+    before, first = copied(given), call.pull(g)
+    answers = copied(first)
+    for name, a in given.items():
+        text = f"writes into {name} in place. Compute a new array: others use it."
+        yield CHANGES, text, 0, {name: before[name]}, partial(dict, {name: a})
+    yield "reused memory", f"has a VJP that {REUSED}", 0, answers, lambda: call.pull(-g) and first
+    for _ in range(2):  # state may alternate
+        yield CHANGES, STATE, 1e-9, answers, partial(call.pull, g)
+    text = (
+        "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
+        "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
+    )
+    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
+        multiple = {i: k * a for i, a in answers.items()}
+        yield "incoming gradient", text, 1e-9, multiple, partial(call.pull, k * g)
+    text = "gives another gradient where one operand alone needs it. Look at its use of needs."
+    for i, a in answers.items():
+        needs = [k == i for k in range(len(call.needs))]
+        yield "needs", text, 1e-9, {i: a}, partial(call.pull, g, needs=needs)
+    text = (
+        "gives another gradient where the same numbers are in another order in memory, as those of "
+        "x.T, x[:, ::2] or a broadcast array are. reshape(-1) and ravel() of these are copies: "
+        "what is written into them is lost."
+    )
+    ones = np.broadcast_to(np.float64(1), g.shape)
+    of_ones = copied(call.pull(ones.copy()))
+    yield "memory layout", text, 1e-4, of_ones, partial(call.pull, ones)
+    for other in (turned(g), np.array(g, order="F")):
+        yield "memory layout", text, 1e-4, answers, partial(call.pull, other)
+    with suppress(Exception):  # the op may refuse them
+        by_columns = call.with_args(list(map(turned, call.args)))
+        yield "memory layout", text, 1e-4, answers, partial(by_columns.pull, g)
+
+
+def inconsistent(call: Any, g: Array) -> Found:
+    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
+    for kind, text, rtol, expected, ask in trials(call, g):
         try:
-            if close(answers, asked.pull(lying), 1e-4, 1e-12 * greatest(g)):
-                continue
+            found = ask()
         except Exception as failure:
-            what = f"fails, {type(failure).__name__}: {failure},"
-        return "memory layout", (
-            f"{what} where the same numbers lie in another order in memory, as those of x.T or "
-            "x[:, ::2] do, or broadcast ones. reshape(-1) and ravel() of such an array are copies, "
-            "so what is written into them is lost; np.zeros_like(x) lies as x does, "
-            "np.zeros(x.shape) row by row."
-        )
+            return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
+        for i, a in expected.items():
+            b, largest = found.get(i, np.zeros(a.shape)), greatest(a[np.isfinite(a)])
+            rounding = 1e-12 * greatest(g) if kind in ("needs", "memory layout") else 1e-300
+            if (near(b, a, 0, rtol * largest + rounding) | ~np.isfinite(a) | np.isinf(b)).all():
+                continue
+            if kind == "incoming gradient" and same(b, call.pull(g)[i], 1e-9):
+                return "incoming gradient ignored", (
+                    "returns the same for any incoming gradient g: multiply its own derivative by "
+                    "g (the chain rule). A g of ones would hide this."
+                )
+            return kind, text
+    for i, a in call.pull(g).items():
+        if a.dtype.kind == "f" and a.dtype.itemsize < call.args[i].dtype.itemsize:
+            return "precision", f"returns {a.dtype} for a gradient of {call.args[i].dtype}."
     return None
 
 
-def loses_digits(call: Any, g: Array) -> Found:
-    for i, answer in call.pull(g).items():
-        if answer.dtype.kind == "f" and answer.dtype.itemsize < call.args[i].dtype.itemsize:
-            return "precision", (
-                f"answers in {answer.dtype} where g and operand {i} are {call.args[i].dtype}. Keep "
-                "the dtype that comes in."
-            )
-    return None
+def copied(arrays: dict[Any, Array]) -> dict[Any, Array]:
+    """A copy of each."""
+    return {i: a.copy() for i, a in arrays.items()}
 
 
-OF_THE_ANSWER = (loses_digits, nonlinear, needs_others, minds_layout)
-
-
-def close(one: Answers, other: Answers, rtol: float = 1e-9, least: float = 0.0) -> bool:
-    """Whether two answers are the same, beside the largest element and what rounding makes."""
-    if one.keys() != other.keys():
-        return False
-    for i, a in one.items():
-        limit = least + rtol * greatest(np.nan_to_num(a, posinf=0, neginf=0))
-        if a.shape != other[i].shape or (deviation(a, other[i]) > limit).any():
-            return False
-    return True
-
-
-def turned(x: Array) -> Array:
-    """An equal array that lies column by column, with gaps."""
+def turned(x: Any) -> Any:
+    """An equal array, column by column and with gaps."""
+    if not isinstance(x, Array):
+        return x
     spacious = np.zeros((*x.shape[::-1], 2), x.dtype)[..., 0].T
     spacious[...] = x
     return spacious
@@ -313,90 +256,25 @@ def turned(x: Array) -> Array:
 # ---- every VJP is right: what joins them?
 
 
-def precision(steps: Sequence[Any], report: Report) -> Diagnosis | None:
-    """The first step that makes float32 of float64, or float64 with the digits of float32."""
-    short = lambda v: bool((v.astype(np.float32) == v).all())
-    for step, call in calls(steps):
-        y, given = call.y, [a for a, need in zip(call.args, call.needs) if need] or [np.zeros(1)]
-        what = ""
-        if y.dtype.kind == "f" and y.dtype.itemsize < 8 <= max(x.dtype.itemsize for x in given):
-            what = f"makes {y.dtype} of float64"
-        elif (
-            np.sum(y != np.round(y)) > 1
-            and short(y)
-            and not all(map(short, given))
-            and greatest(y) > 1e-3 * max(map(greatest, given))  # else large numbers cancel
-        ):
-            what = "gives float64 with the digits of float32 only"
-        if what:
-            report.point_at(step)
-            return Diagnosis(
-                "precision",
-                f"precision too low: op {step.name!r} {what}, so its slope has hardly a few "
-                "digits. Compute in float64 while checking.",
-            )
-    return None
+def _values(outputs: Sequence[Any], steps: Sequence[Any]) -> Iterator[tuple[Any, str, Any]]:
+    """(step, name, value) of all that a run has computed with."""
+    for step in steps:
+        named = {f"operand {i}": x for i, x in enumerate(step.inputs)}
+        named |= {f"the setting {k!r}": v for k, v in step.settings.items()}
+        if any(map(tracked, step.inputs)):
+            named["the output"] = step.result
+        yield from ((step, f"{what} of op {step.name!r}", v) for what, v in named.items())
+    yield from ((None, f"result {k}", y) for k, y in enumerate(outputs))
 
 
 def outside_the_graph(program: Program, which: int, steps: Sequence[Any]) -> Any:
     """(step, text) of what moves with an input and is a constant to the graph."""
-    x, name = program.inputs[which], program.names[which]
+    x, outputs, name = program.inputs[which], program.run(), program.names[which]
     moved = list(program.inputs)
     moved[which] = x + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
-    now = program.run()
-    try:
-        with program.at(moved):
-            outputs, then = program.traced()
-    except Exception:
-        return None
-    if [s.op for s in steps] != [s.op for s in then] or any(s.name == "checkpoint" for s in steps):
-        return None
-    for a, b in zip(steps, then):
-        if what := _constant_that_moves(a, b, program.tensors):
-            how = " (computed under no_grad())" if what == "the result of" else ""
-            return a, f"{what} op {a.name!r} depends on {name}, but is a constant to the graph{how}"
-    for k, (p, q) in enumerate(zip(now, outputs)):
-        if not program.backend.wants_gradient(p) and _differs(p, q):
-            return None, f"result {k} depends on {name}, but is a constant to the graph"
+    with suppress(Exception), program.at(moved):
+        then, again = program.traced()
+        for (step, what, p), (*_, q) in zip(_values(outputs, steps), _values(then, again)):
+            if numeric(p) and not tracked(p) and not same(array_of(p), array_of(q)):
+                return step, f"{what} depends on {name} and is a constant"
     return None
-
-
-def _constant_that_moves(now: Any, then: Any, inside: Sequence[Any]) -> str | None:
-    for i, (p, q) in enumerate(zip(now.inputs, then.inputs)):
-        known = tracked(p) or any(p is t for t in inside)
-        if not known and _differs(p, q):
-            return f"operand {i} of"
-    for name, value in now.settings.items():
-        if _differs(value, then.settings.get(name)):
-            return f"the setting {name!r} of"
-    unrecorded = not tracked(now.result) and any(tracked(p) for p in now.inputs)
-    return "the result of" if unrecorded and _differs(now.result, then.result) else None
-
-
-def _differs(p: Any, q: Any) -> bool:
-    with suppress(ValueError, TypeError):
-        p, q = (np.asarray(x.detach() if hasattr(x, "detach") and not isinstance(x, Variable)
-                           else array_of(x)) for x in (p, q))  # fmt: skip
-        return p.dtype.kind == "f" and p.shape == q.shape and not equal(p, q)
-    return False
-
-
-def lost_in_the_sweep(program: Program, which: int, numeric: Array) -> str | None:
-    """A plain sweep through the same VJPs agrees with the slopes: the engine's sweep is wrong."""
-    outputs, t = program.run(), program.tensors[which]
-    try:
-        grads, uses = plain_sweep(outputs, program.cotangents)
-    except Exception:
-        return None
-    measured = np.isfinite(numeric)
-    limit = 1e-3 * np.abs(numeric) + 1e-5 * max(1, greatest(numeric[measured])) + floor_of(program)
-    if t not in grads or not (np.abs(grads[t] - numeric) <= limit)[measured].all():
-        return None
-    most = max(map(len, uses.values()))
-    return (
-        "adding up what the ops' own VJPs say gives the right gradient, so the sweep through "
-        "them is wrong: it missed a use, counted one twice, or went on before all were in. It "
-        "must add, not overwrite, into memory of its own, and visit a tensor only when all "
-        f"its uses are done. ({program.names[which]} is used by {' and '.join(uses[t])}; the "
-        f"tensor that is used most is used {most} time{'s' * (most != 1)}.)"
-    )

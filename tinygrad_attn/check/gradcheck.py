@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from ..engine import Variable, tracked
-from ..errors import describe, is_number
+from ..errors import describe
 from .faults import (
-    OF_THE_ANSWER,
     fault,
-    memory,
     modified,
-    precision,
     scaled,
     shared_state,
     through_infinity,
@@ -28,16 +26,15 @@ from .faults import (
     unrepeatable,
 )
 from .report import Diagnosis, Report, greatest
-from .slopes import SMALL, Limits, Program, entry_of, wrong_along
+from .slopes import SMALL, Limits, Program, entry_of
 from .suspects import (
     accuse,
+    accuse_second,
     accused,
-    alone,
+    excuse,
     explain,
-    leaves_the_graph,
-    raises,
+    gradient_of,
     search,
-    second_order,
     two_answers,
 )
 from .trace import TAKES_TORCH, Backend, array_of, nested
@@ -87,14 +84,19 @@ def gradcheck(
     text if it is false and `raise_exception`. Raises TypeError for float32, whose rounding hides
     errors below about 1 %, and for Tensors of this package that f hands to PyTorch.
     """
-    _check_settings(eps, atol, rtol, order, seed)
+    if order not in (1, 2):
+        raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
+    params = list(params) if isinstance(params, Iterator) else params
     backend = _backend(f, inputs, params)
-    arguments, tensors, names = _collect(f, inputs, params, backend)
+    arguments, tensors = _collect(f, inputs, params, backend)
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
-    # The seed alone may well have made the inputs.
-    rng = np.random.default_rng([seed, 0x76])
-    with _values_put_back(tensors, backend), backend.recording(), np.errstate(all="ignore"):
-        program = _first_run(lambda: f(*arguments), tensors, names, backend, rng)
+    rng = np.random.default_rng([seed, 0x76])  # the inputs may come from the seed alone
+    with (
+        _values_put_back(tensors.values(), backend),
+        backend.recording(),
+        np.errstate(all="ignore"),
+    ):
+        program = _first_run(lambda: f(*arguments), tensors, backend, rng)
         report = _check(program, limits)
         if order == 2 and report.ok:
             report = _check_gradient(program, limits, report)
@@ -111,29 +113,15 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
 # ---- the arguments
 
 
-def _check_settings(eps: Any, atol: Any, rtol: Any, order: Any, seed: Any) -> None:
-    for name, value, least in (("eps", eps, 1e-300), ("atol", atol, 0), ("rtol", rtol, 0)):
-        if not is_number(value) or not least <= value < np.inf:
-            what = "a step, such as 1e-6" if name == "eps" else "an allowed error, such as 1e-5"
-            raise ValueError(f"{name} is {what}; got {describe(value)}.")
-    if order not in (1, 2):
-        raise ValueError(
-            f"order must be 1 (the gradient) or 2 (its own gradient too), got {order!r}."
-        )
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"seed is a whole number, 0 or more; got {describe(seed)}.")
-
-
 def _backend(f: Any, inputs: Any, params: Any) -> Any:
     """PyTorch's tensors or ours, by what was given."""
-    if (torch := sys.modules.get("torch")) is None or not hasattr(torch, "nn"):
+    torch: Any = sys.modules.get("torch")
+    given = list(nested([inputs, params]))
+    if torch is None or not (
+        isinstance(f, torch.nn.Module) or any(isinstance(t, torch.Tensor) for t in given)
+    ):
         return Backend()
-    given = [inputs, dict(params) if isinstance(params, dict) else params]
-    given = [list(g) if isinstance(g, Iterator) else g for g in given]
-    of_torch = any(isinstance(t, torch.Tensor) for t in nested(given))
-    if not of_torch and not isinstance(f, torch.nn.Module):
-        return Backend()
-    if any(isinstance(t, Variable) for t in nested(given)):
+    if any(isinstance(t, Variable) for t in given):
         raise TypeError(
             "inputs and params hold torch tensors and Tensors of this package; give one kind."
         )
@@ -142,50 +130,40 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
     return TorchBackend()
 
 
-def _collect(
-    f: Any, inputs: Any, params: Any, backend: Any
-) -> tuple[list[Any], list[Any], list[str]]:
-    """The arguments for f, the tensors to check, and their names."""
-    takes = "gradcheck(f, inputs) takes a function or a Module first"
+def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments for f, and the tensors to check by name."""
     if isinstance(f, type) or not callable(f):
-        raise TypeError(f"{takes}, got {describe(f)}. Write gradcheck(lambda x: ..., [x]).")
-    single = isinstance(inputs, (backend.kind, np.ndarray))
-    if not single and (not isinstance(inputs, Sequence) or isinstance(inputs, str)):
         raise TypeError(
-            f"inputs is a Tensor, an array, or a list of what f takes, got {describe(inputs)}. "
-            "Write gradcheck(f, [x, y])."
+            f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write "
+            "gradcheck(lambda x: ..., [x])."
         )
-    given = [inputs] if single else list(inputs)
+    given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
     floating = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
     arguments = [backend.leaf(a.copy()) if floating(a) else a for a in given]
-    found: dict[int, tuple[str, Any]] = {}
-    for name, t in [*_inputs(arguments, given, backend), *_parameters(f, params)]:
-        found.setdefault(id(t), (name, t))  # listed twice, it is checked once
+    found = [*_inputs(arguments, given, backend), *_parameters(f, params)]
     if not found:
         raise ValueError(
             "there is nothing to check: give gradcheck at least one floating-point Tensor or "
             "array in inputs, or tensors in params=."
         )
-    for name, t in found.values():
+    once = {id(t): name for name, t in reversed(found)}
+    for name, t in found:
         _check_dtype(name, t, backend)
-    return arguments, [t for _, t in found.values()], [name for name, _ in found.values()]
+    return arguments, {name: t for name, t in found if once[id(t)] == name}
 
 
 def _inputs(arguments: list[Any], given: list[Any], backend: Any) -> Iterator[tuple[str, Any]]:
     """The arrays and the tensors that want a gradient, or all floating ones if no tensor does."""
-    numbers = [isinstance(a, backend.kind) and backend.dtype(a).kind == "f" for a in arguments]
-    wanting = [
-        number and (backend.wants_gradient(a) or a is not b)
-        for number, a, b in zip(numbers, arguments, given)
-    ]
-    for i, a in enumerate(arguments):
-        if (wanting if any(wanting) else numbers)[i]:
-            name = backend.name(a)
-            yield (f"input {i} {name!r}" if name else f"input {i}"), a
-        elif isinstance(a, (dict, tuple, list)):
-            for k, t in enumerate(nested(a)):
-                if isinstance(t, backend.kind) and backend.wants_gradient(t):
-                    yield f"input {i}, leaf {k}", t
+    leaves = {
+        f"input {i}" + f", leaf {k}" * (t is not a): (t, t is a and a is not b)
+        for i, (a, b) in enumerate(zip(arguments, given))
+        for k, t in enumerate(nested(a))
+        if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
+    }
+    wanting = [made or backend.wants_gradient(t) for t, made in leaves.values()]
+    for (name, (t, _)), wants in zip(leaves.items(), wanting):
+        if wants or not any(wanting):
+            yield name + f" {t.name!r}" * bool(getattr(t, "name", None)), t
 
 
 def _parameters(f: Any, params: Any) -> Iterator[tuple[str, Any]]:
@@ -193,9 +171,8 @@ def _parameters(f: Any, params: Any) -> Iterator[tuple[str, Any]]:
         named = f.named_parameters() if hasattr(f, "named_parameters") else []
         yield from ((f"parameter {name!r}", p) for name, p in named if p.requires_grad)
         return
-    params = params if hasattr(params, "__iter__") and not hasattr(params, "shape") else [params]
-    pairs = params.items() if isinstance(params, dict) else enumerate(params)
-    for key, p in pairs:
+    params = [params] if hasattr(params, "shape") else params
+    for key, p in params.items() if isinstance(params, dict) else enumerate(params):
         name, p = p if isinstance(p, tuple) else (key, p)
         yield f"parameter {getattr(p, 'name', None) or name!r}", p
 
@@ -203,18 +180,17 @@ def _parameters(f: Any, params: Any) -> Iterator[tuple[str, Any]]:
 def _check_dtype(name: str, t: Any, backend: Any) -> None:
     if not isinstance(t, backend.kind):
         raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
-    if (dtype := backend.dtype(t)) == np.float64:
-        return
-    write = backend.double_module if name.startswith("parameter") else backend.double
-    low = "precision too low: " if dtype.itemsize < 8 else ""
-    raise TypeError(
-        f"{low}{name} is {describe(t)}. Finite differences need float64: rounding in {dtype} "
-        f"would hide a wrong gradient, or the limits do not suit it. Write {write}."
-    )
+    if (dtype := backend.dtype(t)) != np.float64:
+        low = "precision too low: " if dtype.itemsize < 8 else ""
+        write = backend.double_module if name.startswith("parameter") else backend.double
+        raise TypeError(
+            f"{low}{name} is {describe(t)}. Finite differences need float64: rounding in {dtype} "
+            f"would hide a wrong gradient, or the limits do not suit it. Write {write}."
+        )
 
 
 @contextmanager
-def _values_put_back(tensors: Sequence[Any], backend: Any) -> Iterator[None]:
+def _values_put_back(tensors: Any, backend: Any) -> Iterator[None]:
     """Tensors that are tracked inside, and afterwards what they were before."""
     before = [(t, backend.keep(t)) for t in tensors]
     try:
@@ -224,17 +200,14 @@ def _values_put_back(tensors: Sequence[Any], backend: Any) -> Iterator[None]:
             backend.give_back(t, kept)
 
 
-def _first_run(call: Callable[[], Any], *rest: Any) -> Program:
+def _first_run(call: Callable[[], Any], tensors: dict[str, Any], backend: Any, rng: Any) -> Program:
     """The program, whose function runs once; an error inside PyTorch says how to check its ops."""
     try:
-        return Program(call, *rest)
+        return Program(call, list(tensors.values()), list(tensors), backend, rng)
     except Exception as failure:
-        trace, inside = failure.__traceback__, "torch." in str(failure)
-        while trace is not None:
-            file, name = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_code.co_name
-            inside |= name == "__torch_function__" or f"{os.sep}torch{os.sep}" in file
-            trace = trace.tb_next
-        if not rest[2].ours or not inside or TAKES_TORCH in str(failure):
+        signs = f"{os.sep}torch{os.sep}", "__torch_function__"
+        inside = any(sign in traceback.format_exc() for sign in signs) or "torch." in str(failure)
+        if not backend.ours or not inside or TAKES_TORCH in str(failure):
             raise
         raise TypeError(f"{TAKES_TORCH} (It said: {failure})") from failure
 
@@ -248,7 +221,7 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     report.diagnosis = (
         modified(program, "f")
         or unrepeatable(program, steps, report)
-        or fault(steps, report, [memory])  # before a VJP writes into what it is given
+        or fault(steps, report)  # before a VJP writes into what it is given
         or report.diagnosis
     )
     if report.diagnosis:
@@ -257,7 +230,7 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
         gradients = program.pull(program.cotangents, outputs)
     except Exception as failure:
         report.diagnosis = _backward_fails(failure)
-        accuse(report, steps, raises)
+        accuse(report, steps, program.backend, lambda one: one.pull(one.cotangents) and None)
         return report
     report.diagnosis = (
         unreached(gradients, order)
@@ -267,9 +240,8 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     )
     if report.diagnosis:
         if report.diagnosis.kind == "shared state":
-            one = lambda step: alone(step, program.backend)
-            again = lambda it: shared_state(it, it.pull(it.cotangents), Report())
-            accuse(report, steps, lambda step: bool(again(one(step))))
+            again = lambda one: shared_state(one, one.pull(one.cotangents), Report())
+            accuse(report, steps, program.backend, again)
         return report
     report.entries = [
         entry_of(program, which, g, limits, program.rng) for which, g in enumerate(gradients)
@@ -278,25 +250,27 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     if not report:
         explain(report, program, steps)
     else:
-        report.diagnosis = _inconsistent(program, steps, report) or report.diagnosis
+        report.diagnosis = (
+            through_infinity(program)
+            or _wrong_elsewhere(program, limits, report)
+            or report.diagnosis
+        )
     return report
 
 
 def _backward_fails(failure: Exception) -> Diagnosis:
-    told = str(failure)
-    if not isinstance(failure, (ValueError, TypeError)):
-        told = f"{type(failure).__name__}: {failure}"
-    if "returned shape" in told or "invalid gradient" in told:
-        hint = " Is a sum over a broadcast axis missing, or one too many?"
-        return Diagnosis("wrong shape", told + hint)
-    if "changed in place" in told:
-        return Diagnosis("result modified", told)
-    if isinstance(failure, TypeError) and any(s in told for s in ("takes", "got", "missing")):
-        told += (
-            ". A rule is called as rule(g, y, *inputs, **settings): write lambda g, y, x, axis: "
-            "... for an op with the setting axis, and name all of the op's inputs."
+    text = f"{type(failure).__name__}: {failure}"
+    if "returned shape" in text or "invalid gradient" in text:
+        hint = "Is a sum over a broadcast axis missing, or one too many?"
+        return Diagnosis("wrong shape", f"{failure} {hint}")
+    if "changed in place" in text:
+        return Diagnosis("result modified", str(failure))
+    if isinstance(failure, TypeError) and "argument" in text:
+        text += (
+            ". A VJP is called as vjp(g, y, *inputs, **settings): write lambda g, y, x, axis: ... "
+            "for an op with the setting axis, and name all of the op's inputs."
         )
-    return Diagnosis("backward fails", told)
+    return Diagnosis("backward fails", text)
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
@@ -307,7 +281,7 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
             "results that are infinite and stay so, such as the scores of a mask, have no slope "
             "and were left out."
         )
-    if len(right) == len(report.entries) and not any(e.analytic.any() for e in right):
+    if report and not any(e.analytic.any() for e in right):
         notes.append(
             "every gradient is zero here, so this says little; choose inputs at which the "
             "function has a slope."
@@ -323,65 +297,45 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
 
 
-# ---- the gradient agrees with the slope at the inputs: and elsewhere?
+def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
+    """A gradient that is wrong near the inputs only, or that of a small result beside large ones.
 
-
-def _inconsistent(program: Program, steps: list[Any], report: Report) -> Diagnosis | None:
-    return (
-        through_infinity(program)
-        or precision(steps, report)
-        or fault(steps, report, OF_THE_ANSWER)
-        or _small_results(program, report)
-        or _wrong_elsewhere(program, report)
-    )
-
-
-def _small_results(program: Program, report: Report) -> Diagnosis | None:
-    """Each result that is small beside another, alone: in the sum its error looks like rounding."""
-    weighed = [
-        c * np.where(np.isfinite(y), y, 0) for c, y in zip(program.cotangents, program.values)
-    ]
-    sizes = [greatest(v) for v in weighed]
-    for k, size in enumerate(sizes):
-        if 0 < size < 1e-3 * max(sizes):
-            one = [c * (i == k) / size for i, c in enumerate(program.cotangents)]
-            if (name := wrong_along(program, one, program.rng)) is not None:
-                told = (
-                    f"{name}: the gradient of result {k} is wrong, which does not show beside the "
-                    "other results, for it is much smaller than they are."
-                )
-                kind, text = _of_the_ops(program, report) or ("small result", "Check it by itself.")
-                return Diagnosis(kind, f"{told} {text}")
-    return None
-
-
-def _wrong_elsewhere(program: Program, report: Report) -> Diagnosis | None:
-    """A VJP that is right for a weight of ones only, or reads what an earlier call has left."""
-    for _ in range(3):  # once might miss it by chance
-        moved = [scaled(x, 1 + 0.1 * program.rng.uniform(-1, 1, x.shape)) for x in program.inputs]
-        with program.at(moved):
-            if (name := wrong_along(program, program.cotangents, program.rng)) is None:
+    Results of all sizes get the same weight, for errors of small ones look like rounding beside
+    large ones.
+    """
+    finite = [np.where(np.isfinite(y), y, 0) for y in program.values]
+    sizes = [greatest(c * y) for c, y in zip(program.cotangents, finite)]
+    weights = [min(max(sizes) / size, 1e12) if size else 1.0 for size in sizes]
+    program.cotangents = [weight * c for weight, c in zip(weights, program.cotangents)]
+    here = "the gradient is right at the values given here and wrong a little way off."
+    small = "the gradient of a result that is much smaller than the others is wrong."
+    for k in range(4):  # once might miss it by chance
+        noise = [0.1 * min(k, 1) * program.rng.uniform(-1, 1, x.shape) for x in program.inputs]
+        moved = [scaled(x, 1 + by) for x, by in zip(program.inputs, noise)]
+        with suppress(Exception), program.at(moved):  # f may refuse them
+            entries = [
+                entry_of(program, which, g, limits._replace(groups=1), program.rng)
+                for which, g in enumerate(program.pull(program.cotangents))
+            ]
+            for which, entry in enumerate(entries):
+                excuse(program, which, entry)
+            wrong = [entry.name for entry in entries if entry.wrong.any()]
+            if not wrong:
                 continue
-            text = (
-                f"{name}: the gradient is right at the values given here and wrong a little way off"
+            suspects = search(program, program.traced()[1])
+            kind, text = accused(*suspects[0]) if suspects else ("", "")
+            if suspects:
+                report.point_at(suspects[0][0].step)
+            if not k or kind == "operand misplaced":
+                where = here if k else small
+                return Diagnosis(kind or "small result", f"{wrong[0]}: {where} {text}")
+            return Diagnosis(
+                "stale state",
+                f"{wrong[0]}: {here} Either these values are special (a weight of ones, zeros, "
+                "equal elements) and hide a wrong VJP, which random ones will show; or the VJP "
+                "uses something that an earlier call left behind.",
             )
-            found = _of_the_ops(program, report)
-        if found and found[0] == "operand misplaced":
-            return Diagnosis(found[0], f"{text}: {found[1]}")
-        return Diagnosis(
-            "stale state",
-            f"{text}: Either these values are special (a weight of ones, zeros, equal elements) "
-            "and hide a wrong rule, which random ones will show; or the rule uses something that "
-            "an earlier call left behind instead of what this call computed.",
-        )
     return None
-
-
-def _of_the_ops(program: Program, report: Report) -> tuple[str, str] | None:
-    if not (found := search(program.traced()[1])):
-        return None
-    report.point_at(found[0][0].step)
-    return accused(found[0])
 
 
 # ---- the second order
@@ -391,33 +345,24 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
     report, backend = Report(first.entries, order=2), program.backend
     steps = program.traced()[1]
-    leaves = lambda step: leaves_the_graph(step, backend)
     try:
-        gradient, weights = second_order(program)
-        name = two_answers(program)
+        second, name = gradient_of(program), two_answers(program)
     except Exception as failure:
-        told = f"the gradient cannot be differentiated: {failure}"
-        report.diagnosis = Diagnosis("second order", told)
-        accuse(report, steps, leaves)
+        text = f"the gradient cannot be differentiated: {failure}"
+        report.diagnosis = Diagnosis("second order", text)
+        accuse_second(report, steps, backend)
         return report
     if name is not None:
         report.diagnosis = Diagnosis(
             "two answers",
             f"{name}: the gradient under create_graph=True differs from the ordinary one: an op's "
-            "reference, or a rule that treats arrays and Tensors differently, is wrong.",
+            "reference, or a VJP that treats arrays and Tensors differently, is wrong.",
         )
-        accuse(report, steps, lambda step: two_answers(alone(step, backend)))
-        return report
-    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
-    existing = lambda: [g for g in gradient() if g is not None]
-    try:
-        second = Program(existing, [*program.tensors, *weights], names, backend, program.rng)
-    except Exception as failure:
-        report.diagnosis = Diagnosis("second order", f"the gradient cannot be checked: {failure}")
+        accuse(report, steps, backend, two_answers)
         return report
     report = _check(second, limits, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
-        accuse(report, steps, leaves)
+        accuse_second(report, steps, backend)
     report.notes += [note for note in first.notes if note not in report.notes]
     return report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +23,14 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """The kind of a mistake and the text that explains it; as a string, both."""
+    """A text that explains a mistake, and begins with its kind, which `kind` holds alone."""
 
     kind: str
-    text: str
 
     def __new__(cls, kind: str = "", text: str = "") -> Diagnosis:
-        self = super().__new__(cls, f"{kind}: {text}" if kind else text)
-        self.kind, self.text = kind, text
+        self = super().__new__(cls, f"{kind}: {text}" if kind and text else kind + text)
+        self.kind = kind
         return self
-
-    def __getnewargs__(self) -> Any:  # for copy and pickle
-        return self.kind, self.text
 
 
 @dataclass
@@ -53,26 +48,25 @@ class Entry:
     missing: bool = False
     projections: int = 0
     projected_error: float = 0.0
-    floor: float = 0.0  # what rounding makes
+    floor: float = 0.0  # the size of rounding errors
     unmeasurable: list[int] = field(default_factory=list)
 
     @property
     def error(self) -> Array:
+        """|analytic - numeric|, and 0 where nothing was measured or nothing is expected."""
+        unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
         with np.errstate(invalid="ignore"):
-            unknown = np.isnan(self.numeric) & np.isfinite(self.analytic)
             return np.where(unknown, 0, np.abs(self.analytic - self.numeric))
 
     @property
     def wrong(self) -> Array:
+        """The elements whose error is larger than the tolerance."""
         return ~(self.error <= self.tolerance)
 
     @property
     def ok(self) -> bool:
+        """Whether every element was measured and is right."""
         return not self.unmeasurable and not self.wrong.any()
-
-    @property
-    def measured(self) -> int:
-        return int(np.sum(~np.isnan(self.numeric)))
 
     @property
     def index(self) -> tuple[int, ...]:
@@ -85,17 +79,18 @@ class Entry:
         return float(np.max(self.error, initial=self.projected_error))
 
     def __str__(self) -> str:
-        shape = self.analytic.shape
+        i, name = self.index, f"{self.name} {self.analytic.shape}"
         if self.ok:
             how = f"{self.projections} random projections of " if self.projections else ""
-            size = f"{how}{self.analytic.size} elements agree"
-            return f"{self.name} {shape}: {size}, largest error {self.largest:.1e}"
-        i = self.index
+            return (
+                f"{name}: {how}{self.analytic.size} elements agree, largest error "
+                f"{self.largest:.1e}"
+            )
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
-            f"{self.name} {shape} at index {i}: analytic {analytic}, numeric "
-            f"{self.numeric[i]:.9g}, error {self.error[i]:.3g}; {int(self.wrong.sum())} of "
-            f"{self.measured} measured elements are off"
+            f"{name} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error "
+            f"{self.error[i]:.3g}; {self.wrong.sum()} of {np.sum(~np.isnan(self.numeric))} "
+            "measured elements are off"
         )
 
 
@@ -119,6 +114,7 @@ class Report(Verdict):
 
     @property
     def ok(self) -> bool:
+        """Whether there is no diagnosis and every entry is right."""
         return not self.diagnosis and all(e.ok for e in self.entries)
 
     def point_at(self, step: Any) -> None:
@@ -128,135 +124,48 @@ class Report(Verdict):
 
     @property
     def worst(self) -> Entry | None:
+        """The entry with the largest error; None if all are right."""
         off = [e for e in self.entries if not e.ok]
         return max(off, key=lambda e: greatest(np.nan_to_num(e.error, nan=np.inf)), default=None)
 
     def __str__(self) -> str:
         title = "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
-        notes = [f"note: {n}" for n in self.notes]
+        worst, rest = self.worst, [e for e in self.entries if e is not self.worst]
         if self.ok:
-            return "\n  ".join([f"{title}: passed", *map(str, self.entries), *notes])
-        lines = [f"{title}: FAILED" + (f" in {self.worst}" if self.worst else "")]
-        if self.diagnosis:
-            lines.append(f"diagnosis: {self.diagnosis}")
-        if self.op:
-            within = f" in {self.scope}" if self.scope else ""
-            called = f", called at {self.place}" if self.place else ""
-            lines.append(f"op: {self.op}{within}{called}")
-        if len(self.culprits) > 1:
-            lines.append(f"ops whose own VJP is off: {', '.join(self.culprits)}")
-        lines += [f"also off: {e}" for e in self.entries if not e.ok and e is not self.worst]
-        lines += [f"fine: {e}" for e in self.entries if e.ok]
-        return "\n  ".join([*lines, *notes])
+            lines = [f"{title}: passed", *map(str, rest)]
+        else:
+            lines = [f"{title}: FAILED" + (f" in {worst}" if worst else "")]
+            if self.diagnosis:
+                lines.append(f"diagnosis: {self.diagnosis}")
+            if self.op:
+                within = f" in {self.scope}" if self.scope else ""
+                called = f", called at {self.place}" if self.place else ""
+                lines.append(f"op: {self.op}{within}{called}")
+            if len(self.culprits) > 1:
+                lines.append(f"ops whose own VJP is off: {', '.join(self.culprits)}")
+            lines += [f"{'fine' if e.ok else 'also off'}: {e}" for e in rest]
+        return "\n  ".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 # ---- arrays beside arrays
 
 
-@dataclass
-class Line:
-    """One comparison: `name, max abs, max rel, worst index, verdict`."""
-
-    name: str
-    verdict: str
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    index: tuple[int, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return self.verdict in ("ok", "not asked for")
-
-    def __str__(self) -> str:
-        if self.max_abs == np.inf and not self.index:  # there are no numbers to compare
-            return f"{'':33}{self.verdict}"
-        return f"{self.max_abs:8.1e}  {self.max_rel:8.1e}  {self.index!s:12}  {self.verdict}"
-
-
-@dataclass(repr=False)
-class Comparison(Verdict):
-    """The result of `compare`: true if every named array agrees; prints a line for each."""
-
-    lines: list[Line]
-
-    @property
-    def ok(self) -> bool:
-        return bool(self.lines) and all(line.ok for line in self.lines)
-
-    def __str__(self) -> str:
-        width = max([4, *(len(line.name) for line in self.lines)])
-        rows = [f"{line.name:{width}}  {line}" for line in self.lines]
-        return "\n".join([f"{'name':{width}}  max abs   max rel   worst index   verdict", *rows])
-
-
-def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
-    """Compare arrays by name: |mine - reference| <= atol + rtol |reference|.
-
-    Both are mappings from names to arrays, Tensors or numbers, or single ones of these. Returns a
-    Comparison, true if all agree, with a line for each name: the largest absolute and relative
-    error, where it is, and a verdict in words. Wrong values raise nothing.
-    """
-    if not isinstance(reference, Mapping):
-        mine, reference = {"result": mine}, {"result": reference}
-    elif not isinstance(mine, Mapping):
-        mine = {"result": mine}
-    lines = []
-    for name, expected in reference.items():
-        if name not in mine or mine[name] is None:
-            lines.append(Line(name, "missing", np.inf, np.inf))
-        else:
-            lines.append(_compare_one(name, _plain(mine[name]), _plain(expected), atol, rtol))
-    return Comparison(lines + [Line(n, "not asked for") for n in mine if n not in reference])
-
-
-def _plain(x: Any) -> Array:
-    x = getattr(x, "_data", x)
-    try:
-        return np.asarray(x.detach().numpy() if hasattr(x, "detach") else x)
-    except (ValueError, TypeError):  # rows of different lengths, a list of Tensors
-        return np.array(None)
-
-
-def _compare_one(name: str, a: Array, b: Array, atol: float, rtol: float) -> Line:
-    if a.dtype.kind not in "fiub":
-        return Line(name, f"holds {a.dtype}, expected numbers", np.inf, np.inf)
-    if a.shape != b.shape:
-        turned = " (transposed?)" if a.shape == b.shape[::-1] else ""
-        return Line(name, f"shape {a.shape}, expected {b.shape}{turned}", np.inf, np.inf)
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    error = deviation(a, b)
-    with np.errstate(all="ignore"):
-        relative = np.where(error == 0, 0, error / np.abs(b))
-    bad = ~(error <= atol + rtol * np.abs(np.nan_to_num(b)))
-    verdict = _in_words(a, b, bad, atol, rtol) if bad.any() else "ok"
-    largest, most = (float(np.max(v, initial=0)) for v in (error, relative))
-    return Line(name, verdict, largest, most, index_of_largest(error))
-
-
-def _in_words(a: Array, b: Array, bad: Array, atol: float, rtol: float) -> str:
-    """How many elements are off, and what the difference looks like."""
-    count = f"{int(bad.sum())} of {bad.size} off"
-    if not np.isfinite(a).all():
-        return f"{count}: NaN or Inf"
-    if not a.any():
-        return f"{count}: zero everywhere"
-    close = lambda p, q: p.shape == q.shape and np.allclose(p, q, atol=atol, rtol=max(rtol, 1e-9))
-    if a.ndim == 2 and close(a.T, b):
-        return f"{count}: transposed"
-    factor = float(np.sum(a * b) / max(np.sum(b * b), 1e-300))
-    if factor and close(a, factor * b):
-        if abs(factor + 1) < 1e-6:
-            return f"{count}: the sign"
-        return f"{count}: {factor:.6g} times {'too large' if abs(factor) > 1 else 'as large'}"
-    return count
-
-
 def deviation(a: Array, b: Array) -> Array:
     """|a - b| by element: 0 where both are the same, NaN too, and Inf where one alone is NaN."""
     with np.errstate(all="ignore"):
-        error = np.abs(a - b)
+        error = np.abs(np.subtract(a, b, dtype=np.float64))
     error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
     return np.where(np.isnan(error), np.inf, error)
+
+
+def near(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> Array:
+    """Where |a - b| <= atol + rtol |b|."""
+    return deviation(a, b) <= atol + rtol * np.abs(np.nan_to_num(b))
+
+
+def same(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
+    """Whether two arrays have one shape and are near everywhere."""
+    return a.shape == b.shape and bool(near(a, b, rtol, atol).all())
 
 
 def greatest(v: Array) -> float:

@@ -1,327 +1,229 @@
-"""Which op is wrong when a gradient is? Each is checked alone, on the operands that it had."""
+"""Find the op whose VJP is wrong: each is checked alone, on the operands that it had."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .explain import Case, explanation, places
-from .faults import (
-    OF_THE_ANSWER,
-    calls,
-    differing,
-    fault,
-    lost_in_the_sweep,
-    outside_the_graph,
-    precision,
-)
+from .explain import at_some, everywhere, explanation, places
+from .faults import calls, differing, outside_the_graph
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, Alone, Function, Program, entry_of
+from .slopes import STRICT, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
 
 
-class Suspect(NamedTuple):
-    """An op whose VJP for one input disagrees with finite differences."""
-
-    step: Any
-    f: Alone
-    which: int
-    entry: Entry
-    error: float
-
-
-def off(f: Function, which: int, gradient: np.ndarray | None) -> Entry | None:
+def off(f: Program, which: int, gradient: np.ndarray | None) -> Entry | None:
     """The entry of an input whose gradient is off, kinks and edges apart; None if it is right."""
     entry = entry_of(f, which, gradient, STRICT)
-    if entry.wrong.any():
-        excuse(f, which, entry)
+    excuse(f, which, entry)
     return entry if entry.wrong.any() else None
 
 
-def excuse(f: Function, which: int, entry: Entry) -> str:
-    """Allow any gradient at kinks and edges of the domain; the name of one that was found."""
-    both = np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0)
-    scale = greatest(both)
+def all_off(f: Program) -> dict[int, Entry]:
+    """The entries of the inputs whose gradients are off, by number."""
+    entries = {k: off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))}
+    return {k: entry for k, entry in entries.items() if entry}
+
+
+def excuse(f: Program, which: int, entry: Entry) -> str:
+    """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
+    scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
     found, smooth = "", 0
-    for flat in np.flatnonzero(entry.wrong)[:24].tolist():
+    for flat in np.flatnonzero(entry.wrong).tolist():
+        a = float(entry.analytic.flat[flat])
+        kind = "edge" if np.isinf(entry.numeric.flat[flat]) else ""
+        kind = kind or np.isfinite(a) and f.near_kink(which, flat, a, scale)
+        if kind:
+            entry.tolerance.flat[flat] = np.inf
+            found = found if kind == "near" else kind
+        smooth += not kind
         if smooth == 4:
             break
-        a = float(entry.analytic.flat[flat])
-        edge = bool(np.isinf(entry.numeric.flat[flat]))
-        kink = "edge" if edge else f.near_kink(which, flat, a, scale) if np.isfinite(a) else ""
-        smooth += not kink
-        if kink:
-            entry.tolerance.flat[flat] = np.inf
-            entry.numeric.flat[flat] = a if edge or kink == "near" else entry.numeric.flat[flat]
-            found = kink if found in ("", "near") else found
     return found
 
 
-def search(steps: Sequence[Any]) -> list[list[Suspect]]:
-    """The ops whose own VJP is wrong, the worst first, each with its inputs that are off."""
-    found: dict[Any, list[Suspect]] = {}
-    for step, call in calls(steps):
-        f = Alone(call)
+def search(program: Program, steps: Sequence[Any]) -> list[Any]:
+    """The ops whose own VJP is wrong, each with its entries that are off, the worst first."""
+    found: dict[Any, Any] = {}
+    for call in calls(steps):
         with suppress(Exception):
-            for which, g in enumerate(f.pull(f.cotangents)):
-                if (entry := off(f, which, g)) is None:
-                    continue
-                sizes = np.abs([entry.numeric, entry.analytic])
-                scale = sizes[np.isfinite(sizes)].max(initial=1e-300)
-                error = greatest(np.nan_to_num(entry.error, nan=np.inf)) / scale
-                known = found.setdefault(step.op, [])
-                if not known or known[0].step is step or error > 10 * known[0].error:
-                    same = [s for s in known if s.step is step]
-                    found[step.op] = [*same, Suspect(step, f, which, entry, error)]
-    for known in found.values():
-        known.sort(key=lambda s: -s.error)
-    return sorted(found.values(), key=lambda known: -known[0].error)
+            f = OneOp(call, program.backend)
+            if entries := all_off(f):
+                found.setdefault(call.step.op, (f, entries))
+
+    def relative_error(one: Any) -> float:
+        entry = next(iter(one[1].values()))
+        error = greatest(np.nan_to_num(entry.error, nan=np.inf))
+        return error / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
+
+    return sorted(found.values(), key=relative_error, reverse=True)
 
 
-def accused(suspects: list[Suspect]) -> tuple[str, str]:
-    """What is wrong with an op's VJP; the first of its inputs that tells."""
-    told: list[tuple[str, str]] = []
-    for s in suspects:
-        kind, text = _of_input(s)
-        several = len(s.f.call.args) > 1
-        number = f" (its rule for operand {s.f.positions[s.which]})" if several else ""
-        told.append((kind, f"in op {s.step.name!r}{number}: {text}"))
-    return next((found for found in told if found[0] != "rule"), told[0])
-
-
-def _of_input(s: Suspect) -> tuple[str, str]:
-    """By the Jacobians, of a few elements an axis if the VJP is wrong there too."""
-    size = lambda f: f.inputs[s.which].size * sum(v.size for v in f.values)
-    with suppress(Exception):  # what f knows besides its operands may not fit
-        f = cut_short(s)
-        if f and size(f) <= LARGE and off(f, s.which, f.pull(f.cotangents)[s.which]) is not None:
-            kind, text = explanation(Case(f, s.which))
-            if kind != "rule":
-                cut = "with its operands cut to the first few elements along each axis"
-                return kind, f"{cut}, {text}"
-    return explanation(Case(s.f, s.which)) if size(s.f) <= LARGE else of_entry(s.entry)
-
-
-def cut_short(s: Suspect) -> Alone | None:
-    """The op on the first few elements along each axis; None if all axes are short."""
-    call = s.f.call
-    arrays = [a for a in call.args if isinstance(a, np.ndarray) and a.dtype.kind in "fb"]
-    lengths = sorted({n for a in arrays for n in a.shape if n > 5})
-    kept = {n: 3 + k for k, n in enumerate(lengths)}  # what differs in length still does
-    cut = lambda a: a[tuple(slice(kept.get(n)) for n in a.shape)].copy()
+def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
+    """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
+    cut = lambda a: a[(slice(5),) * a.ndim].copy() if isinstance(a, np.ndarray) else a
+    shorter, still_off = f, dict[int, Entry]()
     with suppress(Exception):  # a setting may hold a size
-        args = [cut(a) if isinstance(a, np.ndarray) else a for a in call.args]
-        return Alone(call.with_args(args)) if lengths else None
-    return None
+        shorter = f.on([cut(a) for a in f.args])
+        still_off = all_off(shorter)
+    found = []
+    for which, entry in entries.items():
+        kind, text = pattern(shorter if which in still_off else f, which, entry)
+        number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
+        found.append((kind, f"in op {f.step.name!r}{number}: {text}"))
+    return next((one for one in found if one[0] != "VJP"), found[0])
 
 
-def of_entry(entry: Entry) -> tuple[str, str]:
-    """Of an input that is too large for its Jacobian."""
-    bad, measured = entry.wrong, ~np.isnan(entry.numeric)
-    a, n = entry.analytic[bad], entry.numeric[bad]
-    k = float(np.sum(a * n) / np.sum(n * n)) if np.isfinite(a).all() and n.any() else 0.0
-    fits = bool(k) and np.allclose(a, k * n, rtol=1e-3, atol=1e-6 * greatest(n))
-    how = (
-        f"is {k:.6g} times what it should be" if fits else "is zero" if not a.any() else "is wrong"
-    )
-    if not np.isfinite(a).all():
-        return "nan", f"the rule gives NaN or Inf at {places(bad.shape, bad)}."
-    if bad.sum() < 0.7 * measured.sum():
-        return (
-            "some elements",
-            f"the gradient {how} only at {places(bad.shape, bad)}; the others are right.",
-        )
-    kind = "rule"
-    if how == "is zero":
-        kind = "zero"
-    elif fits:
-        kind = "sign" if abs(k + 1) < 1e-3 else "constant factor"
-    more = "Check no more than 100 elements to learn more."
-    return kind, f"the gradient {how} at the elements that were measured. {more}"
+def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[str, str]:
+    """What the whole Jacobian shows; of a large one, what the measured elements show."""
+    if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
+        with suppress(Exception):  # f may refuse other values or another g
+            kind, text = explanation(f, which)
+            cut = f.inputs[which].size < entry.analytic.size
+            return kind, "with its operands cut to 5 elements along each axis, " * cut + text
+    given = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.wrong
+    analytic, numeric = entry.analytic[entry.index], entry.numeric[entry.index]
+    rest = f"the gradient is {analytic:.6g} at index {entry.index}, and the slope {numeric:.6g}."
+    return everywhere(*given) or at_some(*given) or ("VJP", rest)
 
 
 # ---- the whole function
 
 
 def explain(report: Report, program: Program, steps: list[Any]) -> None:
-    """Say why the gradient is wrong: the check itself, one op, the program or the engine."""
+    """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
     if (found := of_the_check(report, program, steps)) is not None:
-        report.diagnosis = Diagnosis(*found)
-        return
-    suspects = search(steps)
-    report.culprits = [known[0].step.name for known in suspects]
-    if suspects:
+        report.diagnosis = found
+    elif suspects := search(program, steps):
+        report.culprits = [f.step.name for f, _ in suspects]
         report.point_at(suspects[0][0].step)
-        report.diagnosis = Diagnosis(*accused(suspects[0]))
-        return
-    report.diagnosis = fault(steps, report, OF_THE_ANSWER) or between_the_ops(
-        report, program, steps
-    )
+        report.diagnosis = Diagnosis(*accused(*suspects[0]))
+    else:
+        report.diagnosis = between_the_ops(report, program, steps)
 
 
-def of_the_check(report: Report, program: Program, steps: list[Any]) -> tuple[str, str] | None:
-    """Rounding, a kink, or the edge of the domain."""
-    if found := precision(steps, report):
-        return found.kind, found.text
-    entries = [e for e in report.entries if not e.ok]
-    if not any(e.wrong.any() for e in entries):
-        entry = entries[0]
-        at = places(
-            entry.analytic.shape, np.isin(np.arange(entry.analytic.size), entry.unmeasurable)
+def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
+    """Rounding, a kink, or the edge of the domain; an empty text if nothing is wrong after all."""
+    values = flatten(program.values)
+    if np.isnan(values).any() or np.isinf(values).any() and not search(program, steps):
+        return Diagnosis(
+            "domain",
+            "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
+            "in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
+            "choose other inputs.",
         )
-        return "precision", (
-            f"the slope of {entry.name} cannot be measured at {at}: large numbers cancel within "
-            "the function and rounding drowns the difference, or it is not smooth. No op's own "
-            "rule was found to be wrong. Check at inputs of moderate size."
-        )
-    if any(np.isnan(v).any() for v in program.values) or (
-        any(np.isinf(v).any() for v in program.values) and not search(steps)
-    ):
-        return "domain", (
-            "the result itself is NaN or Inf at these inputs, so there is no slope to compare "
-            "with. Look for an overflow in exp, 0/0, a log or root outside its domain "
-            "(ta.detect_anomaly() names the op), or choose other inputs."
-        )
-    off_ones = [
-        (e, excuse(program, k, e), e.wrong.any()) for k, e in enumerate(report.entries) if not e.ok
-    ]
-    if any(wrong for *_, wrong in off_ones):
-        if any(kind == "kink" for _, kind, _ in off_ones):
-            report.notes.append(
-                "some of the elements that are off lie at a kink; the diagnosis is about the rest."
-            )
+    kinds = [(e, excuse(program, k, e)) for k, e in enumerate(report.entries)]
+    if any(e.wrong.any() for e in report.entries):
         return None
-    known = [(e, kind) for e, kind, _ in off_ones if kind in ("kink", "edge")]
-    if not known:
-        return "", ""  # only near a kink: the gradient is right
-    entry, kind = known[0]
-    at = places(entry.tolerance.shape, np.isinf(entry.tolerance))
-    if kind == "edge":
-        return "domain", (
-            "the function is not finite, or raises an error, a step to one side at "
-            f"{at} of {entry.name}: the input lies on the edge of the domain (sqrt, log, arcsin). "
-            "Check it at inner points."
-        )
-    return "kink", (
-        f"at {at} of {entry.name}, where the gradient is off, lies a kink or a jump: the slopes to "
-        "the left and to the right differ, so the rule need not be wrong. Move the input away "
-        "from it."
-    )
+    told = {
+        "edge": "the function is not finite, or raises an error, a step to one side: the input is "
+        "on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
+        "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, "
+        "so the VJP need not be wrong. Move the input away from it.",
+    }
+    for e, kind in kinds:
+        if kind:
+            at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
+            return Diagnosis("domain" if kind == "edge" else kind, f"{at} {told[kind]}")
+        if e.unmeasurable:
+            return Diagnosis(
+                "precision",
+                f"the slope of {e.name} cannot be measured: large numbers cancel within the "
+                "function, or it is not smooth. Check at inputs of moderate size.",
+            )
+    return Diagnosis()
 
 
 def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
-    """No op is to blame: look at what joins them, and at the pattern of the whole gradient."""
+    """No op is to blame: a value left the graph, or else the pattern of the whole gradient."""
     worst: Any = report.worst
     which = report.entries.index(worst)
-    if program.backend.ours:
-        if (found := outside_the_graph(program, which, steps)) is not None:
-            step, text = found
-            report.point_at(step)
-            kind = "missed use" if worst.analytic.any() else "gradient missing"
-            return Diagnosis(
-                kind,
-                f"{text}, so this use is missed. Every use of a tensor counts: look for detach(), "
-                ".data, .numpy(), .item(), Tensor(...) or no_grad() on the way there.",
-            )
-        if (lost := lost_in_the_sweep(program, which, worst.numeric)) is not None:
-            return Diagnosis("missed use", lost)
-    kind, text = of_entry(worst)
-    size = program.inputs[which].size * sum(v.size for v in program.values)
-    if size <= LARGE // 4:
-        with suppress(Exception):
-            kind, text = explanation(Case(program, which))
-    hint = (
-        "no op's own rule was found to be wrong, so look at what joins them: a value computed "
-        "outside the graph, or a use that is not counted."
+    if program.backend.ours and (found := outside_the_graph(program, which, steps)):
+        report.point_at(found[0])
+        return Diagnosis(
+            "missed use" if worst.analytic.any() else "gradient missing",
+            f"{found[1]} to the graph. Every use of a tensor counts: look for detach(), .data, "
+            ".numpy(), .item(), Tensor(...) or no_grad() on the way there.",
+        )
+    kind, text = pattern(program, which, worst, LARGE // 4)
+    return Diagnosis(
+        "missed use" if kind == "VJP" else kind,
+        f"{text} No op's own VJP was found to be wrong, so look at what joins them: a use that is "
+        "not counted (detach(), .data, .item(), no_grad(), hooks) or is counted twice. Check what "
+        "is inside checkpoint() without it.",
     )
-    if any(step.name == "checkpoint" for step in steps):
-        hint = "the ops inside checkpoint() cannot be looked at one by one: check without it."
-    elif not program.backend.ours:
-        hint = (
-            "no torch.autograd.Function was found to be wrong, so look for detach(), .data, "
-            ".item(), .numpy(), torch.no_grad() and hooks on the way."
-        )
-    return Diagnosis(kind, f"{text} Note: {hint}")
 
 
-# ---- the second order
+# ---- an op, and a gradient, as programs
 
 
-def accuse(report: Report, steps: Sequence[Any], question: Callable[[Any], Any]) -> None:
-    """Point at the first op that answers a question badly."""
+class OneOp(Program):
+    """An op by itself, on leaves of its own."""
+
+    def __init__(self, call: Any, backend: Any) -> None:
+        self.step, self.args = call.step, call.args
+        leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
+        found = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
+        rng, run = np.random.default_rng(9), lambda: call.step.run(leaves)
+        super().__init__(run, list(found.values()), list(found), backend, rng)
+        self.on = lambda args: OneOp(call.with_args(args), backend)
+
+
+def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
+    """Point at the first op that fails a test as a program of its own; return what it says."""
     for step in steps:
-        if step.differentiable and (told := question(step)):
-            report.point_at(step)
-            report.culprits = [step.name]
-            report.diagnosis = told if isinstance(told, Diagnosis) else report.diagnosis
-            return
+        if step.differentiable:
+            try:
+                found = test(OneOp(step.call(), backend))
+            except Exception as failure:
+                found = f"given tensors it raises {type(failure).__name__}: {failure}"
+            if found:
+                report.point_at(step)
+                report.culprits = [step.name]
+                return found
+    return None
 
 
-def raises(step: Any) -> bool:
-    """Whether a VJP of this op raises."""
-    try:
-        f = Alone(step.call())
-        return any(
-            g is not None and g.shape != x.shape for g, x in zip(f.pull(f.cotangents), f.inputs)
-        )
-    except Exception:
-        return True
-
-
-def second_order(program: Program) -> tuple[Callable[[], list[Any]], list[Any]]:
-    """The gradient as a function that can be differentiated, and its cotangents."""
-    backend = program.backend
-    tracked = [k for k, t in enumerate(program.run()) if backend.wants_gradient(t)]
-    weights = [backend.leaf(program.cotangents[k]) for k in tracked]
+def gradient_of(program: Program) -> Program:
+    """The gradient as a program, which depends on the inputs and on g."""
+    wants = list(map(program.backend.wants_gradient, program.run()))
+    weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
 
     def gradient() -> list[Any]:
-        outputs = program.run()
-        chosen = [outputs[k] for k in tracked]
-        return program.gradient(chosen, weights, create_graph=True)
+        outputs = [t for t, want in zip(program.run(), wants) if want]
+        found = program.gradient(outputs, weights, create_graph=True)
+        return [g for g in found if g is not None]
 
-    return gradient, weights
+    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
+    tensors = [*program.tensors, *weights]
+    return Program(gradient, tensors, names, program.backend, program.rng)
 
 
 def two_answers(program: Program) -> str | None:
     """The input whose gradient under create_graph=True is not the ordinary one."""
-    found = [
-        None if g is None else np.array(program.backend.value(g))
-        for g in second_order(program)[0]()
-    ]
-    return differing(program.names, program.pull(program.cotangents), found)
+    found = zip(program.names, program.pull(program.cotangents))
+    names, gradients = zip(*((name, g) for name, g in found if g is not None))
+    return differing(names, gradients, gradient_of(program).values)
 
 
-def alone(step: Any, backend: Any) -> Program:
-    """The op by itself, as a program on leaves of its own."""
-    call = step.call()
-    leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
-    tensors = [x for x, need in zip(leaves, call.needs) if need]
-    names = [f"operand {i}" for i, need in enumerate(call.needs) if need]
-    return Program(lambda: step.run(leaves), tensors, names, backend, np.random.default_rng(9))
+def not_recorded(program: Program) -> str:
+    """How a gradient leaves the graph, so that it cannot be differentiated."""
+    second = gradient_of(program)
+    names = " and ".join(second.names[which] for which in all_off(second))
+    return names and f"how its value depends on {names} is not recorded"
 
 
-def leaves_the_graph(step: Any, backend: Any) -> Diagnosis | str:
-    """Whether the op's VJP cannot be differentiated in its turn."""
-    why = ""
-    try:
-        one = alone(step, backend)
-        gradient, weights = second_order(one)
-        names = [*one.names, "g"]
-        existing = lambda: [g for g in gradient() if g is not None]
-        second = Program(existing, [*one.tensors, *weights], names, backend, one.rng)
-        for which, g in enumerate(second.pull(second.cotangents)):
-            if off(second, which, g) is not None:
-                why = f"what it returns depends on {names[which]} in a way that is not recorded"
-    except Exception as failure:
-        why = f"given Tensors it raises {type(failure).__name__}: {failure}"
-    return why and Diagnosis(
-        "second order",
-        f"the rule of op {step.name!r} cannot be differentiated again: {why.rstrip('.')}. Write "
-        f"it with {backend.writes}; .numpy(), .data, .item(), float() and filling an array made "
-        "by zeros leave the graph.",
-    )
+def accuse_second(report: Report, steps: Sequence[Any], backend: Any) -> None:
+    """Name the op whose VJP cannot be differentiated."""
+    if why := accuse(report, steps, backend, not_recorded):
+        report.diagnosis = Diagnosis(
+            "second order",
+            f"the VJP of op {report.op!r} cannot be differentiated: {why.rstrip('.')}. Write it "
+            f"with {backend.writes}; .numpy(), .data, .item(), float() and filling an array made "
+            "by zeros leave the graph.",
+        )

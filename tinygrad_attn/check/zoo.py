@@ -13,19 +13,19 @@ their public repositories; later versions may have mended them.
 
 from __future__ import annotations
 
-import functools
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
 from .. import functional, ops
 from ..engine import Op, history, op, tracked
 from . import slopes
-from .trace import array_of, contributions
+from .trace import array_of, pull
 
 Patches = list[tuple[Any, str, Any]]
 """(object, attribute, new value)"""
@@ -67,15 +67,10 @@ def bug(name: str) -> Iterator[Bug]:
     """
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
-    patches = bugs[name].patches()
-    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
-    try:
-        for owner, attribute, value in patches:
-            setattr(owner, attribute, value)
+    with ExitStack() as stack:
+        for change in bugs[name].patches():
+            stack.enter_context(patch.object(*change))
         yield bugs[name]
-    finally:
-        for owner, attribute, value in before:
-            setattr(owner, attribute, value)
 
 
 def published(what: str, where: str, symptom: str) -> Callable[[Callable], Callable]:
@@ -95,16 +90,19 @@ def vjps(of: Op, *new: Callable | None, **more: Any) -> Patches:
     return [(of, attribute, value) for attribute, value in changes.items()]
 
 
-def flawed(function: str, forward: Callable, vjp: Callable, joint: bool = False) -> Any:
-    """The op of a function of F, with another VJP."""
+def in_place_of(function: str, forward: Callable, vjp: Callable, call: Callable) -> Patches:
+    """An op with another VJP in place of a function of F; `call` calls it with F's arguments."""
     new = op(forward)
     new.__name__ = function
-    (new.vjp_all if joint else new.vjp)(vjp)
-    return new
+    (new.vjp if function in ("softmax", "log_softmax", "embedding") else new.vjp_all)(vjp)
+    return [(functional, function, lambda *args, **settings: call(new, *args, **settings))]
 
 
-def in_place_of(function: str, new: Any) -> Patches:
-    return [(functional, function, new)]
+def along_rows(function: str, vjp: Callable) -> Patches:
+    """Softmax or log_softmax with another VJP."""
+    right = getattr(functional, function)
+    call = lambda new, x, axis=-1: new(x, axis=axis)
+    return in_place_of(function, lambda x, *, axis: right(x, axis), vjp, call)
 
 
 # ---- single ops
@@ -136,7 +134,7 @@ def sum_axis_zero():
 
 
 @published(
-    "the rule of transpose permutes with the same axes instead of the inverse ones",
+    "the VJP of transpose permutes with the same axes instead of the inverse ones",
     "smolgrad (core/engine.py, T)",
     "right for every swap of two axes; wrong, or a shape error, for a cycle such as (1, 2, 0)",
 )
@@ -145,7 +143,7 @@ def transpose_same_axes():
 
 
 @published(
-    "the rule of a product transposes all axes of its operand, not the last two",
+    "the VJP of a product transposes all axes of its operand, not the last two",
     "DeZero (functions.py, MatMul)",
     "right for matrices; batched products raise, or are silently wrong where all sizes are equal",
 )
@@ -199,14 +197,9 @@ def embedding_overwrite():
         out[indices] = g
         return out
 
-    def forward(weight, *, indices):
-        return weight[indices]
-
-    new = flawed("embedding", forward, wrong)
-    index = lambda indices: np.asarray(array_of(indices))
-    return in_place_of(
-        "embedding", lambda indices, weight, **_: new(weight, indices=index(indices))
-    )
+    forward = lambda weight, *, indices: weight[indices]
+    call = lambda new, indices, weight, **_: new(weight, indices=array_of(indices))
+    return in_place_of("embedding", forward, wrong, call)
 
 
 @published(
@@ -216,12 +209,9 @@ def embedding_overwrite():
 )
 def concatenate_zero():
     right: Any = ops.concatenate.joint_vjp
-
-    @functools.wraps(right)
-    def wrong(*args, **settings):
-        return [None if part is None else part * 0 for part in right(*args, **settings)]
-
-    return vjps(ops.concatenate, joint_vjp=wrong)
+    return vjps(ops.concatenate, joint_vjp=lambda *args, **settings: [
+        None if part is None else part * 0 for part in right(*args, **settings)
+    ])  # fmt: skip
 
 
 @published(
@@ -256,7 +246,7 @@ def max_tie():
 
 
 @published(
-    "the rule sets elements of the incoming gradient to zero in place",
+    "the VJP sets elements of the incoming gradient to zero in place",
     "SmallPebble (core/ops.py, setat)",
     "another operand that shares this gradient array finds it changed",
 )
@@ -279,9 +269,7 @@ def where_in_place():
 )
 def softmax_twice():
     wrong = lambda g, y, x, *, axis: 2 * y * (g - (g * y).sum(axis, keepdims=True))
-    right = functional.softmax
-    new = flawed("softmax", lambda x, *, axis: right(x, axis), wrong)
-    return in_place_of("softmax", lambda x, axis=-1: new(x, axis=axis))
+    return along_rows("softmax", wrong)
 
 
 @published(
@@ -291,13 +279,11 @@ def softmax_twice():
 )
 def log_softmax_batch():
     wrong = lambda g, y, x, *, axis: (g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)
-    right = functional.log_softmax
-    new = flawed("log_softmax", lambda x, *, axis: right(x, axis), wrong)
-    return in_place_of("log_softmax", lambda x, axis=-1: new(x, axis=axis))
+    return along_rows("log_softmax", wrong)
 
 
 @published(
-    "the weight is multiplied outside the means of the rule",
+    "the weight is multiplied outside the means of the VJP",
     "numpy-transformer (layer_norm.py, backward)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
@@ -310,35 +296,29 @@ def layer_norm_weight():
         rows = tuple(range(x.ndim - 1))
         return dx, (g * h).sum(rows), g.sum(rows)
 
-    forward = lambda x, weight, bias, *, eps: right(x, x.shape[-1], weight, bias, eps)
-    new = flawed("layer_norm", forward, wrong, joint=True)
-
-    def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    def call(new, x, normalized_shape, weight=None, bias=None, eps=1e-5):
         weight = np.ones(x.shape[-1]) if weight is None else weight
         return new(x, weight, np.zeros(x.shape[-1]) if bias is None else bias, eps=eps)
 
-    return in_place_of("layer_norm", layer_norm)
+    forward = lambda x, weight, bias, *, eps: right(x, x.shape[-1], weight, bias, eps)
+    return in_place_of("layer_norm", forward, wrong, call)
 
 
 @published(
-    "the weight is multiplied outside the mean of the rule",
+    "the weight is multiplied outside the mean of the VJP",
     "Tricycle (layers.py, RMSNorm.back_fn)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
 def rms_norm_weight():
-    def forward(x, weight, *, eps=1e-5):
-        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+    scale = lambda x: 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
 
-    def wrong(g, y, x, weight, *, eps):
-        r = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
+    def wrong(g, y, x, weight):
+        r = scale(x)
         dx = r * (g - x * r * r * (x * g).mean(axis=-1, keepdims=True))
         return dx * weight, (g * x * r).sum(axis=tuple(range(x.ndim - 1)))
 
-    new = flawed("rms_norm", forward, wrong, joint=True)
-    return in_place_of(
-        "rms_norm",
-        lambda x, normalized_shape, weight=1.0, eps=None: new(x, weight, eps=eps or 1e-5),
-    )
+    call = lambda new, x, normalized_shape, weight=1.0, eps=None: new(x, weight)
+    return in_place_of("rms_norm", lambda x, weight: x * scale(x) * weight, wrong, call)
 
 
 @published(
@@ -349,15 +329,14 @@ def rms_norm_weight():
 def masked_row_nan():
     right = functional.scaled_dot_product_attention
 
-    def attention(q, k, v, attn_mask=None, *args, **settings: Any) -> Any:
-        out = right(q, k, v, attn_mask, *args, **settings)
+    def attention(q, k, v, attn_mask=None, *args, **settings):
+        out, seen = right(q, k, v, attn_mask, *args, **settings), array_of(attn_mask)
         if attn_mask is None:
             return out
-        seen = array_of(attn_mask)
-        blocked: Any = ~seen.any(-1) if seen.dtype == bool else np.isneginf(seen).all(-1)
-        return np.where(blocked[..., None], np.nan, out)
+        blocked = (~seen if seen.dtype == bool else np.isneginf(seen)).all(-1, keepdims=True)
+        return np.where(blocked, np.nan, out)
 
-    return in_place_of("scaled_dot_product_attention", attention)
+    return [(functional, "scaled_dot_product_attention", attention)]
 
 
 @published(
@@ -387,8 +366,8 @@ def sweep_by(run: Callable[[Callable, dict, Any], None], add=operator.add) -> Pa
     def sweep(roots, seeds, *, wanted=None, **_):
         grads: dict[Any, Any] = {}
 
-        def give(x, share):
-            grads[x] = add(grads[x], share) if x in grads else share
+        def give(x, contribution):
+            grads[x] = add(grads[x], contribution) if x in grads else contribution
 
         for t, seed in zip(roots, seeds):
             give(t, np.array(seed))
@@ -399,10 +378,19 @@ def sweep_by(run: Callable[[Callable, dict, Any], None], add=operator.add) -> Pa
     return [(sys.modules[f"{Op.__module__.rpartition('.')[0]}.backward"], "sweep", sweep)]
 
 
+def contributions(t, g) -> Iterator[tuple[Any, Any]]:
+    """(input, contribution) for each use by the op that computed t."""
+    node, args = t._node, [getattr(x, "_data", x) for x in t._node.inputs]
+    needs = [tracked(x) for x in node.inputs]
+    for i, contribution in pull(node.op, np.array(g), t._data, node, args, needs).items():
+        yield node.inputs[i], contribution
+
+
 def newest_first(give, grads, roots) -> None:
+    """Go through the graph as the engine does."""
     for t in history(roots)[::-1]:
-        for x, share in contributions(t, grads[t]):
-            give(x, share)
+        for x, contribution in contributions(t, grads[t]):
+            give(x, contribution)
 
 
 @published(
@@ -434,8 +422,8 @@ def depth_first():
 
         def go(t):
             visited.add(t)
-            for x, share in contributions(t, grads[t]):
-                give(x, share)
+            for x, contribution in contributions(t, grads[t]):
+                give(x, contribution)
                 if x._node is not None and x not in visited:
                     go(x)
 
@@ -480,8 +468,8 @@ def second_backward_stale():
             if all(t is not root for root in roots):
                 give(t, kept.get(t, 0))
                 kept[t] = grads[t]
-            for x, share in contributions(t, grads[t]):
-                give(x, share)
+            for x, contribution in contributions(t, grads[t]):
+                give(x, contribution)
 
     return sweep_by(run)
 

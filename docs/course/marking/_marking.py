@@ -15,10 +15,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from _compare import Comparison, Line, compare
 
 import tinygrad_attn as ta
-from tinygrad_attn.check import Comparison, compare
-from tinygrad_attn.check.report import Line
 
 
 class NotWritten(Exception):

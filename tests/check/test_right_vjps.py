@@ -1,4 +1,4 @@
-"""A right rule is never accused: at all sizes of values, near edges and kinks, with masks; and what gradcheck takes."""
+"""A right VJP is never accused: at all sizes of values, near edges and kinks, with masks; and what gradcheck takes."""
 
 import copy
 import pickle
@@ -9,16 +9,16 @@ import pytest
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, op
-from tinygrad_attn.check import GradcheckError, compare, detect_anomaly, gradcheck, gradgradcheck
+from tinygrad_attn.check import GradcheckError, detect_anomaly, gradcheck, gradgradcheck
 
 INSIDE = np.random.default_rng(0).uniform(0.5, 2, (3, 4))
 NORMAL = np.random.default_rng(1).standard_normal((3, 4))
 UPPER, LOWER = np.triu(np.ones((3, 4), bool), 1), ~np.tri(4, dtype=bool)
 
 
-def made(forward, *rules):
-    new = op(lambda *inputs: forward(*inputs)) if len(rules) != 1 else op(lambda x: forward(x))
-    new.vjp(*rules)
+def made(forward, *vjps):
+    new = op(lambda *inputs: forward(*inputs)) if len(vjps) != 1 else op(lambda x: forward(x))
+    new.vjp(*vjps)
     return new
 
 
@@ -39,7 +39,9 @@ steep = made(lambda x: np.sin(1e7 * x), lambda g, y, x: 1e7 * g * np.cos(1e7 * x
 far = made(lambda x: 1 - 1 / (1 + np.exp(-x)), lambda g, y, x: -g / (np.exp(x) + 2 + np.exp(-x)))
 fill = made(lambda x: np.where(UPPER, -np.inf, x), lambda g, y, x: np.where(UPPER, 0, g))
 passing = made(lambda x: x.T * 1.0, lambda g, y, x: g.T)
+total = made(lambda x: x.sum(), lambda g, y, x: np.ones(x.shape) * g.reshape(()))
 RIGHT = {
+    "a single number": (total, NORMAL),
     "softmax of small numbers": (lambda x: F.softmax(x / 1e-6), NORMAL * 1e-6),
     "of large ones": (lambda x: F.softmax(x / 1e6) * 1e6, NORMAL * 1e6),
     "an offset": (lambda x: (x**2).sum() + 1e6, NORMAL),
@@ -88,7 +90,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_rule_passes(name):
+def test_a_right_vjp_passes(name):
     f, *inputs = RIGHT[name]
     assert gradcheck(f, inputs)
 
@@ -164,8 +166,7 @@ def test_a_report_comes_back_from_another_process_and_shows_as_its_text():
         (lambda: gradcheck(Tensor(INSIDE), [INSIDE]), "takes a function"),
         (lambda: gradcheck(lambda: Tensor(INSIDE), []), "nothing to check"),
         (lambda: gradcheck(np.exp, INSIDE, order=3), "order must be 1"),
-        (lambda: gradcheck(np.exp, INSIDE, atol=-1), "atol is an allowed error"),
-        (lambda: gradcheck(np.exp, INSIDE, seed=1.5), "seed .* got 1.5"),
+        (lambda: gradcheck(np.exp, INSIDE, seed=1.5), "seed must be integer"),
         (lambda: gradcheck(lambda x: 3.0, INSIDE), "must return a floating-point tensor"),
         (lambda: gradcheck(np.exp, INSIDE.astype(np.float32)), r"precision too low.*x\.astype"),
     ],
@@ -173,26 +174,3 @@ def test_a_report_comes_back_from_another_process_and_shows_as_its_text():
 def test_wrong_calls_say_what_to_write(wrong, text):
     with pytest.raises((TypeError, ValueError), match=text):
         wrong()
-
-
-def test_compare_prints_a_line_for_each_array():
-    a = np.arange(6.0).reshape(2, 3)
-    result = compare({"scores": a, "weights": a * 2, "out": a.T, "extra": 1}, {"scores": a, "weights": a, "out": a, "grad": a})  # fmt: skip
-    assert [line.verdict for line in result.lines] == [
-        "ok",
-        "5 of 6 off: 2 times too large",
-        "shape (3, 2), expected (2, 3) (transposed?)",
-        "missing",
-        "not asked for",
-    ]
-    assert not result and result.lines[1].index == (1, 2) and result.lines[1].max_abs == 5
-    assert "inf" not in str(result) and "weights" in repr(result)
-    assert (
-        compare(Tensor(a), a)
-        and compare({"x": a, "more": a}, {"x": a})
-        and not compare({}, {"x": a})
-    )
-    for wrong, words in ((a * 0, "zero everywhere"), (-a, "the sign"), (a * np.nan, "NaN or Inf"), (a / 2, "as large")):  # fmt: skip
-        assert words in compare(wrong, a).lines[0].verdict
-    for wrong in ([[1], [2, 3]], "text", {1: 2}):
-        assert compare({"x": wrong}, {"x": a}).lines[0].verdict.endswith("expected numbers")
