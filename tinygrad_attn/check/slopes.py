@@ -311,14 +311,14 @@ def _elements_of_bad_groups(
     """Compare random projections of groups of elements; return the worst elements of bad ones."""
     a, x = entry.analytic, f.inputs[which]
     member = rng.permutation(np.arange(x.size) % limits.groups)
-    weight = rng.choice([-1.0, 1.0], x.shape) * np.clip(np.abs(x) / f.typical(which), 0.1, 10)
+    weight = rng.choice([-1.0, 1.0], x.shape) * np.clip(np.abs(x) / f.typical(which), 0.3, 10)
     entry.projections = limits.groups
 
     def measured(flats: Array) -> tuple[Array, float, float, float]:
         direction = np.zeros(x.shape)
         direction.flat[flats] = weight.flat[flats]
         slopes, rounding = f.difference(which, direction, limits.eps)
-        drowned = 5 * f.total(rounding * (slopes != 0), np.linalg.norm)
+        drowned = f.total(rounding * (slopes != 0), np.linalg.norm)
         return direction, f.total(slopes), float(np.sum(direction * a)), drowned
 
     def off(slope: float, expected: float, error: float) -> bool:
