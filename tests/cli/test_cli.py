@@ -202,7 +202,7 @@ def test_graph_opens_modules_as_deep_as_asked_and_the_one_named(capsys, tmp_path
         ("", "no 'main'. Functions in this file: energy, right"),
         (":right", "missing 2 required positional arguments: 'x' and 'y' (--traceback"),
         (":broken", "KeyError: 'no such key' (--traceback"),
-        (":Layer", "draws how a Tensor was computed, got"),
+        (":Layer", "a picture shows how a Tensor was computed"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(capsys, file, name, expected):

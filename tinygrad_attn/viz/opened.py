@@ -71,7 +71,8 @@ class Run:
                 self.attended.append(values | values["settings"] | more)
         elif event == "return" and frame.f_code is attention.masked_softmax.__code__:
             self.scores = frame.f_locals["scores"]  # with the mask
-            self._add(self.variables, self.scores, "scores")
+            for name, x in frame.f_locals.items():
+                self._add(self.variables, x, name)
         elif event == "return" and frame.f_code is basic.largest.__code__:
             self._add(self.variables, result, "largest of each row, a constant")
 
