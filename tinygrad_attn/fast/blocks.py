@@ -25,11 +25,13 @@ QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "i
 
 def fits(x: Any, *others: Any) -> bool:
     """Whether all are ordinary arrays: float32 or float64, one dtype, not empty; others or None."""
-    arrays = [array_of(x), *[array_of(other) for other in others if other is not None]]
-    return all(
-        a.__class__ is ndarray and a.dtype == arrays[0].dtype in FLOATS and a.size and a.ndim
-        for a in arrays
-    )
+    dtype = getattr(array_of(x), "dtype", None)
+    for other in (x, *others):
+        if other is not None:
+            a = array_of(other)
+            if a.__class__ is not ndarray or a.dtype != dtype or not a.size or not a.ndim:
+                return False
+    return dtype in FLOATS
 
 
 def matrix(x: ndarray) -> ndarray:
