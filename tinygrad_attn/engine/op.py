@@ -186,11 +186,11 @@ class Op:
 
     def _bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Move inputs that were passed by keyword to their places, and complete the settings."""
-        if not settings.keys().isdisjoint(self.input_names):
-            bound = inspect.signature(self.forward).bind(*inputs, **settings)
-            bound.apply_defaults()
-            inputs, settings = bound.args, bound.kwargs
         for name, value in settings.items():
+            if name in self.input_names:
+                bound = inspect.signature(self.forward).bind(*inputs, **settings)
+                bound.apply_defaults()
+                return self._bind(bound.args, bound.kwargs)
             if isinstance(value, Variable):
                 raise TypeError(
                     f"{self.__name__} takes {name}= as a plain setting, which has no derivative, "
