@@ -129,12 +129,12 @@ class Layout:
         if e.id in self.result_names:
             return self.result_names[e.id]
         by = differentiated(e)
-        if e.id in self.keys and not (e.hint is not None and e.hint[0] > 1):
+        if e.id in self.keys and not e.hint[0] > 1:
             return self.keys[e.id]
-        if e.hint is not None and by is None:
-            return str(e.hint[1])
+        if e.hint[0]:
+            return e.hint[1]
         if by is not None and differentiated(by) is None:
-            if by.id in names or by.hint is not None:
+            if by.id in names or not by.nameless:
                 return f"d_{names.get(by.id) or self.wished(by, names)}"
         if e.phase == BACKWARD and not by_row(e):
             return "g"
@@ -151,7 +151,7 @@ class Layout:
                 last[x.id] = max(last.get(x.id, 0), i)
         taken = dict.fromkeys([*self.inputs, "np", "erf", *self.sizes.letters], end + 1)
         for e in self.constants.values():
-            wish = e.hint[1] if e.hint is not None and isinstance(e.hint[1], str) else "constant"
+            wish = e.hint[1] or "constant"
             self.names[e.id] = free(wish, taken, 0)
             taken[self.names[e.id]] = end + 1
         reserved = set(self.result_names.values())
@@ -192,7 +192,7 @@ class Layout:
         found: dict[str, set[str]] = {}
         for e in lines:
             by = differentiated(e)
-            if e.id not in self.result_names and e.hint is not None:
+            if e.id not in self.result_names and not e.nameless:
                 wish = self.wished(e, {})
                 if wish not in ("g", "h") and not (by is not None and by.kind == "input"):
                     found.setdefault(wish, set()).add(e.scope)
@@ -362,7 +362,7 @@ def unpacked(statements: list[Expression]) -> Iterator[tuple[Expression, list[Ex
 
 def differentiated(e: Expression) -> Expression | None:
     """What e is the gradient by, where it is called after that."""
-    return e.hint[1] if e.hint is not None and isinstance(e.hint[1], Expression) else None
+    return None if e.hint[0] else e.by
 
 
 def named(e: Expression) -> bool:
@@ -370,7 +370,7 @@ def named(e: Expression) -> bool:
     by = differentiated(e)
     if by is not None:
         return by.kind != "input" and differentiated(by) is None and named(by)
-    return e.hint is not None and e.hint[0] > 1
+    return e.hint[0] > 1
 
 
 def written_anew(e: Expression, x: Expression) -> bool:

@@ -220,7 +220,8 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
     checks = [e for e in checks if e.args[0].kind not in ("constant", "number")]
     results = named_results(found, outputs, gradients)
-    sizes = Sizes({k: n for k, n in found.letters.items() if k not in found.inputs})
+    known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
+    sizes = Sizes({k: found.letters[k] for k in known})
     layout = Layout(results, checks, found.inputs, sizes, found.kinds)
     body = layout.body()
     body += end(found, results, layout)
@@ -246,7 +247,7 @@ def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
     if isinstance(outputs, Expression):
         name = "output" if np.ndim(outputs.value) else "loss"
         hint = outputs.hint
-        if hint is not None and hint[0] > NAMED_BY_OP and outputs.kind != "input":
+        if hint[0] > NAMED_BY_OP and outputs.kind != "input":
             name = name if hint[1] in taken else str(hint[1])
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
