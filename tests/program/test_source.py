@@ -159,7 +159,6 @@ def test_what_a_program_is():
     program = ta.source(lambda x: np.sum(np.sin(x) * x), SRC[0])
     assert str(program) == program.text and "np.sin(x)" in program.text
     assert repr(program).startswith("<forward_backward(x), ") and isinstance(program, ta.Program)
-    assert "np" in program._repr_html_()
     with pytest.raises(TypeError, match="takes 1 arguments, x, got 2"):
         program(SRC[0], SRC[0])
     with pytest.raises(ValueError, match=r"written for x \(7, 8\) float64, got array \(5, 7, 8\)"):

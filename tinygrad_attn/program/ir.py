@@ -61,6 +61,10 @@ class Expression:
         return not self.hint[0] and self.by is None
 
     @property
+    def gradient_by(self) -> Expression | None:
+        return None if self.hint[0] else self.by
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return () if isinstance(self.value, (tuple, list)) else np.shape(self.value)
 

@@ -258,7 +258,7 @@ class Simplifier(Rewriting):
         return None
 
 
-REDUCTIONS = ("sum", "mean", "max", "min")
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 METHODS = (*REDUCTIONS, "transpose", "reshape", "astype")
 
 
