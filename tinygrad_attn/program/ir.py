@@ -96,8 +96,8 @@ class Listing:
         self, kind: str, name: Any, args: Iterable[Any], settings: dict[str, Any], value: Any
     ) -> Expression:
         """The expression of this form: the known one, or a new one."""
-        args, settings = replaced((tuple(args), settings), self.without_array)
-        return self.once(form(kind, name, args, settings), kind, name, args, settings, value)
+        operands = replaced((tuple(args), settings), self.without_array)
+        return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
         """The expression with this key."""
@@ -138,7 +138,8 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
         if e.kind in LEAVES:
             made = listing.leaf(e.kind, e.name, e.value)
         else:
-            made = listing.make(e.kind, e.name, *replaced((e.args, e.settings), swap), e.value)
+            args, settings = replaced((e.args, e.settings), swap)
+            made = listing.make(e.kind, e.name, args, settings, e.value)
         new[e.id] = made
         if made.kind != "number" and (made.kind != "constant" or e.kind == "constant"):
             by = e.by and new.get(e.by.id, e.by)

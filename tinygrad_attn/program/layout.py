@@ -7,7 +7,6 @@ the value that had it is not needed any more.
 
 from __future__ import annotations
 
-import builtins
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from .ir import BACKWARD, Expression, inside, is_, number_in, reached
 from .simplify import uniform
 from .text import Sizes, Text, pattern
-from .trace import NAMED_BY_OP, identifier
+from .trace import NAMED_BY_OP, Trace, identifier
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 CALLED = {
@@ -33,27 +32,19 @@ CALLED = {
 class Layout:
     """The body of the program."""
 
-    def __init__(
-        self,
-        results: dict[str, Any],
-        checks: list[Expression],
-        inputs: dict[str, Expression],
-        sizes: Sizes,
-        kinds: dict[str, str],
-    ) -> None:
-        self.results, self.inputs, self.sizes = results, inputs, sizes
-        self.kinds = kinds  # by a module call: what is added to its name in a comment
+    def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
+        self.results, self.inputs, self.sizes = results, found.inputs, sizes
+        self.kinds = found.kinds
         self.order = reached([results, checks])
-        self.uses = Counter(o.id for e in self.order for o in e.operands)
+        self.uses = Counter(x.id for e in self.order for x in e.operands)
         self.uses.update(e.id for e in inside(results))
         self.bases = Counter(e.args[0].id for e in self.order if e.kind == "update")
-        self.result_names = {e.id: n for n, e in reversed(results.items()) if is_expression(e)}
-        self.keys = dict(keys_of(list(results.values())))
+        self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
+        self.ends = {e.id for e in inside(results)}
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
-        self.constants: dict[int, Expression] = {
-            e.id: e for e in self.order if e.kind == "constant" and pattern(e.value, sizes) is None
-        }
-        self.names: dict[int, str] = {e.id: e.name for e in self.order if e.kind == "input"}
+        constants = [e for e in self.order if e.kind == "constant"]
+        self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
+        self.names = {e.id: e.name for e in self.order if e.kind == "input"}
         self.scopes: dict[str, set[str]] = {}  # by a wished name: the module calls that wish for it
         for e in self.order:
             if e.id in self.lines and e.id not in self.result_names and not e.nameless:
@@ -70,16 +61,16 @@ class Layout:
             return True
         if e.kind == "constant":
             spelled = e.value.size > 1 and pattern(e.value, self.sizes) is not None
-            return e.id not in self.keys and spelled and uses - self.bases[e.id] > 1
+            return e.id not in self.ends and spelled and uses - self.bases[e.id] > 1
         if e.kind in ("input", "number"):
             return False
         if isinstance(e.value, (tuple, list)):
             return uses > 1
         turned = e.name in ("T", "swapaxes")  # which costs nothing
-        if turned and e.args[0].kind == "input" and e.id not in self.keys:
+        if turned and e.args[0].kind == "input" and e.id not in self.ends:
             return False
         cheap = turned and self.needs_a_line(e.args[0])
-        return e.id in self.keys or named(e) or uses > 1 + cheap
+        return e.id in self.ends or named(e) or uses > 1 + cheap
 
     def estimate(self, e: Expression) -> str | None:
         """A name as long as the one that it will have, for what has a line."""
@@ -127,8 +118,8 @@ class Layout:
         """The name of e if nothing else had it."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        if e.id in self.keys and e.hint[0] <= NAMED_BY_OP:
-            return self.keys[e.id]
+        if e.id in self.ends and e.hint[0] <= NAMED_BY_OP:
+            return "output"
         by = e.gradient_by
         if e.hint[0]:
             return e.hint[1]
@@ -260,24 +251,6 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
     return name
 
 
-def is_expression(a: Any) -> bool:
-    """Whether this is one value of the program."""
-    return isinstance(a, Expression)
-
-
-def keys_of(results: Any, key: str = "output") -> Iterator[tuple[int, str]]:
-    """The results in dicts, tuples and lists, and the key of the dict."""
-    if isinstance(results, Expression):
-        yield results.id, key
-    elif isinstance(results, dict):
-        for k, v in results.items():
-            telling = isinstance(k, str) and k.isidentifier() and not hasattr(builtins, k)
-            yield from keys_of(v, identifier(k) if telling else key)
-    elif isinstance(results, (tuple, list)):
-        for v in results:
-            yield from keys_of(v, key)
-
-
 def short(e: Expression) -> bool:
     """Whether it is hardly longer than a name would be."""
     return e.kind in ("number", "constant") and e.ndim == 0 or e.name == "T" and e.ndim == 2
@@ -333,7 +306,11 @@ def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
         return False
     others = []
     for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
-        if not (is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))):
-            free = is_expression(part) and part.ndim == len(shape) and part.shape[axis] == 1
+        if not (
+            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
+        ):
+            free = (
+                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
+            )
             others.append(free)
     return others in ([], [True])

@@ -74,8 +74,8 @@ def table(text: str, **functions: Callable[..., Any]) -> dict[tuple[str, str], l
     found: dict[tuple[str, str], list[Rule]] = {}
     for line in text.strip().splitlines():
         rule, _, conditions = line.partition(" if ")
-        sides = (eval(side.strip(), letters) for side in rule.split("->"))
-        made = Rule(*sides, eval(f"[{conditions}]", asked))
+        pattern, replacement = (eval(side.strip(), letters) for side in rule.split("->"))
+        made = Rule(pattern, replacement, eval(f"[{conditions}]", asked))
         found.setdefault((made.pattern.kind, made.pattern.name), []).append(made)
     return found
 
@@ -107,7 +107,7 @@ class Rewriting(Listing):
         e = Expression(-1, kind, name, tuple(args), settings, value)
         e.phase = self.phase
         found = self.shorter(e) or self.ruled(e)
-        return super().make(kind, name, args, settings, value) if found is None else found
+        return found or super().make(kind, name, args, settings, value)
 
     def shorter(self, e: Expression) -> Expression | None:
         """What a subclass puts in the place of e where a rule cannot say it."""

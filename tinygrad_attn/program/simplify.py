@@ -75,8 +75,8 @@ np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
 np.broadcast_to(np.broadcast_to(x, y), z) -> np.broadcast_to(x, z)
 np.where(c, x, y) -> x                            if all(c), like(x, here)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
-np.where(c, n, -x) -> -np.where(c, n, x)          if zero(n)
-np.where(c, -x, n) -> -np.where(c, x, n)          if zero(n)
+np.where(c, 0, -x) -> -np.where(c, 0, x)
+np.where(c, -x, 0) -> -np.where(c, x, 0)
 np.where(c, np.broadcast_to(x, z), y) -> np.where(c, x, y)           if span(here, c, x, y)
 np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(here, c, x, y)
 """
@@ -94,6 +94,11 @@ def simplified(outputs: Any) -> Any:
 
 
 # ---- conditions of rules
+
+
+def exact(m: Any, n: Any) -> bool:
+    """Numbers that a reader would write as quotients of whole numbers."""
+    return None not in (fraction(m), fraction(n))
 
 
 def like(x: Any, e: Any) -> bool:
@@ -127,11 +132,9 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (like, counts, rows, turns, span)},
-    "exact": lambda m, n: None not in (fraction(m), fraction(n)),
-    "foldable": lambda m, n, e: e.dtype == np.float64 or None not in (fraction(m), fraction(n)),
+    **{f.__name__: f for f in (exact, like, counts, rows, turns, span)},
+    "foldable": lambda m, n, e: e.dtype == np.float64 or exact(m, n),
     "moving": lambda x: number_in(x) is None,
-    "zero": lambda n: number_in(n) == 0,
     "numeric": lambda x: x.dtype != bool,
     "boolean": lambda x: x.dtype == bool,
     "size": lambda x, n: number_in(n) == x.value.size,
@@ -197,17 +200,18 @@ class Simplifier(Rewriting):
         """Gradients of x[0], x[1], ... or of x[:8], x[8:], ..., put into zeros and added up: one
         np.stack or np.concatenate.
         """
-        places: list[Any] = [put_in_zeros(t) for t in terms_of(e)]
-        if None in places or not e.ndim or len({type(i) is slice for i, _ in places}) > 1:
+        parts = terms_of(e)
+        if not e.ndim or not all(map(put_in_zeros, parts)):
             return None
         rows = np.arange(len(e.value))
-        found = sorted(((np.ravel(rows[i]).tolist(), x) for i, x in places), key=lambda p: p[0])
-        if [k for covered, _ in found for k in covered] != rows.tolist():
+        parts.sort(key=lambda p: np.ravel(rows[p.args[1]]).tolist())
+        indices, parts = [p.args[1] for p in parts], [p.args[2] for p in parts]
+        covered = [k for i in indices for k in np.ravel(rows[i])]
+        alike = all(like(x, e.value[i]) for i, x in zip(indices, parts, strict=True))
+        kinds = {type(i) is slice for i in indices}
+        if len(kinds) > 1 or not alike or covered != rows.tolist():
             return None
-        if not all(like(x, e.value[i]) for i, x in places):
-            return None
-        parts = [x for _, x in found]
-        if type(places[0][0]) is slice:
+        if kinds == {True}:
             return self.make("call", "concatenate", (parts,), {}, e.value)
         return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
 
@@ -277,26 +281,25 @@ def terms_of(e: Any) -> list[Any]:
     return [t for x in e.args for t in terms_of(x)] if is_(e, "operator", "+") else [e]
 
 
-def put_in_zeros(e: Any) -> tuple[Any, Any] | None:
-    """(i, x) for an expression that is x at index i of the first axis, and zero elsewhere."""
+def put_in_zeros(e: Any) -> bool:
+    """Whether this is an array at an index of the first axis, and zero elsewhere."""
     if not is_(e, "update", "add.at"):
-        return None
-    base, index, x = e.args
-    simple = isinstance(index, (int, np.integer, slice))
-    return (index, x) if simple and is_(base, "constant") and not base.value.any() else None
+        return False
+    base, index, _ = e.args
+    zero = base.kind == "constant" and not base.value.any()
+    return zero and isinstance(index, (int, np.integer, slice))
 
 
 def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a method of x as a reader writes them: -1 for the last axis, nothing for all,
     and without those that change nothing.
     """
-    usual = {"axis": None, "keepdims": False, "dtype": None, "where": True}
-    default = lambda k, v: v is np._NoValue or k in usual and v is usual[k]
-    left = {k: v for k, v in settings.items() if not default(k, v)}
+    usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
+    left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}
     axis = left.pop("axis", None)
     if isinstance(axis, tuple) and len(axis) == 1:
         axis = axis[0]
-    if isinstance(axis, tuple) and len(set(axis)) == x.ndim and "keepdims" not in left:
+    elif isinstance(axis, tuple) and len(axis) == x.ndim and "keepdims" not in left:
         axis = None
     if x.ndim > 1 and axis == x.ndim - 1:
         axis = -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..engine import Variable, array_of, enable_grad, grad, plain
 from ..errors import describe
 from ..files.atomic import write_atomically
 from ..tensor import Tensor
-from .ir import BACKWARD, FORWARD, Expression, reached, replaced
+from .ir import Expression, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
 from .text import NO_DTYPE, Sizes
@@ -46,8 +47,8 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
     is_module = lambda x: hasattr(x, "named_buffers")
-    own = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
-    module = own if params is None else params if is_module(params) else None
+    own: Any = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
+    module: Any = own if params is None else params if is_module(params) else None
     named = {} if params is None else params
     if module is not None:
         named = dict(module.named_parameters())
@@ -126,11 +127,9 @@ class Program:
 
 def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
     """Raise TypeError unless the program gives what the function gives when it is called again."""
-    floating = lambda x: getattr(getattr(x, "dtype", None), "kind", "") == "f"
-    make = lambda x: x if isinstance(x, Variable) or not floating(x) else Tensor(x, True)
-    given = [make(np.asarray(x) if isinstance(x, np.generic) else x) for x in args]
+    given = [Tensor(x, requires_grad=True) if is_floating(x) else x for x in args]
     inputs = {n: e.value for n, e in found.inputs.items() if n not in found.parameters}
-    arrays = [x for x in given if isinstance(x, (Variable, np.ndarray))]
+    arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
     leaves = dict(zip(inputs, arrays)) | found.parameters
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
@@ -141,19 +140,19 @@ def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
             slopes = grad(y, by, inputs.get(found.seed), allow_unused=True)
             expected += [None if g is None else g._data for g in slopes]
     steps = reached([found.outputs, found.gradients])
-    first, second = (
-        max((largest_in(e.value) for e in steps if e.phase == phase), default=0.0)
-        for phase in (FORWARD, BACKWARD)
-    )
-    count = len(values) - len(found.gradients)
-    sizes = [first] * count + [second] * len(found.gradients)
-    if len(values) != len(expected) or not all(map(same, values, expected, sizes)):
+    size = max((largest_in(e.value) for e in steps), default=0.0)
+    if len(values) != len(expected) or not all(map(same, values, expected, repeat(size))):
         raise TypeError(
             "ta.source: the function returns another value when it is called again than it gave "
             "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
             "or change an array through a view of it? Pass what changes as an argument, and return "
             "what it becomes."
         )
+
+
+def is_floating(x: Any) -> bool:
+    """Whether this is an array of floating-point numbers."""
+    return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
 def flat(a: Any) -> list[Any]:
@@ -170,7 +169,7 @@ def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
         return expected is None or bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
-    if expected.dtype.kind != "f":
+    if not is_floating(expected):
         return np.array_equal(mine, expected)
     digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9)
     size = max(size, largest_in(expected))
@@ -179,9 +178,8 @@ def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
 
 def largest_in(array: Any) -> float:
     """The absolute value of the largest finite number in an array; 0 if there is none."""
-    if getattr(getattr(array, "dtype", None), "kind", "") != "f":
-        return 0.0
-    return float(np.abs(np.asarray(array)[np.isfinite(array)]).max(initial=0))
+    finite = np.asarray(array)[np.isfinite(array)] if is_floating(array) else 0
+    return float(np.max(np.abs(finite), initial=0))
 
 
 # ---- the text of the file
@@ -194,7 +192,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     results = named_results(found, outputs, gradients)
     known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
     sizes = Sizes({k: found.letters[k] for k in known})
-    layout = Layout(results, checks, found.inputs, sizes, found.kinds)
+    layout = Layout(found, results, checks, sizes)
     body = layout.body()
     body += end(found, results, layout)
     letters = sizes.used(body)
@@ -266,10 +264,13 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 def shape_checks(found: Trace, positional: list[str], letters: dict[int, str]) -> list[str]:
     """The check of the arguments' shapes, with the letters that the program has anyway."""
     tuple_of = lambda words: f"({', '.join(words)}{',' * (len(words) == 1)})"
-    sides = [f"{n}.shape" for n in positional], [
-        tuple_of([letters.get(size, str(size)) for size in found.inputs[n].shape])
-        for n in positional
-    ]
+    sides = (
+        [f"{n}.shape" for n in positional],
+        [
+            tuple_of([letters.get(size, str(size)) for size in found.inputs[n].shape])
+            for n in positional
+        ],
+    )
     given, wanted = (tuple_of(side) if len(side) > 1 else "".join(side) for side in sides)
     line = f"    if {given} != {wanted}:"
     if len(line) > WIDTH and len(positional) > 1:
@@ -295,12 +296,7 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
         slopes = dict(zip((found.originals[n] for n in found.gradients), rest, strict=True))
         start = f"    return {text.of(first, -1, NO_DTYPE)}, {{"
         return packed(start, text.pairs(slopes, NO_DTYPE), "}")
-    if isinstance(first, dict):
-        return packed("    return {", text.pairs(first, NO_DTYPE), "}", 12)
-    if isinstance(first, tuple):
-        close = ",)" if len(first) == 1 else ")"
-        return packed("    return (", [text.of(e, -1, NO_DTYPE) for e in first], close, 12)
-    return [f"    return {text.of(first, -1, NO_DTYPE)}"]
+    return packed("    return ", text.of(first, -1, NO_DTYPE).split(", "), "", 12)
 
 
 def shares_memory(e: Expression) -> bool:

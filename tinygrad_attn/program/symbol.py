@@ -26,15 +26,13 @@ from ..engine import Symbolic, Variable
 from ..errors import quoted, user_frame
 from .ir import FORWARD, Expression, Listing, inside, replaced
 from .rules import UFUNCS
-from .simplify import plainest
+from .simplify import REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
 FUNCTIONS = str(Path(PACKAGE, "functional"))
 
 OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
-REDUCING = {np.add: "sum", np.multiply: "prod", np.maximum: "max", np.minimum: "min"}
-REDUCTIONS = (*REDUCING.values(), "mean", "any", "all", "var")
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = (np.transpose, np.swapaxes, np.moveaxis, np.matrix_transpose)
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
@@ -42,12 +40,12 @@ OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscompl
 SHAPED_BY_NUMBERS = (
     "nonzero flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values "
     "extract compress delete trim_zeros union1d intersect1d setdiff1d setxor1d bincount"
-).split()
-ATTRIBUTES = "shape dtype ndim size itemsize nbytes strides flags".split()
+)
+ATTRIBUTES = ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "flags")
 METHODS = (
     "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take dot diagonal "
     "swapaxes copy repeat clip round trace searchsorted squeeze ravel"
-).split()
+)
 """Methods with the name and arguments of a function of NumPy's."""
 READING = {"__bool__": bool, "__float__": float, "__int__": int, "__index__": operator.index}
 ACCESSORS = (*READING, "__contains__", "item", "tolist")
@@ -146,7 +144,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def __getattr__(self, name: str) -> Any:
         if name in ATTRIBUTES:
             return getattr(self.value, name)
-        if name in METHODS:
+        if name in METHODS.split():
             return partial(getattr(np, name), self)
         raise AttributeError(f"an array that is traced has no attribute {name!r}")
 
@@ -155,12 +153,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __len__(self) -> int:
         return len(self.value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self.value)))
-
-    def __pos__(self) -> Symbol:
-        return self
 
     # ---- reading numbers
 
@@ -197,20 +189,15 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- calls of NumPy
 
-    def _made(
-        self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any
-    ) -> Any:
+    def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
         """The symbol of a new value, or one for each of several."""
         listing = self.listing
         if listing.phase == FORWARD:
             listing.scope = listing.where()
         if isinstance(value, (tuple, list)):
             whole = self._written(kind, name, args, settings, value)
-            parts = [
-                Symbol(listing.make("part", i, (whole,), {}, v), v, listing)
-                for i, v in enumerate(value)
-            ]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+            part = lambda i, v: Symbol(listing.make("part", i, (whole,), {}, v), v, listing)
+            return getattr(value, "_make", type(value))(map(part, range(len(value)), value))
         value = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
         if getattr(value, "dtype", np.dtype(object)).kind not in "fiub":
             raise listing.refusal(f"calls {name}", "A program only has calls that return arrays.")
@@ -221,7 +208,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def _written(self, kind: str, name: Any, args: tuple, settings: Any, value: Any) -> Expression:
         facts = self.listing.facts
         swap = lambda x: facts.get(x.expression.id, x.expression) if is_symbol(x) else x
-        return self.listing.make(kind, name, *replaced((args, settings), swap), value)
+        args, settings = replaced((args, settings), swap)
+        return self.listing.make(kind, name, args, settings, value)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **settings: Any
@@ -231,18 +219,14 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if method == "at":
             return self._at(ufunc, *inputs)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
-        sign = None if settings else sign_of(ufunc, inputs)
+        sign = None if settings else OPERATORS.get(ufunc)
         if ufunc.__name__ == "erf (vectorized)":  # math.erf of each element, as Python's numbers
-            value = np.asarray(value, np.float64)[()]
-            made = self._made("call", "erf", inputs, {}, value)
-        elif method == "reduce" and ufunc in REDUCING:
-            made = self._method(REDUCING[ufunc], inputs[0], (), settings, value)
-        elif method != "__call__":
-            made = self._made("call", f"{ufunc.__name__}.{method}", inputs, settings, value)
-        elif sign:
+            made = self._made("call", "erf", inputs, {}, np.asarray(value, np.float64)[()])
+        elif method == "__call__" and sign:
             made = self._made("operator", sign, inputs, {}, value)
         else:
-            made = self._made("call", self._name(ufunc), inputs, settings, value)
+            name = self._name(ufunc) + f".{method}" * (method != "__call__")
+            made = self._made("call", name, inputs, settings, value)
         if out is None or not made.ndim:
             return made
         if out[0] is not self or inputs[0] is not self:
@@ -256,7 +240,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function is np.array2string:
             return repr(self)
         name = self._name(function)
-        if name in SHAPED_BY_NUMBERS or function is np.where and len(args) == 1:
+        if name in SHAPED_BY_NUMBERS.split() or function is np.where and len(args) == 1:
             raise self.listing.refusal(
                 f"calls np.{name}, whose result has another shape for other numbers",
                 "Use np.where(condition, a, b), or pass the indices as an argument.",
@@ -264,7 +248,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in OF_SHAPES:
             return function(*concrete(args), **concrete(settings))
         if function in FRESH:
-            value = np.full_like(*concrete(args), FRESH[function], **concrete(settings))
+            like = function(*concrete(args), **concrete(settings))
+            value = np.full_like(like, FRESH[function])
             return Symbol(self.listing.constant(value), value, self.listing)
         for x in inside((args[1:], settings), Symbol):
             if x.ndim == 0 and x.dtype.kind in "iu":  # a size, an axis
@@ -273,7 +258,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in MOVING and is_symbol(args[0]):
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
             return self._made("method", "transpose", (args[0], *axes), {}, value)
-        if name in (*REDUCTIONS, *RESHAPING, "copy", "cumsum", "cumprod") and is_symbol(args[0]):
+        if name in (*REDUCTIONS, "var", *RESHAPING, "copy", "cumsum", "cumprod") and is_symbol(
+            args[0]
+        ):
             return self._method(name, args[0], args[1:], settings, value)
         return self._made("call", name, args, settings, value)
 
@@ -296,7 +283,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         """A method of x, its arguments in one form."""
         if name in RESHAPING:
             return self._made("method", "reshape", (x, *value.shape), {}, value)
-        if name in REDUCTIONS:
+        if name in (*REDUCTIONS, "var"):
             args, settings = (), plainest(x, dict(zip(("axis",), args)) | settings)
         return self._made("method", name, (x, *args), settings, value)
 
@@ -362,11 +349,3 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
 for _name, _read in READING.items():
     setattr(Symbol, _name, lambda x, f=_read: x._read(f(x.value), f"{f.__name__}(...)"))
-
-
-def sign_of(ufunc: Any, inputs: tuple) -> str | None:
-    """The operator that a ufunc is, if these operands can be written with one."""
-    if ufunc in (np.logical_and, np.logical_or):
-        boolean = all(getattr(getattr(x, "dtype", None), "kind", "") == "b" for x in inputs)
-        return ("&" if ufunc is np.logical_and else "|") if boolean else None
-    return OPERATORS.get(ufunc)

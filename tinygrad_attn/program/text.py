@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .ir import Expression, inside, is_
+from .ir import Expression, is_
 from .simplify import REDUCTIONS, repeats
 
 UNARY, ATOM = 6, 9
@@ -94,7 +94,7 @@ def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
         return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{usual})"
     if a.dtype == bool and a.ndim == 2:
         for k in (0, -1, 1):
-            triangle = np.tri(*a.shape, k, dtype=bool)
+            triangle = np.tri(a.shape[0], a.shape[1], k, dtype=bool)
             text = f"np.tri({sizes.several(a.shape)}{f', {k}' if k else ''}, dtype=bool)"
             for array, sign in ((triangle, ""), (~triangle, "~")):
                 if (a == array).all():

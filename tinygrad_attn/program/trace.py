@@ -43,7 +43,7 @@ GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
     "part parts total weight bias query key target src tgt memory given found made losses wide "
     "tensor operands"
-).split()
+)
 """Names that say nothing of a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 LONGEST = 13
@@ -220,7 +220,7 @@ def expressed(found: Trace, y: Any) -> Any:
 
 def differentiate(found: Trace, y: Any, leaves: list[Any]) -> None:
     """The backward pass, run on symbols."""
-    if not (isinstance(y, Variable) and is_symbol(y._data)):
+    if not is_symbol(array_of(y)) or array_of(y) is y:
         raise TypeError(
             "ta.source differentiates a function that returns one Tensor made from its arguments, "
             f"got {describe(y)}. Return the loss alone, or write ta.source(..., backward=False)."
@@ -364,7 +364,7 @@ class Names(Watcher):
         for name, x in variables.items():
             array = array_of(x)
             if is_symbol(array):
-                telling = name not in GENERAL
+                telling = name not in GENERAL.split()
                 if telling or theirs and name not in self.found.inputs:
                     suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
             elif isinstance(array, np.ndarray) and array.size > 1:
