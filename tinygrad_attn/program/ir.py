@@ -201,8 +201,8 @@ def is_(a: Any, kind: str, name: Any = None) -> bool:
 
 def number_in(a: Any) -> Any:
     """The number that this operand is, or None."""
-    if is_(a, "number"):
-        return a.value
+    if isinstance(a, Expression):
+        return a.value if a.kind == "number" else None
     single = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
     return a if single else None
 

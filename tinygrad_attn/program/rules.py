@@ -82,17 +82,17 @@ def table(text: str, **functions: Callable[..., Any]) -> dict[tuple[str, str], l
 
 def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
     """Whether e has the form p; what the letters match is added to `found`."""
+    if isinstance(p, Pattern) and p.kind != "letter":
+        if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
+            return False
+        settings = found.setdefault("s", e.settings) if p.settings else {}
+        pairs = zip(p.args, e.args, strict=True)
+        return settings == e.settings and all(matches(q, a, found) for q, a in pairs)
     n = number_in(e)
     if not isinstance(p, Pattern):
         return bool(n == p)
-    if p.kind == "letter":
-        before = found.setdefault(p.name, e) if p.name not in "mn" or n is not None else None
-        return before is e or n is not None and n == number_in(before)
-    if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
-        return False
-    settings = found.setdefault("s", e.settings) if p.settings else {}
-    pairs = zip(p.args, e.args, strict=True)
-    return settings == e.settings and all(matches(q, a, found) for q, a in pairs)
+    before = found.setdefault(p.name, e) if p.name not in "mn" or n is not None else None
+    return before is e or n is not None and n == number_in(before)
 
 
 class Rewriting(Listing):
