@@ -216,7 +216,7 @@ class Simplifier(Rewriting):
         return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
 
     def transpose(self, e: Expression) -> Expression | None:
-        """x.transpose(axes) as x.T or x.swapaxes, also of a stack or of another transpose."""
+        """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
         if not moved:
@@ -229,8 +229,6 @@ class Simplifier(Rewriting):
             return self.make("attribute", "T", (x,), {}, e.value)
         if len(moved) == 2:
             return self.make("method", "swapaxes", (x, *moved), {}, e.value)
-        if is_(x, "method", "transpose"):
-            return self.again(e, x.args[0], *(x.args[1:][a] for a in axes))
         return None
 
     def reshape(self, e: Expression) -> Expression | None:
