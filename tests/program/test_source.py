@@ -13,7 +13,7 @@ from optable import TABLE
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn, optim
+from tinygrad_attn import Tensor, nn
 from tinygrad_attn.program.symbol import OPERATORS
 
 pytestmark = pytest.mark.usefixtures("in_float64")
@@ -27,43 +27,25 @@ def assert_close(mine, expected, tolerance=1e-12):
     np.testing.assert_allclose(mine, expected, rtol=tolerance, atol=tolerance * max(1, size))
 
 
-def ours(f, args, params, cotangent=None):
-    """The value and the gradients by name, computed as usual."""
-    params = dict(params.named_parameters()) if isinstance(params, nn.Module) else params
-    y = f(*args)
-    leaves = [x for x in (*args, *params.values()) if isinstance(x, Tensor) and x.requires_grad]
-    found = ta.grad(y, leaves, cotangent, allow_unused=True)
-    return y.numpy(), {id(x): g for x, g in zip(leaves, found, strict=True) if g is not None}
-
-
 def assert_right(program, f, args, params=None, tolerance=1e-12):
     """The program's value and gradients are ours, at these arguments."""
-    params = params or {}
-    named = dict(params.named_parameters()) if isinstance(params, nn.Module) else params
-    tensors = [
-        Tensor(x, requires_grad=True) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
-        for x in args
-    ]
-    cotangent = ()
-    expected = f(*tensors)
-    if expected.shape:
-        cotangent = (np.random.default_rng(3).standard_normal(expected.shape),)
+    named = dict(params.named_parameters()) if isinstance(params, nn.Module) else params or {}
+    floating = lambda x: isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
+    tensors = [Tensor(x, requires_grad=True) if floating(x) else x for x in args]
+    y = f(*tensors)
+    cotangent = (np.random.default_rng(3).standard_normal(y.shape),) if y.shape else ()
     value, gradients = program(*args, *cotangent)
-    wanted, by = ours(f, tensors, named, *cotangent)
-    assert_close(value, wanted, tolerance)
-    names = [name for name in program._arguments if name != "d_output"]
-    leaves = {**{n: t for n, t in zip(names, tensors, strict=True)}, **named}
-    found = {n: g for n, t in leaves.items() if (g := by.get(id(t))) is not None}
-    assert set(found) == set(gradients)
-    for name, g in found.items():
-        assert_close(gradients[name], g.numpy(), tolerance)
+    assert_close(value, y.numpy(), tolerance)
+    given = {**dict(zip(program._arguments, tensors)), **named}
+    leaves = {n: t for n, t in given.items() if isinstance(t, Tensor) and t.requires_grad}
+    assert gradients.keys() <= leaves.keys()
+    found = ta.grad(y, [*leaves.values()], *cotangent, allow_unused=True)
+    for (name, x), g in zip(leaves.items(), found, strict=True):
+        zero = np.zeros(x.shape, x.dtype)
+        assert_close(gradients.get(name, zero), zero if g is None else g.numpy(), tolerance)
 
 
 # ---- every op
-
-
-def arguments(inputs, dtype=np.float64):
-    return [x.astype(dtype) for x in inputs]
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -80,39 +62,23 @@ def test_every_entry_of_the_table_of_ops(name):
     @given(data=st.data())
     def run(data):
         sample = TABLE[name](data.draw)
-        args = arguments(sample.inputs)
+        args = [x.astype(np.float64) for x in sample.inputs]
         y = sample.ours(*[Tensor(x, requires_grad=True) for x in args])
         if not isinstance(y, Tensor) or not y.requires_grad:
             return
         program = ta.source(sample.ours, *args)
         assert_tidy(program.text)
-        assert_right_without_all(program, sample.ours, args)
+        assert_right(program, sample.ours, args)
         others = [x + 0.01 * np.arange(x.size).reshape(x.shape) for x in args]
         try:
             program(*others, *([np.ones(y.shape)] if y.shape else []))
         except (ValueError, np.linalg.LinAlgError):
             return
-        assert_right_without_all(program, sample.ours, others)
+        assert_right(program, sample.ours, others)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run()
-
-
-def assert_right_without_all(program, f, args):
-    """As assert_right, but a gradient that is None here may be zeros in the program."""
-    tensors = [Tensor(x, requires_grad=True) for x in args]
-    y = f(*tensors)
-    cotangent = (np.random.default_rng(3).standard_normal(y.shape),) if y.shape else ()
-    value, gradients = program(*args, *cotangent)
-    assert_close(value, y.numpy())
-    for name, g in zip(
-        program._arguments, ta.grad(y, tensors, *cotangent, allow_unused=True), strict=False
-    ):
-        if g is None:
-            assert not np.any(gradients.get(name, 0))
-        else:
-            assert_close(gradients[name], g.numpy())
 
 
 # ---- how it reads
@@ -159,7 +125,6 @@ def test_what_a_program_is():
     program = ta.source(lambda x: np.sum(np.sin(x) * x), SRC[0])
     assert str(program) == program.text and "np.sin(x)" in program.text
     assert repr(program).startswith("<forward_backward(x), ") and isinstance(program, ta.Program)
-    assert "np" in program._repr_html_()
     with pytest.raises(TypeError, match="takes 1 arguments, x, got 2"):
         program(SRC[0], SRC[0])
     with pytest.raises(ValueError, match=r"written for x \(7, 8\) float64, got array \(5, 7, 8\)"):
@@ -171,49 +136,6 @@ def test_what_a_program_is():
 
 
 # ---- models
-
-
-MODELS = {
-    "post-norm": lambda: (encoder(), {}),
-    "pre-norm": lambda: (encoder(norm_first=True), {}),
-    "gelu": lambda: (encoder(activation="gelu"), {}),
-    "causal": lambda: (encoder(), {"is_causal": True}),
-    "time first": lambda: (encoder(batch_first=False), {}),
-    "two layers": lambda: (nn.TransformerEncoder(encoder(), 2), {}),
-    "mask": lambda: (encoder(), {"src_mask": np.triu(np.ones((7, 7), bool), 1)}),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_encoders(name):
-    layer, settings = MODELS[name]()
-    f = squares(layer, **settings)
-    program = ta.source(f, SRC, params=layer)
-    assert_tidy(program.text)
-    for args in (SRC, rng.standard_normal(SRC.shape)):
-        assert_right(program, f, [args], layer)
-    optim.SGD(layer.parameters(), 0.1)
-    for p in layer.parameters():  # the parameters as they are when the program is called
-        p.data += 0.1 * rng.standard_normal(p.shape)
-    assert_right(program, f, [SRC], layer)
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_a_decoder_with_causal_and_padding_masks(norm_first):
-    layer = nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True, norm_first=norm_first)
-    memory = rng.standard_normal((5, 6, 8))
-
-    def f(tgt, memory, padded):
-        y = layer(tgt, memory, tgt_is_causal=True, memory_key_padding_mask=padded)
-        return np.mean(y**2)
-
-    lengths = np.array([6, 3, 4, 1, 5])
-    padded = np.arange(6) >= lengths[:, None]
-    program = ta.source(f, SRC, memory, padded, params=layer)
-    assert_tidy(program.text)
-    assert_right(program, f, [SRC, memory, padded], layer)
-    others = np.arange(6) >= lengths[::-1, None]
-    assert_right(program, f, [SRC, memory, others], layer)
 
 
 def mlp():
@@ -302,26 +224,7 @@ def test_an_op_of_the_users_own():
 def test_float32_stays_float32():
     layer = encoder().astype(np.float32)
     f, x = squares(layer), SRC.astype(np.float32)
-    program = ta.source(f, x, params=layer)
-    value, gradients = program(x)
-    assert value.dtype == np.float32 and all(g.dtype == np.float32 for g in gradients.values())
-    wanted, by = ours(f, [Tensor(x, requires_grad=True)], layer)
-    assert_close(value, wanted, 1e-5)
-    for name, p in layer.named_parameters():
-        assert_close(gradients[name], by[id(p)].numpy(), 1e-5)
-
-
-def test_the_program_of_a_gradient():
-    layer = nn.Linear(3, 4)
-
-    def penalty(x, w):
-        slope = ta.grad(np.sum(np.tanh(layer(x)) * w), x, create_graph=True)[0]
-        return np.sum(slope**2)
-
-    x, w = Tensor(rng.standard_normal((2, 3)), requires_grad=True), rng.standard_normal((2, 4))
-    program = ta.source(penalty, x, w, params=layer)
-    assert_tidy(program.text)
-    assert_right(program, penalty, [x.numpy(), w], layer)
+    assert_right(ta.source(f, x, params=layer), f, [x], layer, 1e-5)
 
 
 def test_gradients_by_what():
@@ -378,9 +281,8 @@ np.savez(sys.argv[1] + "/found.npz", value=value, **gradients)
 """
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_it_runs_where_the_package_is_not(tmp_path, activation):
-    layer = encoder(activation=activation)
+def test_it_runs_where_the_package_is_not(tmp_path):
+    layer = encoder(activation="gelu")
     program = ta.source(squares(layer), SRC, params=layer)
     program.save(tmp_path / "layer.py")
     (name,) = program._arguments
@@ -394,10 +296,9 @@ def test_it_runs_where_the_package_is_not(tmp_path, activation):
     )
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "found.npz")
-    value, by = ours(squares(layer), [Tensor(SRC)], layer)
-    assert_close(found["value"], value)
-    for name, p in layer.named_parameters():
-        assert_close(found[name], by[id(p)].numpy())
+    value, gradients = program(SRC)
+    assert found["value"] == value and {*found} == {"value", *gradients}
+    assert all(np.array_equal(found[n], g) for n, g in gradients.items())
 
 
 # ---- what is refused
@@ -427,13 +328,19 @@ REFUSED = {
     "float": (lambda x: x.sum() * float(x[0, 0]), "reads a number"),
     "item": (lambda x: x.sum() * x[0, 0].item(), "reads a number"),
     "int": (lambda x: x[: int(x.sum() > 0)].sum(), "reads a number"),
-    "tolist": (lambda x: x.sum() * len(x.tolist()), "reads numbers"),
+    "tolist": (lambda x: x.sum() * len(x.tolist()), "reads a number"),
+    "another library": (lambda x: np.sum(foreign(x)), "no function of NumPy's"),
     "asarray": (lambda x: x.sum() * np.asarray(x.detach().numpy())[0, 0], "plain array"),
     "a loose parameter": (lambda x: np.sum(x * loose), "neither an argument nor in params="),
     "several results": (lambda x: (x, x), "returns one Tensor"),
     "a number": (lambda x: 3.0, "returns one Tensor"),
     "in place": (lambda x: np.sum(changed(x)), "changes an argument"),
 }
+
+
+@ta.op
+def foreign(x):
+    return np.frompyfunc(lambda v: v * 2, 1, 1)(x).astype(float)
 
 
 @ta.op
@@ -448,27 +355,6 @@ def test_nothing_is_frozen_in_silence(name):
     with pytest.raises(TypeError, match=words):
         ta.source(f, SRC[0])
     assert loose.grad is None and isinstance(loose.numpy(), np.ndarray)
-
-
-def test_an_op_that_cannot_be_written_is_named():
-    @ta.op
-    def strange(x):
-        return np.asarray([float(v) ** 2 for v in x])
-
-    strange.vjp(lambda g, y, x: 2 * g * x)
-    with pytest.raises(TypeError, match="reads a number") as error:
-        ta.source(lambda x: strange(x).sum(), SRC[0, 0])
-    assert "strange" in "".join(
-        map(str, [error.value, *getattr(error.value, "__notes__", ())])
-    ) or ("float(v) ** 2" in str(error.value))
-
-    @ta.op
-    def foreign(x):
-        return np.frompyfunc(lambda v: v * 2, 1, 1)(x).astype(float)
-
-    foreign.vjp(lambda g, y, x: 2 * g)
-    with pytest.raises(TypeError, match="no function of NumPy's"):
-        ta.source(lambda x: foreign(x).sum(), SRC[0, 0])
 
 
 def test_other_mistakes():
@@ -617,28 +503,6 @@ def test_names_that_are_taken():
     assert_right(program, with_letters, [SRC, SRC], layer)
 
 
-def test_parameters_of_another_shape():
-    layer = nn.Linear(8, 2)
-    program = ta.source(layer, SRC[0], backward=False)
-    layer.weight.data = np.ones((3, 8))
-    with pytest.raises(
-        ValueError, match=r"written for weight \(2, 8\) float64, got array \(3, 8\)"
-    ):
-        program(SRC[0])
-
-
-def test_many_arguments():
-    args = [rng.standard_normal((2, 3)) for _ in range(12)]
-    f = lambda first, second, third, fourth, fifth, *rest: np.sum(
-        first * second + third + sum(rest)
-    )
-    program = ta.source(f, *args)
-    assert_tidy(program.text)
-    assert_right(program, f, args)
-    views = ta.source(lambda x: (np.moveaxis(x, 0, 1), np.flip(x)), args[0], backward=False)
-    assert not any(np.shares_memory(y, args[0]) for y in views(args[0]))
-
-
 def copied(x):
     y = np.zeros(2)
     np.copyto(y, x.data)
@@ -656,10 +520,8 @@ def tried(x):
 FREEZES = {
     "copyto": copied,
     "try": tried,
-    "array2string": lambda x: x.sum() * float(np.array2string(x.sum().data)),
     "full": lambda x: (x * np.full(2, x.data.max(), dtype=np.float64)).sum(),
     "nonzero": lambda x: x.sum() * len((x.data > 1.5).nonzero()[0]),
-    "unique_values": lambda x: x.sum() * np.unique_values(np.floor(x.data / 4)).size,
 }
 
 
@@ -676,34 +538,11 @@ def test_numbers_are_refused_or_read_again(name):
     assert np.allclose(gradients["x"], ta.grad(f(x), [x])[0].numpy())
 
 
-def test_gradients_are_those_of_the_function_where_a_rule_catches_a_refusal():
-    @ta.op
-    def size(x):
-        return np.abs(x)
-
-    def rule(g, y, x):
-        try:
-            return g if float(x.min()) > 0 else g * np.sign(x)
-        except TypeError:
-            return g
-
-    size.vjp(rule)
-    numbers = np.array([-1.0, 2.0])
-    try:
-        program = ta.source(lambda x: size(x).sum(), numbers)
-    except (TypeError, RuntimeError):
-        return
-    assert np.allclose(program(numbers)[1]["x"], [-1.0, 1.0])
-
-
 # ---- arguments that no gradient is taken by, and several results
 
 WHOLE, NUMBERS = np.array([[2, 0], [1, 2]]), rng.standard_normal((2, 3))
 BY_WHOLE = {
     "take_along_axis": lambda x, i: np.take_along_axis(x, i, axis=1),
-    "interp": lambda x, i: np.interp(x[0], 0 * x[1] + np.arange(3.0), i.ravel()[1:] * 1.0),
-    "linspace": lambda x, i: np.linspace(x[0, 0], x[1, 1], 3) * i.sum(),
-    "full_like of a number": lambda x, i: x * np.full_like(x, 2.5) + i.sum(),
     "full_like of a Tensor": lambda x, i: x * np.full_like(x, x[0, 0]) + i.sum(),
     "index": lambda x, i: x[0, i],
 }
@@ -768,14 +607,10 @@ def test_a_result_of_which_only_rounding_is_left():
         x = np.random.default_rng(seed).standard_normal((3, 2, 6))
         ta.source(f, x, params=layer, backward=False)
         ta.source(lambda x: f(x)[0] + 0 * x.sum(), x, params=layer)
-
-
-def test_a_gradient_of_which_only_rounding_is_left():
-    """x . x / (x . x) is 1, whatever x is."""
-    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    x = x.astype(np.float32)  # x . x / (x . x) is 1, whatever x is
     program = ta.source(lambda x: (x / (x * x).sum(-1, keepdims=True) * x).sum(), x)
     value, gradients = program(x)
-    assert np.isclose(value, 3) and np.abs(gradients["x"]).max() < 1e-6
+    assert np.isclose(value, 6) and np.abs(gradients["x"]).max() < 1e-6
 
 
 def test_names_longer_than_a_line():

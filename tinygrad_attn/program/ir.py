@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 FORWARD, BACKWARD = "forward", "backward"
+LEAVES = ("input", "constant", "number")
 
 
 class Expression:
@@ -29,15 +30,17 @@ class Expression:
         item       args[0][args[1]]
         part       element `name` of a call that returns several arrays
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
+        check      args[0] has to be args[1]; `name` is the function that read it
     `args` and `settings` (keyword arguments) hold expressions, Python values, and tuples, lists and
     slices of them. `value` is the value for the example arguments: only its shape and dtype are
     used, except for constants and numbers. `phase` is FORWARD or BACKWARD; `scope` is the dotted
-    name of the module call. `hint` is (priority, name), or (0, x) for the gradient by x, or None.
+    name of the module call. `hint` is (priority, name). An expression without one may be the
+    gradient by the expression `by`.
     """
 
     __slots__ = (
         *("id", "kind", "name", "args", "settings", "operands"),
-        *("value", "phase", "scope", "hint"),
+        *("value", "phase", "scope", "hint", "by"),
     )
 
     def __init__(
@@ -47,10 +50,19 @@ class Expression:
         self.settings, self.value = settings, value
         self.operands = tuple(inside((args, settings)))  # one that is used twice comes twice
         self.phase, self.scope = FORWARD, ""
-        self.hint: Any = None
+        self.hint: tuple[float, str] = (0, "")
+        self.by: Expression | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.id} {self.kind} {self.name} {self.shape}>"
+        return f"<{self.id} {self.kind} {self.name}>"
+
+    @property
+    def nameless(self) -> bool:
+        return not self.hint[0] and self.by is None
+
+    @property
+    def gradient_by(self) -> Expression | None:
+        return None if self.hint[0] else self.by
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,7 +78,7 @@ class Expression:
 
     def is_a(self, kind: str, name: Any = None) -> bool:
         """Whether it is of this kind and, if one is given, of this name."""
-        return self.kind == kind and (name is None or self.name == name)
+        return self.kind == kind and name in (None, self.name)
 
 
 class Listing:
@@ -84,42 +96,34 @@ class Listing:
         self, kind: str, name: Any, args: Iterable[Any], settings: dict[str, Any], value: Any
     ) -> Expression:
         """The expression of this form: the known one, or a new one."""
-        args = tuple(replaced(a, self.without_array) for a in args)
-        settings = {k: replaced(v, self.without_array) for k, v in settings.items()}
-        key = (kind, name, key_of(args), key_of(tuple(sorted(settings.items()))))
-        return self.once(key, kind, name, args, settings, value)
+        operands = replaced((tuple(args), settings), self.without_array)
+        return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
-    def once(
-        self, key: Any, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any
-    ) -> Expression:
+    def once(self, key: Any, *parts: Any) -> Expression:
         """The expression with this key."""
         found = self.known.get(key)
         if found is None:
-            found = Expression(len(self.expressions), kind, name, args, settings, value)
+            found = self.known[key] = Expression(len(self.expressions), *parts)
             found.phase, found.scope = self.phase, self.scope
             self.expressions.append(found)
-            self.known[key] = found
         return found
 
     def without_array(self, a: Any) -> Any:
         """An array as a constant; anything else unchanged."""
-        return self.constant(a) if type(a) is not Expression and is_array(a) else a
+        return self.constant(a) if is_array(a) else a
 
     def constant(self, array: Any) -> Expression:
         """A constant array."""
-        content = np.ascontiguousarray(array).tobytes()
-        if len(content) > 64:
-            content = blake2b(content).digest()
-        key = ("constant", array.shape, array.dtype.str, content)
-        return self.once(key, "constant", None, (), {}, np.array(array))
+        return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
 
-    def number(self, text: str, value: Any) -> Expression:
-        """A single number, written as this text."""
-        return self.once(("number", text, value.dtype.str), "number", text, (), {}, value)
+    def leaf(self, kind: str, name: str, value: Any) -> Expression:
+        """An input, a constant or a number."""
+        return self.once((kind, name, value.shape, value.dtype), kind, name, (), {}, value)
 
-    def input(self, name: str, value: Any) -> Expression:
-        """An argument or a parameter."""
-        return self.once(("input", name), "input", name, (), {}, value)
+
+def form(kind: str, name: Any, args: tuple, settings: dict[str, Any]) -> Any:
+    """Equal for what makes equal expressions."""
+    return kind, name, repr(args), repr(sorted(settings.items()))
 
 
 def rewrite(outputs: Any, listing: Listing) -> Any:
@@ -131,35 +135,18 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
     for e in reached(outputs):
         listing.phase, listing.scope = e.phase, e.scope
-        if e.kind == "input":
-            made = listing.input(e.name, e.value)
-        elif e.kind == "constant":
-            made = listing.constant(e.value)
-        elif e.kind == "number":
-            made = listing.number(e.name, e.value)
+        if e.kind in LEAVES:
+            made = listing.leaf(e.kind, e.name, e.value)
         else:
-            settings = {k: replaced(v, swap) for k, v in e.settings.items()}
-            made = listing.make(e.kind, e.name, replaced(e.args, swap), settings, e.value)
+            args, settings = replaced((e.args, e.settings), swap)
+            made = listing.make(e.kind, e.name, args, settings, e.value)
         new[e.id] = made
-        carry_hint(e, made, new)
+        if made.kind != "number" and (made.kind != "constant" or e.kind == "constant"):
+            by = e.by and new.get(e.by.id, e.by)
+            if by and (made.by is None or by.id < made.by.id):  # named after where it arrives
+                made.by = by
+            made.hint = max(made.hint, e.hint, key=lambda hint: hint[0])
     return replaced(outputs, swap)
-
-
-def carry_hint(old: Expression, made: Expression, new: dict[int, Expression]) -> None:
-    """Call the new expression as the old one was called, unless it has a better name."""
-    hint = old.hint
-    if hint is None or made.kind == "number" or made.kind == "constant" != old.kind:
-        return
-    if isinstance(hint[1], Expression):
-        hint = (0, new.get(hint[1].id, hint[1]))
-    if made.hint is None or made.hint[0] < hint[0] or differentiates_earlier(hint, made.hint):
-        made.hint = hint
-
-
-def differentiates_earlier(hint: Any, other: Any) -> bool:
-    """Whether a gradient that passes unchanged is named after where it arrives."""
-    by, before = hint[1], other[1]
-    return hint[0] == 0 and isinstance(before, Expression) and by.id < before.id
 
 
 def reached(outputs: Any) -> list[Expression]:
@@ -188,35 +175,20 @@ def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
         return (list if type(a) is list else tuple)(replaced(x, f) for x in a)
     if type(a) is dict:
         return {k: replaced(v, f) for k, v in a.items()}
-    if isinstance(a, slice):
-        return slice(replaced(a.start, f), replaced(a.stop, f), replaced(a.step, f))
+    if type(a) is slice:
+        return slice(*replaced((a.start, a.stop, a.step), f))
     return f(a)
 
 
-def inside(a: Any) -> Iterator[Expression]:
-    """The expressions in nested tuples, lists, dicts and slices."""
-    if isinstance(a, Expression):
+def inside(a: Any, kind: type = Expression) -> Iterator[Any]:
+    """What is of this kind in nested tuples, lists, dicts and slices."""
+    if issubclass(type(a), kind):
         yield a
-    elif isinstance(a, (tuple, list)):
-        for x in a:
-            yield from inside(x)
-    elif isinstance(a, dict):
-        yield from inside(list(a.values()))
-    elif isinstance(a, slice):
-        yield from inside((a.start, a.stop, a.step))
-
-
-def key_of(a: Any) -> Any:
-    """Equal for what makes equal expressions."""
-    if isinstance(a, Expression):
-        return ("expression", a.id)
-    if type(a) in (tuple, list):
-        return (type(a).__name__, *map(key_of, a))
-    if isinstance(a, slice):
-        return ("slice", key_of(a.start), key_of(a.stop), key_of(a.step))
-    if isinstance(a, np.generic):
-        return (a.dtype.str, a.tobytes())
-    return (type(a).__name__, repr(a))
+    elif type(a) is slice:
+        yield from inside((a.start, a.stop, a.step), kind)
+    elif issubclass(type(a), (tuple, list, dict)):
+        for x in a.values() if type(a) is dict else a:
+            yield from inside(x, kind)
 
 
 # ---- questions
@@ -231,9 +203,8 @@ def number_in(a: Any) -> Any:
     """The number that this operand is, or None."""
     if isinstance(a, Expression):
         return a.value if a.kind == "number" else None
-    if isinstance(a, (int, float)) and not isinstance(a, bool):
-        return a
-    return a if isinstance(a, np.generic) and a.dtype.kind in "fiu" else None
+    single = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
+    return a if single else None
 
 
 def fraction(a: Any) -> Fraction | None:

@@ -7,21 +7,18 @@ the value that had it is not needed any more.
 
 from __future__ import annotations
 
-import builtins
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from .ir import BACKWARD, Expression, inside, number_in, reached
+from .ir import BACKWARD, Expression, inside, is_, number_in, reached
 from .simplify import uniform
 from .text import Sizes, Text, pattern
-from .trace import identifier
+from .trace import NAMED_BY_OP, Trace, identifier
 
-BUILTINS = set(dir(builtins))
-WIDTH = 100
-COMMENT_AT = 72
+WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 CALLED = {
     **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "min": "smallest"},
     **{"exp": "exponentials", "log": "logarithm", "stack": "stacked", "concatenate": "joined"},
@@ -35,67 +32,59 @@ CALLED = {
 class Layout:
     """The body of the program."""
 
-    def __init__(
-        self,
-        results: dict[str, Any],
-        checks: list[Expression],
-        inputs: dict[str, Expression],
-        sizes: Sizes,
-        kinds: dict[str, str],
-    ) -> None:
-        self.results, self.inputs, self.sizes = results, inputs, sizes
-        self.kinds = kinds  # by a module call: what is added to its name in a comment
+    def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
+        self.results, self.inputs, self.sizes = results, found.inputs, sizes
+        self.kinds = found.kinds
         self.order = reached([results, checks])
-        self.uses = Counter(o.id for e in self.order for o in e.operands)
+        self.uses = Counter(x.id for e in self.order for x in e.operands)
         self.uses.update(e.id for e in inside(results))
         self.bases = Counter(e.args[0].id for e in self.order if e.kind == "update")
-        self.result_names = {
-            e.id: name for name, e in reversed(results.items()) if isinstance(e, Expression)
-        }
-        self.keys = dict(keys_of(list(results.values())))
+        self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
+        self.ends = {e.id for e in inside(results)}
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
-        self.constants: dict[int, Expression] = {
-            e.id: e for e in self.order if e.kind == "constant" and pattern(e.value, sizes) is None
-        }
-        self.names: dict[int, str] = {e.id: e.name for e in self.order if e.kind == "input"}
-        self.scopes = self.scopes_of([e for e in self.order if e.id in self.lines])
+        constants = [e for e in self.order if e.kind == "constant"]
+        self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
+        self.names = {e.id: e.name for e in self.order if e.kind == "input"}
+        self.scopes: dict[str, set[str]] = {}  # by a wished name: the module calls that wish for it
+        for e in self.order:
+            if e.id in self.lines and e.id not in self.result_names and not e.nameless:
+                if not (e.gradient_by and e.gradient_by.kind == "input"):
+                    self.scopes.setdefault(self.wished(e), set()).add(e.scope)
         self.estimated = Text(self.estimate, sizes)
 
     # ---- which expressions get a line
 
     def needs_a_line(self, e: Expression) -> bool:
         """Whether it is computed on a line of its own, whatever its length."""
-        if e.kind in ("input", "number", "update", "check"):
-            return e.kind in ("update", "check")
-        if e.id in self.result_names or e.id in self.keys and not isinstance(e.value, tuple):
-            return e.kind != "constant"
+        uses = self.uses[e.id]
+        if e.kind in ("update", "check"):
+            return True
         if e.kind == "constant":
             spelled = e.value.size > 1 and pattern(e.value, self.sizes) is not None
-            return spelled and self.uses[e.id] - self.bases[e.id] > 1
+            return e.id not in self.ends and spelled and uses - self.bases[e.id] > 1
+        if e.kind in ("input", "number"):
+            return False
         if isinstance(e.value, (tuple, list)):
-            return self.uses[e.id] > 1
-        if e.name in ("T", "swapaxes") and e.kind in ("attribute", "method"):  # costs nothing
-            if e.args[0].kind == "input":
-                return False
-            if not named(e) and self.needs_a_line(e.args[0]):
-                return self.uses[e.id] > 2
-        return named(e) or self.uses[e.id] > 1
+            return uses > 1
+        turned = e.name in ("T", "swapaxes")  # which costs nothing
+        if turned and e.args[0].kind == "input" and e.id not in self.ends:
+            return False
+        cheap = turned and self.needs_a_line(e.args[0])
+        return e.id in self.ends or named(e) or uses > 1 + cheap
 
     def estimate(self, e: Expression) -> str | None:
         """A name as long as the one that it will have, for what has a line."""
-        if e.id in self.names:
-            return self.names[e.id]
         if e.id in self.lines or e.id in self.constants:
-            return f"{self.prefixed(self.wished(e, {}), e)}_"
-        return None
+            return f"{self.prefixed(self.wished(e), e)}_"
+        return self.names.get(e.id)
 
     def cut(self, width: int) -> None:
         """Give lines of their own to parts of lines that would be wider than this."""
         ahead = [e for e in reversed(self.order) if e.id in self.lines]
         while ahead:
             e = ahead.pop()
-            while len(self.longest(e)) + len(self.estimate(e) or "") + 4 > width:
-                inner = [x for x in self.inlined(e) if not short(x)]
+            while len(self.longest(e)) + len(self.estimate(e) or "") + len(INDENT) > width:
+                inner = [x for x in self.within(e) if self.estimate(x) is None and not short(x)]
                 if not inner:
                     break
                 best = max(inner, key=self.worth)
@@ -105,109 +94,78 @@ class Layout:
     def worth(self, x: Expression) -> int:
         """How much a line of its own would help: a long one, but no longer than a line."""
         width = len(self.estimated.spelled(x)[0])
-        return (width if width < 72 else 36) + 16 * by_row(x)
+        return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * by_row(x)
 
     def longest(self, e: Expression) -> str:
         """The longest line of a statement."""
         return max(self.written(e, "", self.estimated), key=len)
 
-    def inlined(self, e: Expression) -> list[Expression]:
-        """What is written out inside the line of e."""
+    def within(self, e: Expression) -> list[Expression]:
+        """What the line of e spells out, and what it names."""
         found: dict[int, Expression] = {}
         waiting = [x for x in e.operands if not (e.kind == "update" and written_anew(e, x))]
         while waiting:
             x = waiting.pop()
-            if x.id not in found and self.estimate(x) is None:
+            if x.id not in found:
                 found[x.id] = x
-                waiting.extend(x.operands)
+                if self.estimate(x) is None:
+                    waiting.extend(x.operands)
         return list(found.values())
 
     # ---- names
 
-    def wished(self, e: Expression, names: dict[int, str]) -> str:
+    def wished(self, e: Expression) -> str:
         """The name of e if nothing else had it."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        by = differentiated(e)
-        if e.id in self.keys and not (e.hint is not None and e.hint[0] > 1):
-            return self.keys[e.id]
-        if e.hint is not None and by is None:
-            return str(e.hint[1])
-        if by is not None and differentiated(by) is None:
-            if by.id in names or by.hint is not None:
-                return f"d_{names.get(by.id) or self.wished(by, names)}"
+        if e.id in self.ends and e.hint[0] <= NAMED_BY_OP:
+            return "output"
+        by = e.gradient_by
+        if e.hint[0]:
+            return e.hint[1]
+        if by and not by.gradient_by and (by.id in self.names or not by.nameless):
+            return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.phase == BACKWARD and not by_row(e):
             return "g"
         if e.is_a("operator", "*") and number_in(e.args[0]) is not None:
             return "scaled"
-        return CALLED.get(e.name, "h") if isinstance(e.name, str) else "h"
+        return CALLED.get(e.name, "h")
 
     def give_names(self, statements: list[Expression]) -> None:
         """Name each line, with names again whose values are not needed any more."""
         end = len(statements)
-        last: dict[int, int] = {e.id: end for e in inside(self.results)}
-        for i, e in enumerate(statements):
-            for x in self.named_in(e):
-                last[x.id] = max(last.get(x.id, 0), i)
+        last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
+        last.update((e.id, end) for e in inside(self.results))
         taken = dict.fromkeys([*self.inputs, "np", "erf", *self.sizes.letters], end + 1)
         for e in self.constants.values():
-            wish = e.hint[1] if e.hint is not None and isinstance(e.hint[1], str) else "constant"
-            self.names[e.id] = free(wish, taken, 0)
-            taken[self.names[e.id]] = end + 1
-        reserved = set(self.result_names.values())
+            self.names[e.id] = name = free(e.hint[1] or "constant", taken, 0)
+            taken[name] = end + 1
         for i, e in enumerate(statements):
-            if e.kind == "check":
-                continue
-            name = self.wished(e, self.names)
+            name = self.wished(e)
             if e.kind == "update" and self.goes_on(e) and e.id not in self.result_names:
                 name = self.names[e.args[0].id]
             elif e.id not in self.result_names:
-                wish = self.prefixed(name, e)
-                wish = f"{wish}_part" if wish in reserved else wish
-                name = free(wish, taken, i - (e.kind == "update"))
-            self.names[e.id] = name
-            taken[name] = last.get(e.id, i)
+                name = self.prefixed(name, e)
+                name = f"{name}_part" if name in self.results else name
+                name = free(name, taken, i - (e.kind == "update"))
+            if e.kind != "check":
+                self.names[e.id] = name
+                taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
         """The wished name, after the module's where other modules wish for it too."""
-        scopes = self.scopes.get(wish, set())
-        if len(scopes) < 2 or not e.scope:
+        scopes = self.scopes.get(wish, ())
+        if len(scopes) < 2 or not e.scope or wish in ("g", "h"):
             return wish
         parts = e.scope.split(".")
         bare = wish.removeprefix("d_")
-        for n in range(1, len(parts) + 1):
-            tail = ".".join(parts[-n:])
-            alone = sum(f".{scope}".endswith(f".{tail}") for scope in scopes) == 1
-            if alone and not tail.split(".")[0].isdigit():
-                break
-        where, last = identifier(tail), identifier(parts[-1])
+        tails = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
+        alone = lambda tail: sum(f".{scope}".endswith(f".{tail}") for scope in scopes) == 1
+        where = identifier(next((t for t in tails if alone(t) and not t[0].isdigit()), e.scope))
         if where.endswith(bare):
             bare = ""
-        elif bare.startswith(f"{last}_"):  # norm1_input is named after the module already
-            bare = bare.removeprefix(f"{last}_")
+        bare = bare.removeprefix(f"{parts[-1]}_")  # norm1_input is named after the module already
         return "d_" * (wish[:2] == "d_") + "_".join(filter(None, [where, bare]))
-
-    def scopes_of(self, lines: list[Expression]) -> dict[str, set[str]]:
-        """By a wished name, the module calls in which it is wished for."""
-        found: dict[str, set[str]] = {}
-        for e in lines:
-            by = differentiated(e)
-            if e.id not in self.result_names and e.hint is not None:
-                wish = self.wished(e, {})
-                if wish not in ("g", "h") and not (by is not None and by.kind == "input"):
-                    found.setdefault(wish, set()).add(e.scope)
-        return found
-
-    def named_in(self, e: Expression) -> list[Expression]:
-        """The named values that a line uses."""
-        found, waiting = [], list(e.operands)
-        while waiting:
-            x = waiting.pop()
-            if x.id in self.lines or x.id in self.names or x.id in self.constants:
-                found.append(x)
-            else:
-                waiting.extend(x.operands)
-        return found
 
     # ---- text
 
@@ -218,22 +176,15 @@ class Layout:
         if e.kind != "update":
             return [f"{name} = {text.spelled(e)[0]}"]
         base, index, *values = e.args
+        start = text.of(base) if self.goes_on(e) else f"{text.array(base)}.copy()"
         if base.kind == "constant" and base.id not in self.constants:
             start = str(pattern(base.value, self.sizes, changes=True))  # made anew each time
-        elif self.goes_on(e):
-            start = text.of(base)
-        else:
-            start = f"{text.array(base)}.copy()"
-        at = text.index(index)
-        numbers = [v.value.flat[0].item() if uniform(v) else v for v in values]
-        sign = "=" if base.kind == "constant" and not base.value.any() else "+="
-        if e.name == "setitem":
-            change = f"{name}[{at}] = {text.of(numbers[0])}"
-        elif e.name == "add.at" and (basic(index) or picks_once(index, base.shape)):
-            change = f"{name}[{at}] {sign} {text.of(numbers[0])}"
-        else:
-            parts = [name, text.of(index), *map(text.of, numbers)]
-            change = f"np.{e.name}({', '.join(parts)})"
+        words = [text.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
+        change = f"np.{e.name}({', '.join([name, text.of(index), *words])})"
+        if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
+            zero = base.kind == "constant" and not base.value.any()
+            sign = "=" if zero or e.name == "setitem" else "+="
+            change = f"{name}[{text.index(index)}] {sign} {words[0]}"
         return [change] if start == name else [f"{name} = {start}", change]
 
     def goes_on(self, e: Expression) -> bool:
@@ -243,12 +194,11 @@ class Layout:
     def checked(self, e: Expression, text: Text) -> list[str]:
         """The lines that check that the package would read the same number again."""
         asked, answer = e.args
+        condition = f"not {text.of(asked, 1)}" if answer is True else text.of(asked)
         if not isinstance(answer, bool):
             condition = f"{text.of(asked, 1)} != {answer!r}"
-        elif answer and asked.is_a("operator", "==") and self.name_of(asked) is None:
+        elif answer and asked.is_a("operator", "==") and asked.id not in self.names:
             condition = " != ".join(text.of(x, 1) for x in asked.args)
-        else:
-            condition = f"not {text.of(asked, 1)}" if answer else text.of(asked)
         message = f"{e.name}: these numbers need another program"
         return [f"if {condition}:", f'    raise ValueError("{message}")']
 
@@ -257,81 +207,53 @@ class Layout:
 
         How long names are is known at the end; where a line is too long then, lines are cut anew.
         """
-        inputs, first = dict(self.names), None
         for width in range(WIDTH, WIDTH // 2, -4):
-            self.names = dict(inputs)
             self.cut(width)
             statements = [e for e in self.order if e.id in self.lines]
             self.give_names(statements)
             found = self.lines_of(statements)
             if max(map(len, found), default=0) <= WIDTH:
-                return found
-            first = first or (dict(self.names), found)
-        self.names, found = first  # type: ignore[misc]
+                break
         return [part for line in found for part in broken(line)]
 
     def lines_of(self, statements: list[Expression]) -> list[str]:
         """The text of the statements."""
-        text = Text(self.name_of, self.sizes)
+        text = self.text = Text(lambda e: self.names.get(e.id), self.sizes)
         found: list[str] = []
         phase, part = "forward", ""
         for e, parts in unpacked(statements):
             if e.phase != phase:
-                found.append("    # ---- backward")
+                found.append("# ---- backward")
                 phase, part = e.phase, ""
             if e.kind != "check":
                 if e.scope not in (part, ""):
-                    found.append(f"    # {e.scope}{self.kinds.get(e.scope, '')}")
+                    found.append(f"# {e.scope}{self.kinds.get(e.scope, '')}")
                 part = e.scope
-            lines = [f"    {line}" for line in self.written(e, self.names.get(e.id, ""), text)]
+            lines = self.written(e, self.names.get(e.id, ""), text)
             if len(parts) > 1:
-                names = ", ".join(self.names[part.id] for part in parts)
-                lines = [f"    {names} = {text.of(e.args[0])}"]
-            if e.ndim:
-                lines[0] = self.commented(lines[0], e, " each" if len(parts) > 1 else "")
+                lines = [f"{', '.join(self.names[p.id] for p in parts)} = {text.of(e.args[0])}"]
+            if e.ndim:  # the shape of the result, where there is room
+                shape = self.sizes.shape(e.shape, times="") + " each" * (len(parts) > 1)
+                whole = f"{lines[0]:<{COMMENT_AT - len(INDENT)}}  # {shape}"
+                lines[0] = whole if len(whole) + len(INDENT) <= WIDTH else lines[0]
             found += lines
-        return found
-
-    def name_of(self, e: Expression) -> str | None:
-        """The name of what has one."""
-        return self.names.get(e.id)
-
-    def commented(self, line: str, e: Expression, each: str) -> str:
-        """The line with the shape of its result, where there is room."""
-        whole = f"{line:<{COMMENT_AT}}  # {self.sizes.shape(e.value.shape, times='')}{each}"
-        return whole if len(whole) <= WIDTH else line
+        return [INDENT + line for line in found]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
     """The wished name, or with a number the first that is not needed any more; g and h always have
     a number.
     """
-    numbered = wish in ("g", "h")
-    n = 1 if numbered else 2
-    name = f"{wish}1" if numbered else wish
-    while name in taken and taken[name] > now:
-        n += 1 if name != wish else 0
+    n, name = 1, wish
+    while name in ("g", "h") or taken.get(name, -1) > now:
+        n += name not in ("g", "h")
         name = f"{wish}_{n}" if wish[-1].isdigit() else f"{wish}{n}"
     return name
 
 
-def keys_of(results: Any, key: str = "output") -> Iterator[tuple[int, str]]:
-    """The results in dicts, tuples and lists, and the key of the dict."""
-    if isinstance(results, Expression):
-        yield results.id, key
-    elif isinstance(results, dict):
-        for k, v in results.items():
-            plain = isinstance(k, str) and k.isidentifier() and k not in BUILTINS
-            yield from keys_of(v, identifier(k) if plain else key)
-    elif isinstance(results, (tuple, list)):
-        for v in results:
-            yield from keys_of(v, key)
-
-
 def short(e: Expression) -> bool:
     """Whether it is hardly longer than a name would be."""
-    single = e.kind in ("number", "constant") and e.ndim == 0
-    return single or e.name == "T" and e.ndim == 2
+    return e.kind in ("number", "constant") and e.ndim == 0 or e.name == "T" and e.ndim == 2
 
 
 def by_row(e: Expression) -> bool:
@@ -342,42 +264,34 @@ def by_row(e: Expression) -> bool:
 def broken(line: str) -> list[str]:
     """A line that long names alone have made too long, in brackets."""
     name, equals, rest = line.partition(" = ")
-    return [line] if len(line) <= WIDTH else [f"{name}{equals}(", f"        {rest}", "    )"]
+    return [f"{name}{equals}(", 2 * INDENT + rest, f"{INDENT})"] if len(line) > WIDTH else [line]
 
 
 def unpacked(statements: list[Expression]) -> Iterator[tuple[Expression, list[Expression]]]:
     """The statements, those that take x[0], x[1], ... one after the other as one: `q, k, v = x`."""
-    i = 0
-    while i < len(statements):
-        e = statements[i]
-        parts = [e]
+    while statements:
+        e, parts = statements[0], statements[:1]
         if e.kind == "item" and isinstance(e.args[1], int) and e.ndim:
-            x, count = e.args[0], len(e.args[0].value)
-            of = statements[i : i + count]
-            indices = [s.args[1] for s in of if s.kind == "item" and s.args[0] is x]
-            parts = of if indices == list(range(count)) and count <= 4 else parts
+            count = len(e.args[0].value)
+            of = statements[:count]
+            taken = [s.args[1] for s in of if s.kind == "item" and s.args[0] is e.args[0]]
+            parts = of if taken == [*range(count)] and count <= 4 else parts
         yield e, parts
-        i += len(parts)
-
-
-def differentiated(e: Expression) -> Expression | None:
-    """What e is the gradient by, where it is called after that."""
-    return e.hint[1] if e.hint is not None and isinstance(e.hint[1], Expression) else None
+        statements = statements[len(parts) :]
 
 
 def named(e: Expression) -> bool:
     """Whether it has a name, or is the gradient by what has one."""
-    by = differentiated(e)
-    if by is not None:
-        return by.kind != "input" and differentiated(by) is None and named(by)
-    return e.hint is not None and e.hint[0] > 1
+    by = e.gradient_by
+    if by:
+        return by.kind != "input" and not by.gradient_by and named(by)
+    return e.hint[0] > NAMED_BY_OP
 
 
 def written_anew(e: Expression, x: Expression) -> bool:
     """Whether x is the constant that a write changes, or one that it writes as a number."""
-    if x.kind != "constant":
-        return False
-    return x is e.args[0] or uniform(x) and any(x is value for value in e.args[2:])
+    changed = x is e.args[0] or uniform(x) and any(x is value for value in e.args[2:])
+    return x.kind == "constant" and changed
 
 
 def basic(index: Any) -> bool:
@@ -390,16 +304,13 @@ def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
     """Whether an index has one place in each row, as np.take_along_axis's has: none comes twice."""
     if not isinstance(index, tuple) or len(index) != len(shape):
         return False
-    free_axes = 0
-    for axis, part in enumerate(index):
-        if not isinstance(part, Expression):
-            return False
-        n = shape[axis]
-        counts = part.kind == "constant" and part.value.size == n
-        if counts and part.shape == (n,) + (1,) * (len(shape) - axis - 1):
-            if (part.value.reshape(-1) == np.arange(n)).all():
-                continue
-        free_axes += 1
-        if part.ndim != len(shape) or part.shape[axis] != 1:
-            return False
-    return free_axes <= 1
+    others = []
+    for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
+        if not (
+            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
+        ):
+            free = (
+                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
+            )
+            others.append(free)
+    return others in ([], [True])

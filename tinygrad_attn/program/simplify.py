@@ -20,26 +20,26 @@ SUMMED_IN_SINGLE = 1024
 after the other, up to four digits would be lost.
 """
 RULES = """
-x + y -> x                                        if nothing(y) and like(x, here)
+x + y -> x                                        if nothing(y), like(x, here)
 x + -y -> x - y
--x + y -> y - x                                   if not number(y)
-x + x -> 2 * x                                    if not boolean(x)
-x + y + y -> x + 2 * y                            if not number(y)
+-x + y -> y - x                                   if moving(y)
+x + x -> 2 * x                                    if numeric(x)
+x + y + y -> x + 2 * y                            if moving(y)
 z + (x - y) + (y - x).mean(**s) -> z + (x - y - (x - y).mean(**s))   if backward(here)
 x - y + (y - x).mean(**s) -> x - y - (x - y).mean(**s)
 --x -> x
 -(x - y) -> y - x
 x - -y -> x + y
--x - y -> -(x + y)                                if not number(y)
-x - y - y -> x - 2 * y                            if not number(y)
-z + x - x.mean(**s) -> z + (x - x.mean(**s))      if backward(here) and keeps(s)
-x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here) and keeps(s)
+-x - y -> -(x + y)                                if moving(y)
+x - y - y -> x - 2 * y                            if moving(y)
+z + x - x.mean(**s) -> z + (x - x.mean(**s))      if backward(here), keeps(s)
+x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here), keeps(s)
 u / r - v / r -> (u - v) / r                      if rows(u / r, here)
 u / r - v / r * w -> (u - v * w) / r              if rows(u / r, here)
 u / r - w * (v / r) -> (u - v * w) / r            if rows(u / r, here)
 -x * y -> -(x * y)
 x * -y -> -(x * y)
-x * n -> n * x                                    if not number(x)
+x * n -> n * x                                    if moving(x)
 1 * x -> x                                        if like(x, here)
 -1 * x -> -x                                      if like(x, here)
 m * (n * x) -> (m * n) * x                        if foldable(m, n, here)
@@ -48,8 +48,8 @@ n * (x / (n * y)) -> x / y
 n * (x / (n * y) * z) -> x / y * z
 n * (z * (x / (n * y))) -> z * (x / y)
 n * (x / (n * y) / z) -> x / y / z
-u / r * y -> u * (y / r)                          if backward(u / r) and forward(y / r, here)
-y * (u / r) -> u * (y / r)                        if backward(u / r) and forward(y / r, here)
+u / r * y -> u * (y / r)                          if backward(u / r), forward(y / r, here)
+y * (u / r) -> u * (y / r)                        if backward(u / r), forward(y / r, here)
 -x / y -> -(x / y)
 x / 1 -> x                                        if like(x, here)
 x.sum(**s) / n -> x.mean(**s)                     if counts(x.sum(**s), n)
@@ -58,24 +58,25 @@ x.sum(**s) / y / z / n -> x.mean(**s) / y / z     if counts(x.sum(**s), n)
 -x @ y -> -(x @ y)
 x @ -y -> -(x @ y)
 x.T.T -> x
+x.swapaxes(a, b).swapaxes(a, b) -> x
 (-x).T -> -x.T
 (x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
 x.copy() -> x
 (-x).astype(z) -> -x.astype(z)                    if narrows(x, z)
 (-x).sum(**s) -> -x.sum(**s)
 (-x).mean(**s) -> -x.mean(**s)
-(u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y) and fits(r, here, s)
-(y * (u / r)).sum(**s) -> (u * y).sum(**s) / r    if rows(u / r, y * (u / r)) and fits(r, here, s)
-(u / r * y).mean(**s) -> (u * y).mean(**s) / r    if rows(u / r, u / r * y) and fits(r, here, s)
-(y * (u / r)).mean(**s) -> (u * y).mean(**s) / r  if rows(u / r, y * (u / r)) and fits(r, here, s)
-np.count_nonzero(b) == n -> b.all()               if boolean(b) and size(b, n)
+(u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y), fits(r, here, s)
+(y * (u / r)).sum(**s) -> (u * y).sum(**s) / r    if rows(u / r, y * (u / r)), fits(r, here, s)
+(u / r * y).mean(**s) -> (u * y).mean(**s) / r    if rows(u / r, u / r * y), fits(r, here, s)
+(y * (u / r)).mean(**s) -> (u * y).mean(**s) / r  if rows(u / r, y * (u / r)), fits(r, here, s)
+np.count_nonzero(b) == n -> b.all()               if boolean(b), size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
 np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
 np.broadcast_to(np.broadcast_to(x, y), z) -> np.broadcast_to(x, z)
-np.where(c, x, y) -> x                            if all(c) and like(x, here)
-np.where(c, x, y) -> y                            if nothing(c) and like(y, here)
-np.where(c, n, -x) -> -np.where(c, n, x)          if zero(n)
-np.where(c, -x, n) -> -np.where(c, x, n)          if zero(n)
+np.where(c, x, y) -> x                            if all(c), like(x, here)
+np.where(c, x, y) -> y                            if nothing(c), like(y, here)
+np.where(c, 0, -x) -> -np.where(c, 0, x)
+np.where(c, -x, 0) -> -np.where(c, x, 0)
 np.where(c, np.broadcast_to(x, z), y) -> np.where(c, x, y)           if span(here, c, x, y)
 np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(here, c, x, y)
 """
@@ -97,7 +98,7 @@ def simplified(outputs: Any) -> Any:
 
 def exact(m: Any, n: Any) -> bool:
     """Numbers that a reader would write as quotients of whole numbers."""
-    return fraction(m) is not None and fraction(n) is not None
+    return None not in (fraction(m), fraction(n))
 
 
 def like(x: Any, e: Any) -> bool:
@@ -131,12 +132,11 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (exact, like, counts, rows, turns, span)
-} | {
-    "number": lambda x: number_in(x) is not None,
-    "zero": lambda n: number_in(n) == 0,
+    **{f.__name__: f for f in (exact, like, counts, rows, turns, span)},
     "foldable": lambda m, n, e: e.dtype == np.float64 or exact(m, n),
-    "boolean": lambda x: isinstance(x, Expression) and x.dtype == bool,
+    "moving": lambda x: number_in(x) is None,
+    "numeric": lambda x: x.dtype != bool,
+    "boolean": lambda x: x.dtype == bool,
     "size": lambda x, n: number_in(n) == x.value.size,
     "nothing": lambda c: is_(c, "constant") and c.dtype == bool and not c.value.any(),
     "all": lambda c: is_(c, "constant") and c.value.all(),
@@ -200,53 +200,35 @@ class Simplifier(Rewriting):
         """Gradients of x[0], x[1], ... or of x[:8], x[8:], ..., put into zeros and added up: one
         np.stack or np.concatenate.
         """
-        places = [put_in_zeros(t) for t in terms_of(e)]
-        if None in places or not e.ndim:
+        parts = terms_of(e)
+        if not e.ndim or not all(map(put_in_zeros, parts)):
             return None
-        found = [(range(len(e.value))[i], x) for i, x in places]  # type: ignore[misc]
-        single = all(isinstance(i, int) for i, _ in found)
-        if not single and any(isinstance(i, int) for i, _ in found):
+        rows = np.arange(len(e.value))
+        parts.sort(key=lambda p: np.ravel(rows[p.args[1]]).tolist())
+        indices, parts = [p.args[1] for p in parts], [p.args[2] for p in parts]
+        covered = [k for i in indices for k in np.ravel(rows[i])]
+        alike = all(like(x, e.value[i]) for i, x in zip(indices, parts, strict=True))
+        kinds = {type(i) is slice for i in indices}
+        if len(kinds) > 1 or not alike or covered != rows.tolist():
             return None
-        found.sort(key=lambda place: place[0] if single else place[0].start)
-        covered = [k for i, _ in found for k in ([i] if single else i)]
-        parts = [x for _, x in found]
-        for i, x in found:
-            shape = e.shape[1:] if single else (len(i), *e.shape[1:])
-            if not isinstance(x, Expression) or (x.shape, x.dtype) != (shape, e.dtype):
-                return None
-        if covered != list(range(len(e.value))):
-            return None
-        if single:
-            return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
-        return self.make("call", "concatenate", (parts,), {}, e.value)
-
-    def swapaxes(self, e: Expression) -> Expression | None:
-        """x.swapaxes(a, b), positive and in order; x.T for the last two."""
-        x, *axes = e.args
-        n = e.ndim
-        pair = sorted(a % n for a in axes)
-        if pair[0] == pair[1]:
-            return x
-        if pair == [n - 2, n - 1]:
-            return self.make("attribute", "T", (x,), {}, e.value)
-        if is_(x, "method", "swapaxes") and sorted(a % n for a in x.args[1:]) == pair:
-            return x.args[0]
-        return self.again(e, x, *pair) if pair != axes else None
+        if kinds == {True}:
+            return self.make("call", "concatenate", (parts,), {}, e.value)
+        return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
 
     def transpose(self, e: Expression) -> Expression | None:
-        """x.transpose(axes), also of a stack or of another transpose."""
+        """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
         if not moved:
             return x
-        if is_(x, "call", "stack") and x.settings.get("axis", 0) == 0 and axes[0] != 0:
+        if is_(x, "call", "stack") and x.settings["axis"] == 0 and axes[0] != 0:
             rest = [a - 1 for a in axes if a != 0]
             parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
             return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, e.value)
+        if moved == [e.ndim - 2, e.ndim - 1]:
+            return self.make("attribute", "T", (x,), {}, e.value)
         if len(moved) == 2:
             return self.make("method", "swapaxes", (x, *moved), {}, e.value)
-        if is_(x, "method", "transpose"):
-            return self.again(e, x.args[0], *(x.args[1:][a] for a in axes))
         return None
 
     def reshape(self, e: Expression) -> Expression | None:
@@ -254,32 +236,18 @@ class Simplifier(Rewriting):
         x, *shape = e.args
         if x.shape == e.shape:
             return x
-        if is_(x, "method", "reshape") and x.hint is None:
+        if is_(x, "method", "reshape") and x.nameless:
             return self.again(e, x.args[0], *shape)
         if is_(x, "method", "sum"):
-            rest = {k: v for k, v in x.settings.items() if k != "keepdims"}
+            rest = plainest(x.args[0], {**x.settings, "keepdims": False})
             if x.args[0].value.sum(axis=rest.get("axis")).shape == e.shape:
                 return self.make("method", "sum", x.args, rest, e.value)
         return None
 
     def reduced(self, e: Expression) -> Expression | None:
-        """A reduction with its axes as a reader writes them: -1 for the last, nothing for all, and
-        without a dtype that changes nothing.
-        """
-        x, settings = e.args[0], dict(e.settings)
-        axis = settings.pop("axis", None)
-        if isinstance(axis, tuple) and len(axis) == 1:
-            axis = axis[0]
-        if isinstance(axis, tuple) and len(set(axis)) == x.ndim and not settings.get("keepdims"):
-            axis = None
-        if x.ndim > 1 and axis == x.ndim - 1:
-            axis = -1
-        if "dtype" in settings and np.dtype(settings["dtype"]) == x.dtype:
-            settings.pop("dtype")
-        settings = settings if axis is None else {"axis": axis, **settings}
-        if settings != e.settings:
-            return self.again(e, *e.args, **settings)
-        whole = not settings and is_(x, "method", "reshape") and x.hint is None
+        """A reduction of all elements, whatever shape they were given before."""
+        x = e.args[0]
+        whole = not e.settings and is_(x, "method", "reshape") and x.nameless
         return self.again(e, x.args[0]) if whole else None
 
     def astype(self, e: Expression) -> Expression | None:
@@ -292,8 +260,8 @@ class Simplifier(Rewriting):
         return None
 
 
-REDUCTIONS = ("sum", "mean", "max", "min")
-METHODS = (*REDUCTIONS, "swapaxes", "transpose", "reshape", "astype")
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
+METHODS = (*REDUCTIONS, "transpose", "reshape", "astype")
 
 
 def uniform(a: Any) -> bool:
@@ -311,10 +279,28 @@ def terms_of(e: Any) -> list[Any]:
     return [t for x in e.args for t in terms_of(x)] if is_(e, "operator", "+") else [e]
 
 
-def put_in_zeros(e: Any) -> tuple[Any, Any] | None:
-    """(i, x) for an expression that is x at index i of the first axis, and zero elsewhere."""
+def put_in_zeros(e: Any) -> bool:
+    """Whether this is an array at an index of the first axis, and zero elsewhere."""
     if not is_(e, "update", "add.at"):
-        return None
-    base, index, x = e.args
-    simple = isinstance(index, (int, np.integer, slice))
-    return (index, x) if simple and is_(base, "constant") and not base.value.any() else None
+        return False
+    base, index, _ = e.args
+    zero = base.kind == "constant" and not base.value.any()
+    return zero and isinstance(index, (int, np.integer, slice))
+
+
+def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a method of x as a reader writes them: -1 for the last axis, nothing for all,
+    and without those that change nothing.
+    """
+    usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
+    left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}
+    axis = left.pop("axis", None)
+    if isinstance(axis, tuple) and len(axis) == 1:
+        axis = axis[0]
+    elif isinstance(axis, tuple) and len(axis) == x.ndim and "keepdims" not in left:
+        axis = None
+    if x.ndim > 1 and axis == x.ndim - 1:
+        axis = -1
+    if "dtype" in left and left["dtype"] == x.dtype:
+        del left["dtype"]
+    return left if axis is None else {"axis": axis, **left}

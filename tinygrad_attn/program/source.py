@@ -6,10 +6,9 @@ Nothing is derived a second time here: `trace` runs the function and its backwar
 
 from __future__ import annotations
 
-import html
-import os
 import textwrap
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ import numpy as np
 
 from ..engine import Variable, array_of, enable_grad, grad, plain
 from ..errors import describe
+from ..files.atomic import write_atomically
 from ..tensor import Tensor
-from .ir import BACKWARD, Expression, reached, replaced
+from .ir import Expression, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
-from .text import NO_DTYPE, Sizes, Text
+from .text import NO_DTYPE, Sizes
 from .trace import NAMED_BY_OP, Trace, trace
 
 
@@ -46,40 +46,25 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
-    owners = [params] if params is not None else [f, getattr(f, "__self__", None)]
-    module = next((x for x in owners if hasattr(x, "named_buffers")), None)
-    buffers = {} if module is None else dict(module.named_buffers())
-    found = trace(f, args, parameters_of(module, params), buffers, backward, module)
-    title = "forward_backward" if backward else "forward"
-    text, constants = written(found, title, what_is_computed(f))
-    program = Program(text, title, found.arguments, {**found.parameters, **constants})
-    compare(program, f, args, found)
-    return program
-
-
-def parameters_of(module: Any, params: Any) -> Mapping[str, Any]:
-    """Parameters by their dotted names."""
+    is_module = lambda x: hasattr(x, "named_buffers")
+    own: Any = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
+    module: Any = own if params is None else params if is_module(params) else None
+    named = {} if params is None else params
     if module is not None:
-        return dict(module.named_parameters())
-    try:
-        named = dict(params or {})  # also of model.named_parameters()
-    except (TypeError, ValueError):
-        named = {"": None}
-    if not all(isinstance(p, Variable) for p in named.values()):
+        named = dict(module.named_parameters())
+    elif not isinstance(named, Mapping) or not all(isinstance(p, Variable) for p in named.values()):
         raise TypeError(
             "ta.source: params= is a module, or a mapping from names to Tensors, such as "
             "dict(model.named_parameters())."
         )
-    return named
-
-
-def what_is_computed(f: Any) -> str:
-    """The name of the function, or of the module's class."""
-    for module in (f, getattr(f, "__self__", None)):
-        if hasattr(module, "named_buffers"):
-            return type(module).__name__
-    name = str(getattr(f, "__name__", type(f).__name__))
-    return "a function" if name == "<lambda>" else name
+    buffers = {} if module is None else dict(module.named_buffers())
+    found = trace(f, args, named, buffers, backward, module)
+    title = "forward_backward" if backward else "forward"
+    what = getattr(f, "__name__", type(f).__name__) if own is None else type(own).__name__
+    text, constants = written(found, title, "a function" if what == "<lambda>" else what)
+    program = Program(text, title, found.arguments, {**found.parameters, **constants})
+    compare(program, f, args, found)
+    return program
 
 
 class Program:
@@ -98,8 +83,8 @@ class Program:
         self.text, self.name = text, name
         self._arguments = dict(arguments)  # name: (shape, dtype), None for what is no array
         self._held = dict(held)  # identifier: a parameter, or a constant array
-        shapes = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
-        self._expected = {**self._arguments, **shapes}
+        arrays = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
+        self._expected = {k: v for k, v in self._arguments.items() if v is not None} | arrays
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable[..., Any] = space[name]
@@ -109,29 +94,25 @@ class Program:
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
-        names = self._arguments
+        names, held = self._arguments, self.arrays()
         if len(args) != len(names):
             raise TypeError(
                 f"{self.name} takes {len(names)} arguments, {', '.join(names)}, got {len(args)}."
             )
-        pairs = zip(names, args, strict=True)
-        given = {name: np.asarray(array_of(x)) for name, x in pairs if names[name] is not None}
-        held = self.arrays()
-        for name, array in (given | held).items():
-            shape, dtype = self._expected[name]
-            if (array.shape, array.dtype) != (shape, dtype):
+        given = dict(zip(names, map(array_of, args))) | held
+        for name, expected in self._expected.items():
+            array = given[name] = np.asarray(given[name])
+            if (array.shape, array.dtype) != expected:
                 raise ValueError(
-                    f"this program was written for {name} {shape} {dtype}, got {describe(array)}. "
-                    "Write another one with ta.source for other shapes."
+                    "this program was written for {} {} {}, got {}. Write another one with "
+                    "ta.source for other shapes.".format(name, *expected, describe(array))
                 )
-        return self.function(*given.values(), **held)
+        return self.function(*[given[n] for n in names if n in self._expected], **held)
 
     def save(self, path: str | Path) -> Path:
         """Write the text to a file, atomically; returns its path."""
-        path = Path(path)
-        new = path.with_name(f"{path.name}.{os.getpid()}.new")
-        new.write_text(self.text, "utf-8")
-        return new.replace(path)
+        write_atomically(self.text.encode(), str(path))
+        return Path(path)
 
     def __str__(self) -> str:
         return self.text
@@ -140,42 +121,27 @@ class Program:
         lines = self.text.count("\n")
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.text)}</pre>"
-
 
 # ---- the program and the function give the same
 
 
 def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
     """Raise TypeError unless the program gives what the function gives when it is called again."""
-    floating = lambda x: getattr(getattr(x, "dtype", None), "kind", "") == "f"
-    given = [
-        Tensor(np.asarray(x), requires_grad=True)
-        if floating(x) and not isinstance(x, Variable)
-        else x
-        for x in args
-    ]
-    names = [n for n, shape in found.arguments.items() if shape is not None]
+    given = [Tensor(x, requires_grad=True) if is_floating(x) else x for x in args]
+    inputs = {n: e.value for n, e in found.inputs.items() if n not in found.parameters}
     arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
-    leaves = {**dict(zip(names, arrays)), **found.parameters}
+    leaves = dict(zip(inputs, arrays)) | found.parameters
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
         expected = [array_of(x) for x in flat(y)]
-        values = [found.inputs[n].value for n in names]
-        mine = program.function(*values, **program.arrays())
+        values = flat(program.function(*inputs.values(), **program.arrays()))
         if found.gradients:
-            seed = found.inputs[found.seed].value if found.seed else None
-            leaves = {n: leaves[n] for n in found.gradients}
-            slopes = grad(y, list(leaves.values()), seed, allow_unused=True)
+            by = [leaves[n] for n in found.gradients]
+            slopes = grad(y, by, inputs.get(found.seed), allow_unused=True)
             expected += [None if g is None else g._data for g in slopes]
     steps = reached([found.outputs, found.gradients])
-    sizes = [largest_in(e.value) for e in steps if e.phase == BACKWARD] or [0]
-    near = max((largest_in(x.value) for e in reached(found.outputs) for x in e.operands), default=0)
-    values = flat(mine)
-    tolerances = [near] * (len(values) - len(found.gradients)) + [max(sizes)] * len(found.gradients)
-    alike = map(same, values, expected, tolerances)
-    if len(values) != len(expected) or not all(alike):
+    size = max((largest_in(e.value) for e in steps), default=0.0)
+    if len(values) != len(expected) or not all(map(same, values, expected, repeat(size))):
         raise TypeError(
             "ta.source: the function returns another value when it is called again than it gave "
             "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
@@ -184,8 +150,13 @@ def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
         )
 
 
+def is_floating(x: Any) -> bool:
+    """Whether this is an array of floating-point numbers."""
+    return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
+
+
 def flat(a: Any) -> list[Any]:
-    """What lies in nested tuples, lists and dicts."""
+    """What is inside of nested tuples, lists and dicts."""
     parts = a.values() if isinstance(a, dict) else a
     return [x for part in parts for x in flat(part)] if isinstance(a, (dict, tuple, list)) else [a]
 
@@ -198,18 +169,17 @@ def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
         return expected is None or bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
-    if expected.dtype.kind != "f":
-        return bool(np.array_equal(mine, expected))
+    if not is_floating(expected):
+        return np.array_equal(mine, expected)
     digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9)
     size = max(size, largest_in(expected))
-    return bool(np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True))
+    return np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True)
 
 
 def largest_in(array: Any) -> float:
     """The absolute value of the largest finite number in an array; 0 if there is none."""
-    if getattr(getattr(array, "dtype", None), "kind", "") != "f":
-        return 0.0
-    return float(np.abs(np.asarray(array)[np.isfinite(array)]).max(initial=0))
+    finite = np.asarray(array)[np.isfinite(array)] if is_floating(array) else 0
+    return float(np.max(np.abs(finite), initial=0))
 
 
 # ---- the text of the file
@@ -220,18 +190,18 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
     checks = [e for e in checks if e.args[0].kind not in ("constant", "number")]
     results = named_results(found, outputs, gradients)
-    sizes = Sizes({k: n for k, n in found.letters.items() if k not in found.inputs})
-    layout = Layout(results, checks, found.inputs, sizes, found.kinds)
+    known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
+    sizes = Sizes({k: found.letters[k] for k in known})
+    layout = Layout(found, results, checks, sizes)
     body = layout.body()
     body += end(found, results, layout)
     letters = sizes.used(body)
     constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
     positional = [n for n in found.inputs if n not in found.parameters]
-    named = [n for n in found.inputs if n in found.parameters] + list(constants)
+    named = [*found.parameters, *constants]
+    words = [*positional, *["*"] * bool(positional and named), *named]
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
-    lines += packed(
-        f"def {title}(", [*positional, *["*"][: bool(positional and named)], *named], "):"
-    )
+    lines += packed(f"def {title}(", words, "):")
     lines += docstring(found, positional, what)
     if letters:
         lines.append(f"    {', '.join(letters)} = {', '.join(map(str, letters.values()))}")
@@ -241,16 +211,15 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
     """The results by the names that they have in the program."""
-    taken = {*found.inputs, *found.letters}
     name = "value"
     if isinstance(outputs, Expression):
         name = "output" if np.ndim(outputs.value) else "loss"
-        hint = outputs.hint
-        if hint is not None and hint[0] > NAMED_BY_OP and outputs.kind != "input":
-            name = name if hint[1] in taken else str(hint[1])
+        priority, wish = outputs.hint
+        if priority > NAMED_BY_OP and wish not in found.inputs and wish not in found.letters:
+            name = wish
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
-        while wish in taken | results.keys():
+        while wish in {*found.inputs, *found.letters, *results}:
             wish += "_"
         results[wish] = e
     return results
@@ -272,14 +241,13 @@ def erf(x):
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
     """Words with commas between them, in as few lines as they need."""
-    lines, line, blank = [], start, " " * (indent or len(start))
-    for i, word in enumerate(words):
-        piece = word + (close if i == len(words) - 1 else ",")
-        if len(line) + len(piece) > WIDTH and line.strip() and line != blank:
-            lines.append(line.rstrip())
-            line = blank
-        line += piece + " "
-    return [*lines, (line if words else line + close).rstrip()]
+    whole = [word.replace(" ", "\0") for word in (start, *words)]  # which no line break parts
+    blank = "\0" * (indent or len(start))
+    text = whole[0] + ", ".join(whole[1:]) + close
+    lines = textwrap.wrap(
+        text, WIDTH, subsequent_indent=blank, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
@@ -295,13 +263,16 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 
 def shape_checks(found: Trace, positional: list[str], letters: dict[int, str]) -> list[str]:
     """The check of the arguments' shapes, with the letters that the program has anyway."""
-    given, wanted = [], []
-    for n in positional:
-        sizes = [letters.get(size, str(size)) for size in found.inputs[n].shape]
-        given.append(f"{n}.shape")
-        wanted.append(f"({', '.join(sizes)}{',' * (len(sizes) == 1)})")
-    sides = [f"({', '.join(s)})" if len(positional) > 1 else "".join(s) for s in (given, wanted)]
-    line = f"    if {sides[0]} != {sides[1]}:"
+    tuple_of = lambda words: f"({', '.join(words)}{',' * (len(words) == 1)})"
+    sides = (
+        [f"{n}.shape" for n in positional],
+        [
+            tuple_of([letters.get(size, str(size)) for size in found.inputs[n].shape])
+            for n in positional
+        ],
+    )
+    given, wanted = (tuple_of(side) if len(side) > 1 else "".join(side) for side in sides)
+    line = f"    if {given} != {wanted}:"
     if len(line) > WIDTH and len(positional) > 1:
         return [line for n in positional for line in shape_checks(found, [n], letters)]
     return [line, '        raise ValueError("written for other shapes")'] if positional else []
@@ -309,7 +280,7 @@ def shape_checks(found: Trace, positional: list[str], letters: dict[int, str]) -
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
     """`return loss, {"weight": d_weight}`, in which each array is the caller's own."""
-    text = Text(layout.name_of, layout.sizes)
+    text = layout.text
     seen: set[int] = set()
 
     def own(e: Any) -> Any:
@@ -325,16 +296,11 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
         slopes = dict(zip((found.originals[n] for n in found.gradients), rest, strict=True))
         start = f"    return {text.of(first, -1, NO_DTYPE)}, {{"
         return packed(start, text.pairs(slopes, NO_DTYPE), "}")
-    if isinstance(first, dict):
-        return packed("    return {", text.pairs(first, NO_DTYPE), "}", 12)
-    if isinstance(first, tuple):
-        close = ",)" if len(first) == 1 else ")"
-        return packed("    return (", [text.of(e, -1, NO_DTYPE) for e in first], close, 12)
-    return packed("    return ", [text.of(first, -1, NO_DTYPE)], "", 12)
+    return packed("    return ", text.of(first, -1, NO_DTYPE).split(", "), "", 12)
 
 
 def shares_memory(e: Expression) -> bool:
     """Whether this may be a view of an array that something else is computed from."""
     view = e.kind == "call" and getattr(e.value, "base", None) is not None
     named = e.name in ("T", "swapaxes", "transpose", "reshape", "broadcast_to")
-    return view or e.kind in ("part", "item") or named and e.kind in ("attribute", "method", "call")
+    return view or named or e.kind in ("part", "item")

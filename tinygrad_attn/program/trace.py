@@ -9,25 +9,35 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from keyword import iskeyword
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import random
-from ..engine import Variable, Watcher, context, enable_grad, plain, sweep, tensor_of, watching
+from ..engine import (
+    Variable,
+    Watcher,
+    array_of,
+    context,
+    enable_grad,
+    no_grad,
+    plain,
+    sweep,
+    tensor_of,
+    tracked,
+    watching,
+)
 from ..errors import describe
-from .ir import BACKWARD, Expression, replaced
-from .symbol import FUNCTIONS, HERE, NUMPY, PACKAGE, Symbol, Writing, is_public, is_symbol
+from ..nn.scopes import dotted_name
+from .ir import BACKWARD, LEAVES, Expression, replaced
+from .symbol import FUNCTIONS, PACKAGE, Symbol, Writing, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
 """Whose names come first. A name of the last two kinds gives no line of its own."""
-LAYERS = str(Path(PACKAGE, "nn"))
-NAMING_FILES = (FUNCTIONS, f"{LAYERS}/transformer.py", f"{LAYERS}/attention.py")
+NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
 """The files of the package whose names for their values a reader would choose."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
@@ -45,30 +55,24 @@ class Trace:
 
     def __init__(self, root: Any = None) -> None:
         self.listing = Writing()
+        self.checks = self.listing.checks  # what the program has to read again
         self.inputs: dict[str, Expression] = {}  # by identifier
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.originals: dict[str, str] = {}  # identifier: the name as the user knows it
         self.root = root  # the module from which others have their dotted names
-        self.letters: dict[str, int] = {}
+        self.letters: dict[str, int] = {}  # the size of an axis, 0 for one of several sizes
         self.kinds: dict[str, str] = {}  # by a module call's name: ` (Linear)` for a number
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
         self.arguments: dict[str, Any] = {}  # name: (shape, dtype), or None for what is no array
         self.seed: Any = None  # the identifier of the gradient by the output, if it is an input
         self.scopes: dict[int, tuple[Any, str]] = {}
 
-    @property
-    def checks(self) -> list[Expression]:
-        """What the package has read, which the program has to read again."""
-        return self.listing.checks
-
     def scope_name(self, scope: Any) -> str:
         """The dotted name of a module call, seen from the root or from the outermost module."""
         if scope is None or scope.outer is None and self.root is None or scope.module is self.root:
             return ""
         if id(scope) not in self.scopes:
-            from ..nn.scopes import dotted_name  # lazy: there are calls only where nn is loaded
-
             self.scopes[id(scope)] = scope, dotted_name(scope, self.root)
         return self.scopes[id(scope)][1]
 
@@ -93,19 +97,17 @@ def trace(
     found = Trace(root)
     listing = found.listing
     given = arguments(found, function, args)
-    tensors = [x for x in given.values() if isinstance(x, Variable) and x._tracked]
-    leaves = {x._data.expression.name: x for x in tensors}
     listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
     names = Names(found)
     listing.names, listing.where = names.look, lambda: found.scope_name(context.scope)
-    with parameters_as_symbols(found, params) as parameters, nothing_random(), only(names), plain():
-        leaves.update({n: p for n, p in parameters.items() if p._tracked})
+    with parameters_as_symbols(found, params), nothing_random(), only(names), plain():
         with enable_grad():
-            y = function(*given.values())
+            y = function(*given)
             names.returned(None)
             names.left(None)
-        found.outputs = checked(found, y, backward)
+        found.outputs = expressed(found, y)
         if backward:
+            leaves = [x for x in (*given, *found.parameters.values()) if tracked(x)]
             differentiate(found, y, leaves)
     for error in listing.refused:  # which the function, or a rule, has caught
         raise error
@@ -126,35 +128,34 @@ def only(watcher: Watcher) -> Iterator[None]:
 # ---- inputs
 
 
-def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> dict[str, Any]:
-    """The arguments by name, with symbols in place of arrays."""
-    given: dict[str, Any] = {}
+def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
+    """The arguments, with symbols in place of arrays."""
+    given: list[Any] = []
     for name, x in zip(names_of(function, len(args)), args, strict=True):
-        array = x._data if isinstance(x, Variable) else x
-        if not isinstance(array, (np.ndarray, np.generic)):
-            given[name], found.arguments[name] = x, None
-            continue
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"ta.source: {name} holds no real numbers, it is {describe(x)}.")
-        found.arguments[name] = array.shape, array.dtype
-        symbol = input_symbol(found, name, np.asarray(array))
-        if isinstance(x, Variable) or array.dtype.kind == "f":
-            given[name] = tensor = tensor_of(symbol)
-            wanted = not isinstance(x, Variable) or x._tracked
-            tensor._tracked = array.dtype.kind == "f" and wanted
-        else:
-            given[name] = symbol
+        array = array_of(x)
+        found.arguments[name] = None
+        if isinstance(array, (np.ndarray, np.generic)):
+            if array.dtype.kind not in "fiub":
+                raise TypeError(f"ta.source: {name} holds no real numbers, it is {describe(x)}.")
+            found.arguments[name] = array.shape, array.dtype
+            symbol = input_symbol(found, name, np.asarray(array))
+            floating, is_tensor = array.dtype.kind == "f", isinstance(x, Variable)
+            x, wanted = symbol, not is_tensor or x._tracked
+            if is_tensor or floating:
+                x = tensor_of(symbol)
+                x._tracked = floating and wanted
+        given.append(x)
     return given
 
 
 def names_of(function: Callable[..., Any], count: int) -> list[str]:
     """What the function calls its positional arguments."""
     try:
-        every = [*inspect.signature(getattr(function, "forward", function)).parameters.values()]
-    except (TypeError, ValueError):
-        every = []
-    positional = [p.name for p in every if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return (positional + [f"x{i}" for i in range(len(positional), count)])[:count]
+        every = inspect.signature(getattr(function, "forward", function)).parameters.values()
+        names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    except ValueError:  # of a ufunc
+        names = []
+    return (names + [f"x{i}" for i in range(len(names), count)])[:count]
 
 
 def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
@@ -163,9 +164,8 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
     while name in found.inputs:
         name += "_"
     array = array.view()
-    expression = found.listing.input(name, array)
+    found.inputs[name] = expression = found.listing.leaf("input", name, array)
     expression.hint = (NAMED_BY_USER, name)
-    found.inputs[name] = expression
     found.originals[name] = name if original in found.originals.values() else original
     return Symbol(expression, array, found.listing)
 
@@ -181,8 +181,8 @@ def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[d
                 found.parameters[p._data.expression.name] = p
         yield found.parameters
     finally:
-        for p, data, gradient, tracked in before:
-            p._data, p._grad, p._tracked = data, gradient, tracked
+        for p, *values in before:
+            p._data, p._grad, p._tracked = values
 
 
 @contextmanager
@@ -206,26 +206,11 @@ def random_states() -> bytes:
 # ---- outputs
 
 
-def checked(found: Trace, y: Any, backward: bool) -> Any:
-    """The expressions of what the function returned."""
-    if backward and not (isinstance(y, Variable) and is_symbol(y._data)):
-        raise TypeError(
-            "ta.source differentiates a function that returns one Tensor made from its arguments, "
-            f"got {describe(y)}. Return the loss alone, or write ta.source(..., backward=False)."
-        )
-    if backward and not y._tracked:
-        raise ValueError(
-            "ta.source: the result does not depend on anything that requires a gradient. Pass a "
-            "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
-        )
-    return expressed(found, y)
-
-
 def expressed(found: Trace, y: Any) -> Any:
     """Expressions in place of tensors, symbols and arrays, in tuples, lists and dicts too."""
 
     def one(x: Any) -> Any:
-        array = x._data if isinstance(x, Variable) else x
+        array = array_of(x)
         if is_symbol(array):
             return array.expression
         return found.listing.constant(array) if isinstance(array, np.ndarray) else array
@@ -233,28 +218,34 @@ def expressed(found: Trace, y: Any) -> Any:
     return replaced(y, one)
 
 
-def differentiate(found: Trace, y: Any, leaves: Mapping[str, Any]) -> None:
+def differentiate(found: Trace, y: Any, leaves: list[Any]) -> None:
     """The backward pass, run on symbols."""
+    if not is_symbol(array_of(y)) or array_of(y) is y:
+        raise TypeError(
+            "ta.source differentiates a function that returns one Tensor made from its arguments, "
+            f"got {describe(y)}. Return the loss alone, or write ta.source(..., backward=False)."
+        )
+    if not y._tracked:
+        raise ValueError(
+            "ta.source: the result does not depend on anything that requires a gradient. Pass a "
+            "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
+        )
     listing = found.listing
     listing.phase = BACKWARD
     dtype = y._data.dtype
     if y.shape == ():
         one = dtype.type(1)
-        seed = Symbol(listing.number("1.0", one), one, listing)
+        seed = Symbol(listing.leaf("number", "1.0", one), one, listing)
     else:  # only the shape of these numbers matters, and that no two are alike
         example = np.random.default_rng(0).standard_normal(y.shape).astype(dtype)
         seed = input_symbol(found, "d_output", example)
         found.seed = seed.expression.name
         found.arguments[found.seed] = y.shape, dtype
-    before, context.recording = context.recording, False
-    try:
+    with no_grad():
         gradients = sweep([y], [seed])
-    finally:
-        context.recording = before
-    for name, leaf in leaves.items():
+    for leaf in leaves:
         if leaf in gradients:
-            g = gradients[leaf]
-            found.gradients[name] = g.expression if is_symbol(g) else listing.constant(g)
+            found.gradients[leaf._data.expression.name] = expressed(found, gradients[leaf])
 
 
 # ---- names
@@ -267,13 +258,12 @@ class Names(Watcher):
         self.found = found
         self.scope: Any = None
         self.last: Any = None  # the last output in that scope
-        self.call: Any = None  # the frame of the function of F that runs
+        self.call: Any = None  # the frame of the outermost function of F that runs
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Refuse a parameter that would be frozen; note when calls of functions have ended."""
         for x in inputs:
-            free = isinstance(x, Variable) and x._tracked and x._node is None
-            if free and not is_symbol(x._data):
+            if tracked(x) and x._node is None and not is_symbol(x._data):
                 error = TypeError(
                     f"ta.source: {describe(x)} requires a gradient, but is neither an argument nor "
                     "in params=, and its numbers would be frozen into the program. Pass "
@@ -281,7 +271,7 @@ class Names(Watcher):
                 )
                 self.found.listing.refused.append(error)
                 raise error
-        call = call_of_functional()
+        call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
         if call is not self.call:
             self.returned(call)
         if context.scope is not self.scope:
@@ -292,22 +282,17 @@ class Names(Watcher):
 
     def left(self, now: Any) -> None:
         """Name the last output after the modules whose calls have ended since."""
-        open_now = []
-        scope = now
-        while scope is not None:
-            open_now.append(scope)
-            scope = scope.outer
-        scope, name = self.scope, None
+        running, name = open_scopes(now), ""
+        for scope in open_scopes(self.scope):
+            if scope not in running:
+                self.letters_of(vars(scope.module))
+                here = self.found.scope_name(scope)
+                name = here or name
+                if here.rpartition(".")[2].isdigit():
+                    self.found.kinds[here] = f" ({type(scope.module).__name__})"
         self.scope = now
-        while scope is not None and scope not in open_now:
-            self.letters_of(scope.module)
-            here = self.found.scope_name(scope)
-            name = here or name
-            if here.rpartition(".")[2].isdigit():
-                self.found.kinds[here] = f" ({type(scope.module).__name__})"
-            scope = scope.outer
+        parts = name.split(".")
         if name:
-            parts = name.split(".")
             tail = parts[-2:] if parts[-1].isdigit() else parts[-1:]
             suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
 
@@ -319,27 +304,24 @@ class Names(Watcher):
                 suggest(self.last, NAMED_BY_OP, name)
         self.call = now
 
-    def letters_of(self, module: Any) -> None:
+    def letters_of(self, has: dict[str, Any]) -> None:
         """The sizes that an attention or a feed-forward layer has letters for."""
-        has = vars(module)
         heads, width = has.get("num_heads"), has.get("embed_dim")
         if isinstance(heads, int) and isinstance(width, int):
             self.letter(E=width, H=heads, D=has.get("head_dim", width // heads))
             for e in reversed(self.found.listing.expressions):
-                if e.hint is not None and e.hint[1] == "scores" and e.ndim == 4:
+                if e.hint[1] == "scores" and e.ndim == 4:
                     batch, _, queries, keys = e.shape
                     self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
                     break
-        inner = vars(has["linear1"]) if "linear1" in has and "self_attn" in has else {}
-        if "out_features" in inner:
-            self.letter(F=inner["out_features"])
+        if "linear1" in has and "self_attn" in has:
+            self.letter(F=has["linear1"].out_features)
 
     def letter(self, **sizes: int) -> None:
         """Letters for sizes; 0 for what has several sizes in one model."""
         letters = self.found.letters
         for letter, size in sizes.items():
             letters[letter] = size if letters.get(letter, size) == size else 0
-        self.found.letters = {k: letters[k] for k in "BTSEHDF" if k in letters}
 
     def pulling(self, y: Any, g: Any) -> None:
         """Put the rules that follow into the module call in which y was made."""
@@ -354,29 +336,25 @@ class Names(Watcher):
         if not (is_symbol(total) and is_symbol(x._data)):
             return
         e, by = total.expression, x._data.expression
-        unnamed = e.hint is not None and isinstance(e.hint[1], Expression) and not e.hint[1].hint
-        better = e.hint is None or unnamed and by.hint is not None and by.kind != "input"
-        if is_symbol(g) and g.expression is e and by.hint is not None:
-            better |= sum(isinstance(v, Variable) and v._tracked for v in node.inputs) == 1
-        if better and e.kind not in ("number", "constant", "input"):
-            e.hint = (0, by)
+        better = e.nameless
+        if not e.hint[0] and e.by is not None and e.by.nameless:
+            better = not by.nameless and by.kind != "input"
+        if is_symbol(g) and g.expression is e and not by.nameless:
+            better |= sum(map(tracked, node.inputs)) == 1
+        if better and e.kind not in LEAVES:
+            e.hint, e.by = (0, ""), by
 
     def look(self) -> None:
         """Suggest the names that the running functions have for their values."""
-        frame: Any = sys._getframe(1)
         scope, calls = context.scope, []
-        while frame is not None and frame.f_code is not trace.__code__:
-            code, here = frame.f_code, frame.f_locals
-            ours = code.co_filename.startswith(PACKAGE)
-            inner = code.co_filename.startswith((HERE, NUMPY))
-            tells = not ours or code.co_filename.startswith(NAMING_FILES)
-            if tells and not inner and code.co_name != "<module>":
+        for frame in frames():
+            here, ours = frame.f_locals, is_in(frame, PACKAGE)
+            if not ours or is_in(frame, *NAMING_FILES):
                 self.look_in(here, not ours)
-            called = scope is not None and code.co_name == "__call__"
+            called = scope is not None and frame.f_code.co_name == "__call__"
             if called and here.get("self") is scope.module:
                 calls.append((self.found.scope_name(scope), here.get("args")))
                 scope = scope.outer
-            frame = frame.f_back
         for name, args in reversed(calls):
             if name and args:
                 suggest(args[0], NAMED_BY_USE, f"{name.rpartition('.')[2]}_input")
@@ -384,34 +362,30 @@ class Names(Watcher):
     def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
         """Suggest the names of one frame's variables, the user's or the package's."""
         for name, x in variables.items():
-            array = x._data if isinstance(x, Variable) else x
+            array = array_of(x)
             if is_symbol(array):
                 telling = name not in GENERAL.split()
                 if telling or theirs and name not in self.found.inputs:
                     suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
             elif isinstance(array, np.ndarray) and array.size > 1:
                 _, e = self.found.listing.origins.get(id(array), (None, None))
-                if e is not None and e.hint is None:
+                if e is not None and e.nameless:
                     e.hint = (NAMED_BY_PACKAGE, identifier(name))
 
 
-def call_of_functional() -> Any:
-    """The frame of the outermost function of F that runs, or None."""
-    frame: Any = sys._getframe(2)
-    found = None
-    while frame is not None and frame.f_code is not trace.__code__:
-        if frame.f_code.co_filename.startswith(FUNCTIONS):
-            found = frame
-        frame = frame.f_back
+def open_scopes(scope: Any) -> list[Any]:
+    """This module call and those around it, from the inside out."""
+    found = []
+    while scope is not None:
+        found.append(scope)
+        scope = scope.outer
     return found
 
 
 def suggest(x: Any, priority: float, name: str) -> None:
     """Call a tensor or a symbol so, unless it has a better name."""
-    array = x._data if isinstance(x, Variable) else x
-    if not is_symbol(array) or name.startswith("_"):
-        return
-    e = array.expression
-    if e.kind not in ("input", "constant", "number"):
-        if e.hint is None or e.hint[0] < priority:
+    array = array_of(x)
+    if is_symbol(array) and not name.startswith("_"):
+        e = array.expression
+        if e.kind not in LEAVES and e.hint[0] < priority:
             e.hint = (priority, identifier(name))
