@@ -533,3 +533,12 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
     with pytest.raises(ValueError, match="unexpected: '29.w'"):  # names of many are listed too
         nn.Module().load_state_dict({f"{i}.w": 0 for i in range(30)})
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in net.state_dict().items())
+
+
+def test_pytorch_takes_a_state_dict_as_it_is():
+    torch = require("torch")
+    ours = nn.TransformerEncoderLayer(8, 2, 16)
+    theirs = torch.nn.TransformerEncoderLayer(8, 2, 16, dtype=torch.float64)
+    theirs.load_state_dict(ours.state_dict())
+    for name, value in theirs.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), ours.state_dict()[name].numpy())

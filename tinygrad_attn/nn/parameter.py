@@ -74,6 +74,15 @@ class StateValue(_Kept):
     def __reduce__(self) -> Any:
         return Tensor, (self._data,)
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Let PyTorch's `load_state_dict` copy the value into a parameter of its own."""
+        if function.__name__ != "copy_":
+            return super().__torch_function__(function, types, args, kwargs)
+        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
+
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Forget the gradients, or fill them with zeros."""
