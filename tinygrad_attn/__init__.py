@@ -21,7 +21,12 @@ from .tensor import Tensor, get_default_dtype, set_default_dtype
 
 if TYPE_CHECKING:
     from . import check, functional, nn, ops, optim, viz
-    from .check import compare_with_torch, detect_anomaly, gradcheck, gradgradcheck  # type: ignore[no-redef]
+    from .check import (  # type: ignore[no-redef]
+        compare_with_torch,
+        detect_anomaly,
+        gradcheck,
+        gradgradcheck,
+    )
     from .fast.memory import reuse_memory
     from .fast.threads import get_num_threads, set_num_threads
     from .files import load, save
@@ -59,6 +64,7 @@ _MODULES = ("check", "functional", "nn", "optim", "viz")
 __all__ = [
     "Program",
     "Tensor",
+    "activations",
     "backward_steps",
     "check",
     "checkpoint",
@@ -86,6 +92,7 @@ __all__ = [
     "no_grad",
     "op",
     "optim",
+    "patch",
     "plain",
     "rand",
     "randn",
@@ -103,20 +110,17 @@ __all__ = [
 
 
 def _without_fast(name: str) -> Any:
-    """What stands for ta.set_num_threads and the like where fast/ has been deleted."""
+    """Return the replacement for a function of fast/ where that folder has been deleted."""
 
     def nothing(*_: Any) -> Any:
-        errors.warn(
-            f"ta.{name}() changes nothing: tinygrad_attn/fast/, in which all that is for speed is "
-            "seen to, has been deleted."
-        )
+        errors.warn(f"ta.{name}() has no effect because tinygrad_attn/fast/ is missing.")
         return {"get_num_threads": 1, "reuse_memory": False}.get(name)
 
     return nothing
 
 
 class _NoFunction(ModuleType):
-    """`ta.tensor([1, 2])`, as PyTorch has it, finds a module here."""
+    """The module `ta.tensor`, which explains the call `ta.tensor([1, 2])` of PyTorch's users."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
@@ -127,10 +131,10 @@ class _NoFunction(ModuleType):
 sys.modules[f"{__name__}.tensor"].__class__ = _NoFunction
 
 
-if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one of these
+if not TYPE_CHECKING:  # for a type checker every misspelt name would exist
 
     def __getattr__(name: str) -> Any:
-        """A name on top of the engine, loaded when it is first asked for."""
+        """Load a name when it is first used."""
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name not in _LAZY:
