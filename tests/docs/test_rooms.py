@@ -19,9 +19,10 @@ LAYERS = [
         "functional",
         "transforms",
         "nn",
-        "program",
+        "optim",
+        "files",
     ),
-    *("optim", "files", "check", "viz", "parallel", "fast", "", "cli", "__main__"),
+    *("program", "check", "viz", "parallel", "fast", "", "cli", "__main__"),
 ]
 """The files and folders of the package; the empty name is tinygrad_attn/__init__.py."""
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -65,7 +65,7 @@ def test_threads_say_that_the_room_is_missing(copy):
         text=True,
     )
     assert done.stdout.strip() == "1 False", done.stderr
-    assert "ta.set_num_threads() changes nothing" in done.stderr
+    assert "ta.set_num_threads() has no effect" in done.stderr
 
 
 def test_a_compiled_function_runs_as_a_program_without_the_folder(copy):
