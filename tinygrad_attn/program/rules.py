@@ -19,13 +19,8 @@ import numpy as np
 
 from .ir import Expression, Listing, form, fraction, is_, number_in
 
-UFUNCS: dict[str, Any] = {
-    **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul},
-    **{"**": np.power, "//": np.floor_divide, "%": np.remainder, "~": np.invert},
-    **{"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
-    **{"==": np.equal, "!=": np.not_equal},
-    **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor},
-}
+UFUNCS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul}
+"""The operators in rules, which are also those that `lower` writes as calls."""
 
 
 class Pattern:

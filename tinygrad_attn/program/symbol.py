@@ -32,7 +32,13 @@ HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
 FUNCTIONS = str(Path(PACKAGE, "functional"))
 
-OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
+OPERATORS: dict[Any, str] = {
+    **{ufunc: sign for sign, ufunc in UFUNCS.items()},
+    **{np.power: "**", np.floor_divide: "//", np.remainder: "%", np.negative: "-"},
+    **{np.less: "<", np.less_equal: "<=", np.greater: ">", np.greater_equal: ">="},
+    **{np.equal: "==", np.not_equal: "!=", np.invert: "~"},
+    **{np.bitwise_and: "&", np.bitwise_or: "|", np.bitwise_xor: "^"},
+}
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = (np.transpose, np.swapaxes, np.moveaxis, np.matrix_transpose)
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
