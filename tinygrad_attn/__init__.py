@@ -5,8 +5,8 @@ interchangeable with PyTorch's.
     from tinygrad_attn import Tensor, nn, optim
     import tinygrad_attn.functional as F
 
-The engine, Tensors and random numbers are loaded at once; everything on top of them when it is
-first used, so that the import takes little longer than NumPy's.
+The engine, Tensors and random numbers are loaded at once, everything else when it is first used.
+So the import takes little longer than NumPy's.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Freed memory that is kept for the next array.
 
-Each training step allocates and frees the same arrays. glibc returns large ones to the system, and
-the next ones arrive as pages that the system must clear: a tenth to two fifths of a step.
+Each training step allocates and frees the same arrays. glibc returns large ones to the system.
+Then the system must clear new pages at the next step, which takes a tenth to two fifths of it.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class _Products(Watcher):
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """Run the model once and return a table of its modules.
 
-    Each row has the dotted name, class, shape of the output, number of parameters (a shared one
-    counts once), share of these that is trained, and FLOPs forwards and backwards. FLOPs are the
+    A row has the dotted name, the class, the output's shape, the number of parameters, the part of
+    them that is trained, and FLOPs. A shared parameter counts once. FLOPs are the
     multiplications and additions of matrix products, as in torch.utils.flop_counter. Attention
     computes all T x S scores, whatever the mask. Random numbers and gradients stay as they were.
     """

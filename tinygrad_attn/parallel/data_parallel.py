@@ -26,12 +26,12 @@ from .group import Group, group
 
 
 class DataParallel(Module):
-    """Call module(x); backward() leaves in every `.grad` the mean over all ranks.
+    """A module whose gradients `backward()` averages over all ranks.
 
-    The ranks begin with rank 0's parameters and buffers. `comm` is a communicator of mpi4py; None
-    is all ranks of this run, or this process alone, for which nothing changes and mpi4py need not
-    be installed. The mean over ranks is the mean over the batch where all ranks have as many
-    samples; where not, `DistributedSampler.batches` gives the weights. A parameter that only some
+    The ranks begin with rank 0's parameters and buffers. `comm` is a communicator of mpi4py. None
+    means all ranks of this run; a single process needs no mpi4py. The mean over ranks is the mean
+    over the batch if all have equally many samples; else weigh the losses by
+    `DistributedSampler.batches`. A parameter that only some
     ranks use gets the mean with zeros for the others. Raises ValueError, on every rank, where the
     models differ in a name, shape or dtype. As torch.nn.parallel.DistributedDataParallel.
     """

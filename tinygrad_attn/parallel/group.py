@@ -1,9 +1,9 @@
-"""The ranks that work together, and how they exchange arrays: a thin layer over MPI.
+"""Ranks and their exchange of arrays: a thin layer over MPI.
 
 A **rank** is one of the copies of a program that `mpiexec -n 4 python train.py` has started. In a
-**collective** every rank takes part, as in the sum of an array over all ranks. Nothing blocks
-inside MPI: a rank that waits too long raises TimeoutError, ranks that make different small calls
-raise RuntimeError, and an exception that nobody catches stops all ranks.
+**collective** every rank takes part, as in the sum of an array over all ranks. No call blocks
+inside MPI. A rank that waits too long raises TimeoutError. Ranks that make different small calls
+raise RuntimeError. An uncaught exception stops all ranks.
 
 With one rank nothing is sent, and mpi4py need not be installed.
 """

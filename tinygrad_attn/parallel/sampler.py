@@ -14,9 +14,9 @@ from .group import group
 class Batch(NamedTuple):
     """This rank's part of one batch of all ranks.
 
-    `indices` are its samples, at least one. The mean of their losses times `weight`, averaged over
-    the ranks, is the mean over the whole batch: 1 where all ranks have as many samples. A rank for
-    which none is left gets a sample of another rank's and weight 0. `samples` counts its own.
+    `indices` are its samples, at least one. The average over the ranks of `weight` times their
+    mean loss is the mean over the whole batch. `weight` is 1 where all ranks have equally many
+    samples. A rank without samples gets one of another rank and weight 0. `samples` counts its own.
     """
 
     indices: np.ndarray

@@ -1,13 +1,13 @@
 """Tensor parallelism: one layer's products divided among ranks, each of which sees all samples.
 
-Two products in a row, y = f(x A^T) B^T, need one exchange forwards and one backwards if A is cut by
-its outputs (columns) and B by its inputs (rows): rank r computes f(x A_r^T) B_r^T from its parts
-alone, and the sum over the ranks is y. In attention the parts are heads. Shoeybi et al., 2019.
+In y = f(x A^T) B^T, A is divided by its outputs and B by its inputs. Rank r computes
+f(x A_r^T) B_r^T from its parts alone, and the sum over the ranks is y. So two products need one
+exchange forwards and one backwards. In attention the parts are heads. Shoeybi et al., 2019.
 
     x -> to_all_ranks -> A_r -> f -> B_r -> sum_of_ranks -> + bias -> y
 
-Each of the two ops is the derivative of the other: what every rank uses gets a gradient from every
-rank, and what is a sum passes its gradient to every rank.
+Each of the two ops is the VJP of the other: an input of every rank gets the sum of the ranks'
+gradients, and a sum passes its gradient to every rank.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ def load_checkpoint(
 ) -> Progress:
     """Load model, optimiser, schedule and generators on every rank; return (step, extra).
 
-    Every rank reads the file. With as many ranks as there were each gets its own generator back and
-    goes on bit for bit; ranks that are new get streams drawn from rank 0's. Raises as
+    Every rank reads the file. With the same number of ranks as before, each restores its own
+    generator and continues bit for bit. New ranks get streams drawn from rank 0's. Raises as
     `ta.load_checkpoint`, and RuntimeError where ranks have read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)

@@ -172,11 +172,11 @@ def jvp(
 ) -> tuple[Tensor, Tensor]:
     """Return `(y, tangent)`: y = f(*xs), and the sum of (dy/dx) v over the xs and vs.
 
-    `xs` and `vs` are sequences, or one Tensor, array or number each; each v has its x's shape, and
-    there is one for each x (ValueError otherwise). As jax.jvp.
+    `xs` and `vs` are sequences, or one Tensor, array or number each. Raises ValueError unless there
+    is a v of the same shape for each x. As jax.jvp.
 
-    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v: two backward
-    passes and no second set of rules.
+    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. That takes two
+    backward passes and no second set of VJPs.
     """
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))

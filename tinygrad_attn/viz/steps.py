@@ -146,9 +146,9 @@ def backward_steps(
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` and keep what each op did.
 
-    Each `Step` has the op's equation, the gradient that came in, the contribution to each input
-    with its rule, the sum so far, and the memory that was freed. See them by `.text()`,
-    `.html()` and `.save("steps.html")`. The pass is a real one: leaves receive their
+    Each `Step` has the op's equation, the incoming gradient, and for each input the backward rule,
+    the contribution and the sum so far. See them by `.text()`, `.html()` and
+    `.save("steps.html")`. The pass is a real one: leaves receive their
     `.grad`, and the graph is released unless `retain_graph`. `model` gives parameters their dotted
     names. `loss` may be a function that returns the Tensor. With `plain=True` it is run in plain
     mode: softmax, attention, layer norm and GELU are then steps through their formulas.
