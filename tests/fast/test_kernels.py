@@ -154,7 +154,7 @@ def layer_examples() -> dict[str, Example]:
             for ignored in (-100, 1):
                 found[f"cross-entropy, {how}, {ignored}, {size}"] = Example(
                     lambda x, how=how, ignored=ignored: F.cross_entropy(
-                        x, whole(5, 40), None, ignored, how
+                        x, whole(5, 40), None, ignored, how, max(0, ignored) / 4
                     ),
                     [(40, 5)],
                     size,

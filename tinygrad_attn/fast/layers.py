@@ -245,7 +245,7 @@ def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     reference=lambda x, **settings: label_cross_entropy.function(x, None, **settings),
 )
 @np.errstate(**QUIET)
-def cross_entropy(x, *, target, ignore_index=-100, reduction="mean"):
+def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log_softmax(x)_target: (N, C), (N,) -> (N,), reduced"""
     # No probabilities are stored: backward computes softmax(x) - onehot(target) from the logits.
     rows, classes = x.shape
@@ -255,7 +255,10 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean"):
 
     def run(s):
         top, total = sums[:, s] = shifted_exponentials(x[s], np.empty_like(x[s]))
-        loss[s] = np.where(seen[s], np.log(total) - (correct[s] - top), 0)
+        score = correct[s]
+        if label_smoothing:
+            score = score * (1 - label_smoothing) + x[s].mean(-1) * label_smoothing
+        loss[s] = np.where(seen[s], np.log(total) - (score - top), 0)
 
     by_rows(run, rows, classes)
     saved = places, seen, sums
@@ -267,7 +270,7 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean"):
 
 @cross_entropy.vjp_all
 @np.errstate(**QUIET)
-def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, saved):
+def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoothing, saved):
     places, seen, (top, total) = saved
     g = g / x.dtype.type(np.count_nonzero(seen)) if reduction == "mean" else g
     g = np.where(seen, g, 0).astype(x.dtype, copy=False)
@@ -277,7 +280,9 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, saved):
         block = np.subtract(x[s], top[s, None], out=dx[s])
         np.exp(block, out=block)
         block *= (g[s] / total[s])[:, None]
-        dx.reshape(-1)[places[s]] -= g[s]
+        if label_smoothing:
+            block -= (g[s] * (label_smoothing / x.shape[1]))[:, None]
+        dx.reshape(-1)[places[s]] -= g[s] * (1 - label_smoothing)
         if not seen[s].all():
             block[~seen[s]] = 0  # also where the logits of an ignored row are not finite
 
@@ -286,11 +291,9 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, saved):
 
 
 @kernel(label_cross_entropy)
-def cross_entropy_kernel(
-    x: Any, weight: Any = None, *, label_smoothing: float = 0.0, **settings: Any
-) -> Any:
-    """x (N, C), labels (N,), without weights of classes and without smoothing."""
-    if not fits(x) or array_of(x).ndim != 2 or weight is not None or label_smoothing:
+def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
+    """x (N, C), labels (N,), without weights of classes."""
+    if not fits(x) or array_of(x).ndim != 2 or weight is not None:
         return NotImplemented
     return cross_entropy(x, **settings)
 
