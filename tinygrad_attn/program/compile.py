@@ -334,11 +334,13 @@ class Entry:
         with np.errstate(all="ignore"):
             values, saved = self.flat.forward(arrays)
         kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays))
+        exposed = inplace.exposed or not all(isinstance(x, Variable) for x in inputs)
         for i, (is_tensor, op) in enumerate(self.result.leaves):
             node = None
             if op is not None:
                 node = Node(op, kept, {}, (saved, arrays, call), context.scope)
-                inplace.protect(node, None)
+                if exposed:  # the user can write to some of this memory
+                    inplace.protect(node, None)
             if is_tensor:
                 values[i] = tensor_of(values[i], node)
         return self.result.filled(values)
