@@ -2,10 +2,10 @@
 
 NumPy arrays carry no version number, so this module keeps one for memory that can change:
 
-- writes by the package itself (an optimizer, `t[i] = v`) are reported by `changed(array)`;
-- memory that the user can write to gets a checksum: that of a tensor when `t.data` or `t.numpy()`
-  hands it out, an ndarray when an op takes it as an operand. Nodes keep the checksums of such
-  operands and compare them before their VJPs run.
+- Writes by the package itself (an optimiser, `t[i] = v`) are reported by `changed(array)`.
+- Memory that the user can write to gets a checksum. A tensor's is taken when `t.data` or
+  `t.numpy()` returns it, an ndarray's when an op takes it as an operand. Nodes keep the checksums
+  of such operands and compare them before their VJPs run.
 
 Both kinds of event take the next sequence number, so "after the node" is a comparison of numbers.
 Nothing here computes what a result depends on.

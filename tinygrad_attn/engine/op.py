@@ -1,8 +1,8 @@
 """An op: a function on arrays and its VJPs, one for each input.
 
 Given arrays, an op is that function and nothing more. Given tensors, it also stores a node in its
-output. A VJP (vector-Jacobian product) is written once and used twice: on arrays in an ordinary
-backward pass, and on tensors when that pass is recorded itself. So derivatives have derivatives.
+output. A VJP (vector-Jacobian product) is written once and used twice. An ordinary backward pass
+calls it with arrays, a recorded one with tensors. So derivatives have derivatives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Op:
     """A function on arrays, and for each input a VJP: one link of the chain rule.
 
     A VJP `(g, y, *inputs, **settings)` maps g, the gradient of the loss with respect to the output
-    y, to the gradient with respect to its input. Positional arguments are inputs; keyword-only
+    y, to that of one input. Positional arguments are inputs; keyword-only
     ones are settings, which have no derivative.
     """
 
@@ -115,8 +115,8 @@ class Op:
         """Set one VJP for all inputs, which may share work between them (a decorator).
 
         It returns a tuple with a gradient or None for each input. It is called as
-        `vjp(g, y, *inputs, **settings)`, with `saved=` if the op saves, and with `needs=`, a tuple
-        of booleans, if it has a parameter of that name.
+        `vjp(g, y, *inputs, **settings)`. If the op saves, it also gets `saved=`. If it has a
+        parameter `needs`, that is a tuple of booleans.
         """
         self.vjps, self.joint_vjp = (), vjp
         self.asks_needs = "needs" in inspect.signature(vjp).parameters

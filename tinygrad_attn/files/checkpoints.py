@@ -2,7 +2,7 @@
 
 Weights, the states of optimiser, schedule and random generator and the number of the step are
 written by one atomic save. A run that is killed and resumed ends with the same weights, bit for
-bit, if its batches are a function of the step or of the generator.
+bit. For that its batches must depend on the step or the generator alone.
 """
 
 from __future__ import annotations

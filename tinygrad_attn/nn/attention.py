@@ -35,9 +35,9 @@ class MultiheadAttention(Module):
     `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a learned key and
     value, `add_zero_attn` one of zeros; every query may look at them.
 
-    Beyond PyTorch: `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple
-    of `num_heads`: queries and keys are projected to num_heads * head_dim numbers, values to
-    num_heads * value_head_dim, which `out_proj` takes back to embed_dim.
+    Beyond PyTorch, `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple
+    of `num_heads`. Queries and keys are projected to num_heads * head_dim numbers, values to
+    num_heads * value_head_dim. `out_proj` maps these to embed_dim.
     """
 
     def __init__(
@@ -104,18 +104,16 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
-        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B. Weights are those
-        applied (after dropout), averaged over heads, or (B, H, T, S) with
-        average_attn_weights=False; the output is the same numbers whether they are asked for or
-        not.
+        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B. The weights are those
+        after dropout, averaged over the heads. With average_attn_weights=False they are
+        (B, H, T, S). The output does not depend on `need_weights`.
 
         `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean,
         True = blocked, or float, added to the scores. `is_causal` hides later keys, with or without
-        a mask. A query whose every key is blocked has zero weights, and its heads are zero, so its
-        output is the bias of out_proj; no gradient flows through it. With a `cache` self-attention
-        takes the same object three times, and the memory of cross-attention stays the same; see
-        KeyValueCache. Integer input is promoted. Raises ValueError and TypeError for shapes and
-        masks that do not fit.
+        a mask. A query whose every key is blocked has zero weights and no gradient; its output is
+        the bias of out_proj. With a `cache` self-attention takes the same object three times, and
+        the memory of cross-attention stays the same; see KeyValueCache. Integer input is promoted.
+        Raises ValueError and TypeError for shapes and masks that do not fit.
         """
         own = query is key is value
         query, key, value, batched = self._inputs(query, key, value, own)  # (B, T, E), (B, S, E)

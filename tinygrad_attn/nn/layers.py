@@ -206,8 +206,7 @@ class RMSNorm(_Norm):
 
 
 class Dropout(Module):
-    """y = x * keep / (1 - p) in training, keep being 1 with probability 1 - p, drawn anew at each
-    call; else y = x.
+    """y = x * keep / (1 - p) in training, else y = x; each keep is 1 with probability 1 - p.
 
     `inplace` is accepted for PyTorch's sake; x is never written over. Raises ValueError for p
     outside [0, 1]. Srivastava et al., 2014; as torch.nn.Dropout.

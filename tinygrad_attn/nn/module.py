@@ -1,8 +1,8 @@
 """class Module: a tree of attributes that knows its parameters and their names.
 
-An attribute that holds a `Parameter`, a `Buffer` or another `Module` belongs to the module:
-parameters, then buffers, then modules, each in the order in which they were first assigned, as in
-PyTorch's `state_dict`.
+An attribute that holds a `Parameter`, a `Buffer` or another `Module` belongs to the module. Like
+PyTorch's `state_dict`, the parameters come first, then buffers, then modules, each in the order of
+assignment.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ class Module:
     def add_module(self, name: str, module: Module | None) -> None:
         """Set `self.name = module`.
 
-        Raises TypeError for what is no Module, ValueError for a name that a state dict could not
-        hold or that is an attribute of the class.
+        Raises TypeError for what is no Module, and ValueError for a name with a dot or of an
+        attribute of the class.
         """
         if not (module is None or isinstance(module, Module)):
             raise TypeError(

@@ -1,9 +1,10 @@
 """Matrix inverse, determinant and factorisations, on the last two axes: (..., N, N).
 
-An op has one output, so a factorisation of several parts packs them: each row of `eigh` is one
-eigenpair (eigenvalue, eigenvector), each row of `svd` one triplet (left vector, singular value,
-right vector). Sources: M. Giles, "An extended collection of matrix derivative results for forward
-and reverse mode algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular
+An op has one output, so a factorisation packs its parts. Each row of `eigh` is an eigenvalue and
+its eigenvector, each row of `svd` a left vector, singular value and right vector.
+
+Sources: M. Giles, "An extended collection of matrix derivative results for forward and reverse mode
+algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular
 value decomposition" (2016); G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for the
 pseudo-inverse.
 """
