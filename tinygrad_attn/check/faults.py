@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,19 +11,18 @@ import numpy as np
 
 from ..engine import tracked
 from .report import Diagnosis, Report, greatest, near, same
-from .slopes import Program, of_both_signs
+from .slopes import OneOp, Program
 from .trace import Array, array_of, numeric
 
 Gradients = Sequence[Array | None]
-Found = tuple[str, str] | None
 
 
-def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str | None:
+def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str:
     """The name of the first input whose two gradients differ."""
     for name, a, b in zip(names, first, second):
         if a is not None and b is not None and not same(a, b, 1e-6, 1e-9 * max(1, greatest(a))):
             return name
-    return None
+    return ""
 
 
 # ---- the function
@@ -47,26 +45,12 @@ def unrepeatable(program: Program, steps: list[Any], report: Report) -> Diagnosi
     value, (again, second) = program.backend.value, program.traced()
     if len(again) == len(program.values) and all(map(same, map(value, again), program.values)):
         return None
-    for a, b in zip(steps, second):
-        if not same(value(a.result), value(b.result)):
-            report.point_at(a)
-            break
+    pairs = zip(steps, second)
+    report.point_at(next((a for a, b in pairs if not same(value(a.result), value(b.result))), None))
     return Diagnosis(
         "not deterministic",
         "f gives different results for the same inputs, so it has no slope. Switch dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls.",
-    )
-
-
-def unreached(gradients: Gradients, order: int) -> Diagnosis | None:
-    """No gradient for any input."""
-    if order == 2 or any(g is not None for g in gradients):
-        return None
-    return Diagnosis(
-        "gradient missing",
-        "no output is connected to any input. Look for detach(), .data, .numpy(), .item(), "
-        "Tensor(...) of a result, no_grad(), or a gradient taken without create_graph=True inside "
-        "f; or f does not use its inputs.",
     )
 
 
@@ -77,16 +61,14 @@ def shared_state(program: Program, first: Gradients, report: Report) -> Diagnosi
     if name := differing(names, first, program.pull(program.cotangents, outputs)):
         return Diagnosis(CHANGES, f"{name}: some op {STATE}")
     before = [value(step.result).copy() for step in steps]
+    only_inputs = [not name.startswith("parameter") for name in names]
     # State may be kept by parameter, and f may refuse values that are far away.
-    for whole, least in itertools.product((False, True), (0.8, -1.5)):
-        moved = [
-            scaled(x, program.rng.uniform(least, 1.2, x.shape))
-            if whole or not name.startswith("parameter")
-            else x
-            for x, name in zip(program.inputs, names)
-        ]
-        with suppress(Exception), program.at(moved):
-            program.run()
+    for which in (only_inputs, [True] * len(names)):
+        for least in (0.8, -1.5):
+            by = [program.rng.uniform(least, 1.2, x.shape) for x in program.inputs]
+            each = zip(program.inputs, by, which)
+            with suppress(Exception), program.at([scaled(x, b) if w else x for x, b, w in each]):
+                program.run()
     for step, old in zip(steps, before):
         if not same(value(step.result), old):
             report.point_at(step)
@@ -109,12 +91,12 @@ def through_infinity(program: Program) -> Diagnosis | None:
         return None
     reached = zip(program.names, program.pull(only_there))
     names = " and ".join(name for name, g in reached if g is not None and g.any())
-    return Diagnosis(*names and (
-        "infinite result",
+    text = (
         f"outputs that stay infinite when the inputs move pass a gradient on to {names}. A VJP "
         "that fills in -inf gives zero there: g times the mask. Where -inf was added no slope can "
-        "be measured: check what comes behind it, such as the softmax.",
-    ))  # fmt: skip
+        "be measured: check what comes behind it, such as the softmax."
+    )
+    return Diagnosis("infinite result", text) if names else None
 
 
 def scaled(x: Array, by: Array) -> Array:
@@ -125,26 +107,25 @@ def scaled(x: Array, by: Array) -> Array:
 # ---- single ops: a VJP returns new arrays, is linear in g, and depends on nothing else
 
 
-def calls(steps: Sequence[Any]) -> Iterator[Any]:
-    """Each differentiable step as a call on copies; of a long program each shape once."""
+def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
+    """The ops that ran, each by itself; of many that are the same with the same shapes only one."""
     seen = set[Any]()
     for step in steps:
-        shapes = [np.shape(array_of(x)) for x in step.inputs if tracked(x)]
+        shapes = [getattr(x, "shape", ()) for x in step.inputs]
         key = step.op, repr((shapes, step.settings))
         if step.differentiable and (len(steps) <= 400 or key not in seen):
             seen.add(key)
             with suppress(Exception):
-                yield step.call()
+                yield OneOp(step, backend)
 
 
-def fault(steps: Sequence[Any], report: Report) -> Diagnosis | None:
+def fault(steps: Sequence[Any], backend: Any, report: Report) -> Diagnosis | None:
     """The first op that is inconsistent."""
-    for call in calls(steps):
+    for f in single_ops(steps, backend):
         with suppress(Exception):  # what fails here need not fail in the program
-            g = of_both_signs(np.random.default_rng(8).standard_normal(call.y.shape))
-            if found := low_precision(call) or inconsistent(call, g * np.isfinite(call.y)):
-                report.point_at(call.step)
-                return Diagnosis(found[0], f"op {call.name!r} {found[1]}")
+            if found := inconsistent(f) or low_precision(f):
+                report.point_at(f.step)
+                return Diagnosis(found[0], f"op {f.step.name!r} {found[1]}")
     return None
 
 
@@ -159,95 +140,99 @@ REUSED = (
 )
 
 
-def low_precision(call: Any) -> Found:
-    """An output with the digits of float32, where the operands have more."""
+def low_precision(f: OneOp) -> tuple[str, str] | None:
+    """An output or a gradient with the digits of float32, where the operands have more."""
     short = lambda v: same(v.astype(np.float32), v)
-    given = [a for a, need in zip(call.args, call.needs) if need]
-    cancels = greatest(call.y) <= 1e-3 * max(map(greatest, given), default=0)
-    whole = np.sum(call.y != np.round(call.y)) < 2
-    if whole or cancels or not short(call.y) or all(map(short, given)):
+    if all(map(short, f.inputs)):
         return None
-    return "precision", (
-        "has a precision too low: it returns the digits of float32 for float64. Compute in float64 "
-        "while checking."
-    )
+    largest = max(map(greatest, f.inputs))
+    for v in f.values + [g for g in f.pull(f.cotangents) if g is not None]:
+        cancels, whole = greatest(v) <= 1e-3 * largest, np.sum(v != np.round(v)) < 2
+        if short(v) and not cancels and not whole:
+            return "precision", (
+                "has a precision too low: it returns the digits of float32 for float64. Compute in "
+                "float64 while checking."
+            )
+    return None
 
 
-Trial = tuple[str, str, float, dict[Any, Array], Callable[[], dict[Any, Array]]]
+Trial = tuple[str, str, float, Gradients, Callable[[], Gradients]]
 """A kind, a text, a tolerance, the right arrays, and a call that must return them."""
 
 
-def trials(call: Any, g: Array) -> Iterator[Trial]:
+def trials(f: OneOp) -> Iterator[Trial]:
     """What must leave arrays alone, or must give the same gradients."""
-    given = {f"operand {i}": a for i, a in enumerate(call.args) if isinstance(a, Array)}
-    given |= {"its output": call.y, "the incoming gradient g": g}
-    before, first = copied(given), call.pull(g)
-    answers = copied(first)
-    for name, a in given.items():
+    backend, g = f.backend, f.cotangents
+    values = [backend.value(x) if isinstance(x, backend.kind) else x for x in f.leaves]
+    given = {f"operand {i}": a for i, a in enumerate(values) if isinstance(a, Array)}
+    given |= {"its output": backend.value(f.outputs[0]), "the incoming gradient g": g[0]}
+    before = [a.copy() for a in given.values()]
+    first = f.pull(g, f.outputs)
+    f.gradient(f.outputs, g)
+    for (name, a), old in zip(given.items(), before):
         text = f"writes into {name} in place. Compute a new array: others use it."
-        yield CHANGES, text, 0, {name: before[name]}, partial(dict, {name: a})
-    yield "reused memory", f"has a VJP that {REUSED}", 0, answers, lambda: call.pull(-g) and first
+        yield CHANGES, text, 0, [old], lambda a=a: [a]
     for _ in range(2):  # state may alternate
-        yield CHANGES, STATE, 1e-9, answers, partial(call.pull, g)
+        yield CHANGES, STATE, 1e-9, first, partial(f.pull, g)
     text = (
         "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
         "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
-        multiple = {i: k * a for i, a in answers.items()}
-        yield "incoming gradient", text, 1e-9, multiple, partial(call.pull, k * g)
+        multiple = [None if a is None else k * a for a in first]
+        yield "incoming gradient", text, 1e-9, multiple, partial(f.pull, [k * c for c in g])
+    twin = OneOp(f.step, backend)
+
+    def both() -> Gradients:
+        outputs, seeds = f.run() + twin.run(), [*g, *(-c for c in g)]
+        found = backend.vjp(outputs, f.tensors + twin.tensors, seeds)
+        return [None if a is None else backend.value(a) for a in found]
+
+    text = f"has a VJP that {REUSED}"
+    yield "reused memory", text, 1e-9, [*first, *(a if a is None else -a for a in first)], both
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
-    for i, a in answers.items():
-        needs = [k == i for k in range(len(call.needs))]
-        yield "needs", text, 1e-9, {i: a}, partial(call.pull, g, needs=needs)
+    for t, a in zip(f.tensors, first):
+        alone = lambda t=t: [backend.value(backend.vjp(f.run(), [t], g)[0])]
+        yield "needs", text, 1e-9, [a], alone
     text = (
         "gives another gradient where the same numbers are in another order in memory, as those of "
         "x.T, x[:, ::2] or a broadcast array are. reshape(-1) and ravel() of these are copies: "
         "what is written into them is lost."
     )
-    ones = np.broadcast_to(np.float64(1), g.shape)
-    of_ones = copied(call.pull(ones.copy()))
-    yield "memory layout", text, 1e-4, of_ones, partial(call.pull, ones)
-    for other in (turned(g), np.array(g, order="F")):
-        yield "memory layout", text, 1e-4, answers, partial(call.pull, other)
-    with suppress(Exception):  # the op may refuse them
-        by_columns = call.with_args(list(map(turned, call.args)))
-        yield "memory layout", text, 1e-4, answers, partial(by_columns.pull, g)
+    turn = lambda: [backend.value(a) for a in f.gradient(f.run(), list(map(turned, g)))]
+    yield "memory layout", text, 1e-4, first, turn
+    with suppress(Exception), f.at(list(map(turned, f.inputs))):  # the op may refuse them
+        outputs = f.run()
+        yield "memory layout", text, 1e-4, first, partial(f.pull, g, outputs)
 
 
-def inconsistent(call: Any, g: Array) -> Found:
+def inconsistent(f: OneOp) -> tuple[str, str] | None:
     """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
-    for kind, text, rtol, expected, ask in trials(call, g):
+    size = greatest(f.cotangents[0])
+    for kind, text, rtol, expected, ask in trials(f):
         try:
             found = ask()
         except Exception as failure:
             return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
-        for i, a in expected.items():
-            b, largest = found.get(i, np.zeros(a.shape)), greatest(a[np.isfinite(a)])
-            rounding = 1e-12 * greatest(g) if kind in ("needs", "memory layout") else 1e-300
+        for i, (a, b) in enumerate(zip(expected, found)):
+            if a is None:
+                continue
+            b, largest = np.zeros(a.shape) if b is None else b, greatest(a[np.isfinite(a)])
+            rounding = 1e-12 * size if kind in ("needs", "memory layout") else 1e-300
             if (near(b, a, 0, rtol * largest + rounding) | ~np.isfinite(a) | np.isinf(b)).all():
                 continue
-            if kind == "incoming gradient" and same(b, call.pull(g)[i], 1e-9):
+            same_for_g = f.pull(f.cotangents)[i] if kind == "incoming gradient" else None
+            if same_for_g is not None and same(b, same_for_g, 1e-9):
                 return "incoming gradient ignored", (
                     "returns the same for any incoming gradient g: multiply its own derivative by "
                     "g (the chain rule). A g of ones would hide this."
                 )
             return kind, text
-    for i, a in call.pull(g).items():
-        if a.dtype.kind == "f" and a.dtype.itemsize < call.args[i].dtype.itemsize:
-            return "precision", f"returns {a.dtype} for a gradient of {call.args[i].dtype}."
     return None
 
 
-def copied(arrays: dict[Any, Array]) -> dict[Any, Array]:
-    """A copy of each."""
-    return {i: a.copy() for i, a in arrays.items()}
-
-
-def turned(x: Any) -> Any:
+def turned(x: Array) -> Array:
     """An equal array, column by column and with gaps."""
-    if not isinstance(x, Array):
-        return x
     spacious = np.zeros((*x.shape[::-1], 2), x.dtype)[..., 0].T
     spacious[...] = x
     return spacious

@@ -48,8 +48,7 @@ class Entry:
     missing: bool = False
     projections: int = 0
     projected_error: float = 0.0
-    floor: float = 0.0  # the size of rounding errors
-    unmeasurable: list[int] = field(default_factory=list)
+    unmeasurable: bool = False  # an element is off by less than its slope's error, but by much
 
     @property
     def error(self) -> Array:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .explain import at_some, everywhere, explanation, places
-from .faults import calls, differing, outside_the_graph
+from .faults import differing, outside_the_graph, single_ops
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, Program, entry_of, flatten
+from .slopes import STRICT, OneOp, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
@@ -50,11 +50,10 @@ def excuse(f: Program, which: int, entry: Entry) -> str:
 def search(program: Program, steps: Sequence[Any]) -> list[Any]:
     """The ops whose own VJP is wrong, each with its entries that are off, the worst first."""
     found: dict[Any, Any] = {}
-    for call in calls(steps):
+    for f in single_ops(steps, program.backend):
         with suppress(Exception):
-            f = OneOp(call, program.backend)
             if entries := all_off(f):
-                found.setdefault(call.step.op, (f, entries))
+                found.setdefault(f.step.op, (f, entries))
 
     def relative_error(one: Any) -> float:
         entry = next(iter(one[1].values()))
@@ -95,16 +94,15 @@ def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[s
 # ---- the whole function
 
 
-def explain(report: Report, program: Program, steps: list[Any]) -> None:
+def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
     if (found := of_the_check(report, program, steps)) is not None:
-        report.diagnosis = found
-    elif suspects := search(program, steps):
+        return found
+    if suspects := search(program, steps):
         report.culprits = [f.step.name for f, _ in suspects]
         report.point_at(suspects[0][0].step)
-        report.diagnosis = Diagnosis(*accused(*suspects[0]))
-    else:
-        report.diagnosis = between_the_ops(report, program, steps)
+        return Diagnosis(*accused(*suspects[0]))
+    return between_the_ops(report, program, steps)
 
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
@@ -159,19 +157,7 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
     )
 
 
-# ---- an op, and a gradient, as programs
-
-
-class OneOp(Program):
-    """An op by itself, on leaves of its own."""
-
-    def __init__(self, call: Any, backend: Any) -> None:
-        self.step, self.args = call.step, call.args
-        leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
-        found = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
-        rng, run = np.random.default_rng(9), lambda: call.step.run(leaves)
-        super().__init__(run, list(found.values()), list(found), backend, rng)
-        self.on = lambda args: OneOp(call.with_args(args), backend)
+# ---- ops and gradients as programs
 
 
 def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
@@ -179,7 +165,7 @@ def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..
     for step in steps:
         if step.differentiable:
             try:
-                found = test(OneOp(step.call(), backend))
+                found = test(OneOp(step, backend))
             except Exception as failure:
                 found = f"given tensors it raises {type(failure).__name__}: {failure}"
             if found:
@@ -199,12 +185,12 @@ def gradient_of(program: Program) -> Program:
         found = program.gradient(outputs, weights, create_graph=True)
         return [g for g in found if g is not None]
 
-    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
-    tensors = [*program.tensors, *weights]
-    return Program(gradient, tensors, names, program.backend, program.rng)
+    named = dict(zip(program.names, program.tensors))
+    named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
+    return Program(gradient, named, program.backend, program.rng)
 
 
-def two_answers(program: Program) -> str | None:
+def two_answers(program: Program) -> str:
     """The input whose gradient under create_graph=True is not the ordinary one."""
     found = zip(program.names, program.pull(program.cotangents))
     names, gradients = zip(*((name, g) for name, g in found if g is not None))
