@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,15 @@ def shared_state(program: Program, first: Gradients, report: Report) -> Diagnosi
     if name := differing(names, first, program.pull(program.cotangents, outputs)):
         return Diagnosis(CHANGES, f"{name}: some op {STATE}")
     before = [value(step.result).copy() for step in steps]
-    only_inputs = [not name.startswith("parameter") for name in names]
     # State may be kept by parameter, and f may refuse values that are far away.
-    for which in (only_inputs, [True] * len(names)):
-        for least in (0.8, -1.5):
-            by = [program.rng.uniform(least, 1.2, x.shape) for x in program.inputs]
-            each = zip(program.inputs, by, which)
-            with suppress(Exception), program.at([scaled(x, b) if w else x for x, b, w in each]):
-                program.run()
+    for kind, least in product(("input", ""), (0.8, -1.5)):
+        draw = lambda x, least=least: scaled(x, program.rng.uniform(least, 1.2, x.shape))
+        pairs = zip(program.inputs, names)
+        with (
+            suppress(Exception),
+            program.at([draw(x) if name.startswith(kind) else x for x, name in pairs]),
+        ):
+            program.run()
     for step, old in zip(steps, before):
         if not same(value(step.result), old):
             report.point_at(step)
@@ -129,7 +131,7 @@ def fault(steps: Sequence[Any], backend: Any, report: Report) -> Diagnosis | Non
     return None
 
 
-CHANGES = "VJP changes its operands"
+CHANGES, LAYOUT = "VJP changes its operands", "memory layout"
 STATE = (
     "gives another gradient when it is called again: its VJP keeps state between calls, or draws "
     "random numbers. Draw them once, in the forward pass, and save them."
@@ -162,16 +164,15 @@ Trial = tuple[str, str, float, Gradients, Callable[[], Gradients]]
 
 def trials(f: OneOp) -> Iterator[Trial]:
     """What must leave arrays alone, or must give the same gradients."""
-    backend, g = f.backend, f.cotangents
-    values = [backend.value(x) if isinstance(x, backend.kind) else x for x in f.leaves]
-    given = {f"operand {i}": a for i, a in enumerate(values) if isinstance(a, Array)}
-    given |= {"its output": backend.value(f.outputs[0]), "the incoming gradient g": g[0]}
-    before = [a.copy() for a in given.values()]
-    first = f.pull(g, f.outputs)
+    g, value = f.cotangents, f.backend.value
+    given = {f"operand {i}": value(t) for i, t in enumerate(f.leaves) if isinstance(t, f.backend.kind)}
+    given |= {"its output": value(f.outputs[0]), "the incoming gradient g": g[0]}
+    before, first = [a.copy() for a in given.values()], f.pull(g, f.outputs)
     f.gradient(f.outputs, g)
     for (name, a), old in zip(given.items(), before):
         text = f"writes into {name} in place. Compute a new array: others use it."
         yield CHANGES, text, 0, [old], lambda a=a: [a]
+    multiples = lambda k: [None if a is None else k * a for a in first]
     for _ in range(2):  # state may alternate
         yield CHANGES, STATE, 1e-9, first, partial(f.pull, g)
     text = (
@@ -179,63 +180,47 @@ def trials(f: OneOp) -> Iterator[Trial]:
         "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
-        multiple = [None if a is None else k * a for a in first]
-        yield "incoming gradient", text, 1e-9, multiple, partial(f.pull, [k * c for c in g])
-    twin = OneOp(f.step, backend)
-
-    def both() -> Gradients:
-        outputs, seeds = f.run() + twin.run(), [*g, *(-c for c in g)]
-        found = backend.vjp(outputs, f.tensors + twin.tensors, seeds)
-        return [None if a is None else backend.value(a) for a in found]
-
-    text = f"has a VJP that {REUSED}"
-    yield "reused memory", text, 1e-9, [*first, *(a if a is None else -a for a in first)], both
+        yield "incoming gradient", text, 1e-9, multiples(k), partial(f.pull, [k * c for c in g])
+    twin = OneOp(f.step, f.backend)
+    tensors, seeds = f.tensors + twin.tensors, [*g, *(-c for c in g)]
+    both = lambda: [a if a is None else value(a) for a in f.backend.vjp(f.run() + twin.run(), tensors, seeds)]
+    yield "reused memory", f"has a VJP that {REUSED}", 1e-9, first + multiples(-1), both
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
     for t, a in zip(f.tensors, first):
-        alone = lambda t=t: [backend.value(backend.vjp(f.run(), [t], g)[0])]
+        alone = lambda t=t: [value(f.backend.vjp(f.run(), [t], g)[0])]
         yield "needs", text, 1e-9, [a], alone
     text = (
         "gives another gradient where the same numbers are in another order in memory, as those of "
-        "x.T, x[:, ::2] or a broadcast array are. reshape(-1) and ravel() of these are copies: "
-        "what is written into them is lost."
+        "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
     )
-    turn = lambda: [backend.value(a) for a in f.gradient(f.run(), list(map(turned, g)))]
-    yield "memory layout", text, 1e-4, first, turn
-    with suppress(Exception), f.at(list(map(turned, f.inputs))):  # the op may refuse them
-        outputs = f.run()
-        yield "memory layout", text, 1e-4, first, partial(f.pull, g, outputs)
+    yield LAYOUT, text, 1e-4, first, partial(f.pull, [c.copy(order="F") for c in g])
+    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
+        yield LAYOUT, text, 1e-4, first, partial(f.pull, g, f.run())
 
 
 def inconsistent(f: OneOp) -> tuple[str, str] | None:
     """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
-    size = greatest(f.cotangents[0])
+    rounding = 1e-12 * greatest(f.cotangents[0])
     for kind, text, rtol, expected, ask in trials(f):
         try:
             found = ask()
         except Exception as failure:
             return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
         for i, (a, b) in enumerate(zip(expected, found)):
-            if a is None:
+            if a is None or b is None:
                 continue
-            b, largest = np.zeros(a.shape) if b is None else b, greatest(a[np.isfinite(a)])
-            rounding = 1e-12 * size if kind in ("needs", "memory layout") else 1e-300
-            if (near(b, a, 0, rtol * largest + rounding) | ~np.isfinite(a) | np.isinf(b)).all():
+            atol = rtol * greatest(a[np.isfinite(a)]) + rounding * (kind in ("needs", LAYOUT))
+            if (near(b, a, 0, atol + 1e-300) | ~np.isfinite(a) | np.isinf(b)).all():
                 continue
-            same_for_g = f.pull(f.cotangents)[i] if kind == "incoming gradient" else None
-            if same_for_g is not None and same(b, same_for_g, 1e-9):
-                return "incoming gradient ignored", (
-                    "returns the same for any incoming gradient g: multiply its own derivative by "
-                    "g (the chain rule). A g of ones would hide this."
-                )
+            if kind == "incoming gradient":
+                right: Any = f.pull(f.cotangents)[i]
+                if same(b, right, 1e-9):
+                    return "incoming gradient ignored", (
+                        "returns the same for any incoming gradient g: multiply its own derivative "
+                        "by g (the chain rule). A g of ones would hide this."
+                    )
             return kind, text
     return None
-
-
-def turned(x: Array) -> Array:
-    """An equal array, column by column and with gaps."""
-    spacious = np.zeros((*x.shape[::-1], 2), x.dtype)[..., 0].T
-    spacious[...] = x
-    return spacious
 
 
 # ---- every VJP is right: what joins them?

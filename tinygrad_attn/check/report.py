@@ -74,17 +74,20 @@ class Entry:
 
     @property
     def largest(self) -> float:
-        """The largest error of an element or of a projection."""
-        return float(np.max(self.error, initial=self.projected_error))
+        """The largest error of an element."""
+        return greatest(np.nan_to_num(self.error, nan=np.inf))
+
+    @property
+    def relative(self) -> float:
+        """The largest error beside the largest slope."""
+        return self.largest / (greatest(np.nan_to_num(self.numeric)) + 1e-300)
 
     def __str__(self) -> str:
         i, name = self.index, f"{self.name} {self.analytic.shape}"
         if self.ok:
             how = f"{self.projections} random projections of " if self.projections else ""
-            return (
-                f"{name}: {how}{self.analytic.size} elements agree, largest error "
-                f"{self.largest:.1e}"
-            )
+            error = max(self.largest, self.projected_error)
+            return f"{name}: {how}{self.analytic.size} elements agree, largest error {error:.1e}"
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
             f"{name} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error "
@@ -125,7 +128,7 @@ class Report(Verdict):
     def worst(self) -> Entry | None:
         """The entry with the largest error; None if all are right."""
         off = [e for e in self.entries if not e.ok]
-        return max(off, key=lambda e: greatest(np.nan_to_num(e.error, nan=np.inf)), default=None)
+        return max(off, key=lambda e: e.largest, default=None)
 
     def __str__(self) -> str:
         title = "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"

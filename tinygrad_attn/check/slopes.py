@@ -94,12 +94,10 @@ class Program:
         tensors, seeds = map(list, zip(*pairs))
         return list(self.backend.vjp(tensors, self.tensors, seeds, **options))
 
-    def pull(
-        self, cotangents: Sequence[Array], outputs: list[Any] | None = None
-    ) -> list[Array | None]:
+    def pull(self, cotangents: Sequence[Array], outputs: Any = None) -> list[Array | None]:
         """The gradients as arrays, from these outputs or from those of another call."""
-        seeds = [c.copy() for c in cotangents]  # a VJP may write into them
-        found = self.gradient(self.run() if outputs is None else outputs, seeds)
+        seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
+        found = self.gradient(outputs or self.run(), seeds)
         return [None if g is None else np.array(self.backend.value(g), float) for g in found]
 
     def traced(self) -> tuple[list[Any], list[Any]]:

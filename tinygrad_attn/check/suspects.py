@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .explain import at_some, everywhere, explanation, places
+from .explain import at_some, explanation, places, simple
 from .faults import differing, outside_the_graph, single_ops
 from .report import Diagnosis, Entry, Report, greatest
 from .slopes import STRICT, OneOp, Program, entry_of, flatten
@@ -17,17 +17,12 @@ LARGE = 40_000
 """Jacobians of more elements are not computed."""
 
 
-def off(f: Program, which: int, gradient: np.ndarray | None) -> Entry | None:
-    """The entry of an input whose gradient is off, kinks and edges apart; None if it is right."""
-    entry = entry_of(f, which, gradient, STRICT)
-    excuse(f, which, entry)
-    return entry if entry.wrong.any() else None
-
-
 def all_off(f: Program) -> dict[int, Entry]:
-    """The entries of the inputs whose gradients are off, by number."""
-    entries = {k: off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))}
-    return {k: entry for k, entry in entries.items() if entry}
+    """The entries of the inputs whose gradients are off, by number; kinks and edges apart."""
+    entries = {k: entry_of(f, k, g, STRICT) for k, g in enumerate(f.pull(f.cotangents))}
+    for k, entry in entries.items():
+        excuse(f, k, entry)
+    return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 
 
 def excuse(f: Program, which: int, entry: Entry) -> str:
@@ -54,18 +49,12 @@ def search(program: Program, steps: Sequence[Any]) -> list[Any]:
         with suppress(Exception):
             if entries := all_off(f):
                 found.setdefault(f.step.op, (f, entries))
-
-    def relative_error(one: Any) -> float:
-        entry = next(iter(one[1].values()))
-        error = greatest(np.nan_to_num(entry.error, nan=np.inf))
-        return error / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
-
-    return sorted(found.values(), key=relative_error, reverse=True)
+    return sorted(found.values(), key=lambda one: -next(iter(one[1].values())).relative)
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
-    cut = lambda a: a[(slice(5),) * a.ndim].copy() if isinstance(a, np.ndarray) else a
+    cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     shorter, still_off = f, dict[int, Entry]()
     with suppress(Exception):  # a setting may hold a size
         shorter = f.on([cut(a) for a in f.args])
@@ -85,10 +74,10 @@ def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[s
             kind, text = explanation(f, which)
             cut = f.inputs[which].size < entry.analytic.size
             return kind, "with its operands cut to 5 elements along each axis, " * cut + text
-    given = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.wrong
-    analytic, numeric = entry.analytic[entry.index], entry.numeric[entry.index]
-    rest = f"the gradient is {analytic:.6g} at index {entry.index}, and the slope {numeric:.6g}."
-    return everywhere(*given) or at_some(*given) or ("VJP", rest)
+    R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
+    slope = f"{entry.numeric[at]:.6g}"
+    rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}, and the slope {slope}."
+    return simple(R, J, entry.analytic.shape) or at_some(R, J, entry.wrong) or ("VJP", rest)
 
 
 # ---- the whole function
@@ -118,16 +107,20 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
     kinds = [(e, excuse(program, k, e)) for k, e in enumerate(report.entries)]
     if any(e.wrong.any() for e in report.entries):
         return None
-    told = {
-        "edge": "the function is not finite, or raises an error, a step to one side: the input is "
-        "on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
-        "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, "
-        "so the VJP need not be wrong. Move the input away from it.",
-    }
     for e, kind in kinds:
+        at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
+        if kind == "edge":
+            return Diagnosis(
+                "domain",
+                f"{at} the function is not finite, or raises an error, a step to one side: the "
+                "input is on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
+            )
         if kind:
-            at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
-            return Diagnosis("domain" if kind == "edge" else kind, f"{at} {told[kind]}")
+            return Diagnosis(
+                kind,
+                f"{at} the slopes to the left and to the right differ: the input is at a kink or a "
+                "jump, so the VJP need not be wrong. Move the input away from it.",
+            )
         if e.unmeasurable:
             return Diagnosis(
                 "precision",
@@ -162,28 +155,26 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
 
 def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
     """Point at the first op that fails a test as a program of its own; return what it says."""
-    for step in steps:
-        if step.differentiable:
-            try:
-                found = test(OneOp(step, backend))
-            except Exception as failure:
-                found = f"given tensors it raises {type(failure).__name__}: {failure}"
-            if found:
-                report.point_at(step)
-                report.culprits = [step.name]
-                return found
+    for f in single_ops(steps, backend):
+        try:
+            found = test(f)
+        except Exception as failure:
+            found = f"given tensors it raises {type(failure).__name__}: {failure}"
+        if found:
+            report.point_at(f.step)
+            report.culprits = [f.step.name]
+            return found
     return None
 
 
 def gradient_of(program: Program) -> Program:
     """The gradient as a program, which depends on the inputs and on g."""
-    wants = list(map(program.backend.wants_gradient, program.run()))
+    wants = list(map(program.backend.wants_gradient, program.outputs))
     weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
 
     def gradient() -> list[Any]:
         outputs = [t for t, want in zip(program.run(), wants) if want]
-        found = program.gradient(outputs, weights, create_graph=True)
-        return [g for g in found if g is not None]
+        return program.gradient(outputs, weights, create_graph=True)
 
     named = dict(zip(program.names, program.tensors))
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
