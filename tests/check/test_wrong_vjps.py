@@ -403,16 +403,6 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S5, S5],
         "needs",
     ),
-    "float32": (
-        custom(lambda x: np.sin(x.astype(np.float32)).astype(float), lambda g, y, x: g * np.cos(x)),
-        [S5],
-        "precision",
-    ),
-    "answer in float32": (
-        square(lambda g, y, x: (2 * g * x).astype(np.float32)),
-        [S5],
-        "precision",
-    ),
 }
 BETWEEN = {  # the ops are right, and the program is not
     "detached": (lambda x: x * x.detach(), "missed use", "operand 1 of op 'multiply'"),
@@ -424,7 +414,6 @@ BETWEEN = {  # the ops are right, and the program is not
     "a new leaf": (lambda x: Tensor(x.numpy() * 2, requires_grad=True), "gradient missing", "Tensor("),
     "draws": (lambda x: x * GENERATOR.standard_normal(), "not deterministic", "dropout"),
     "changes its input": (changes_its_input, "input modified", "input 0"),
-    "float32": (lambda x: x.astype(np.float32) * 3.0, "precision", "float32"),
     "infinite": (lambda x: x + np.array([0, -np.inf, 0]), "infinite result", "input 0"),
     "a part of the loss": (lambda w: 0 * w.sum() + 3.0 + 1e-5 * (w.detach() ** 2).sum(), "gradient missing", ""),
 }  # fmt: skip

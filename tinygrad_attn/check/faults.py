@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -16,6 +16,8 @@ from .slopes import OneOp, Program
 from .trace import Array, array_of, numeric
 
 Gradients = Sequence[Array | None]
+Found = tuple[str, str] | None
+"""A kind of mistake and the text that explains it."""
 
 
 def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str:
@@ -26,79 +28,94 @@ def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str:
     return ""
 
 
-# ---- the function
+# ---- tests of a function, or of one op
 
 
-def modified(program: Program, who: str) -> Diagnosis | None:
+def modified(f: Program) -> Found:
     """An input that was changed in place."""
-    for name, now, given in zip(program.names, program.inputs, program.given):
+    for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
-            return Diagnosis(
-                "input modified",
-                f"{who} changes {name} in place, so its slope cannot be measured and saved values "
-                "go wrong. Compute a new tensor (x = x + 1, not x.data += 1), or copy first.",
+            return "input modified", (
+                f"{name} is changed in place, so its slope cannot be measured and saved values go "
+                "wrong. Compute a new tensor (x = x + 1, not x.data += 1), or copy first."
             )
     return None
 
 
-def unrepeatable(program: Program, steps: list[Any], report: Report) -> Diagnosis | None:
-    """Other outputs for the same inputs; the report points at the first op that differs."""
-    value, (again, second) = program.backend.value, program.traced()
-    if len(again) == len(program.values) and all(map(same, map(value, again), program.values)):
+def unrepeatable(f: Program) -> Found:
+    """Other outputs for the same inputs."""
+    again = list(map(f.backend.value, f.run()))
+    if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
-    pairs = zip(steps, second)
-    report.point_at(next((a for a, b in pairs if not same(value(a.result), value(b.result))), None))
-    return Diagnosis(
-        "not deterministic",
-        "f gives different results for the same inputs, so it has no slope. Switch dropout off "
-        "(module.eval()), draw random numbers outside f, and keep no state between calls.",
+    return "not deterministic", (
+        "other results for the same inputs, so there is no slope. Switch dropout off "
+        "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
 
-def shared_state(program: Program, first: Gradients, report: Report) -> Diagnosis | None:
+def backward_fails(f: Program) -> Found:
+    """A backward pass that raises an error."""
+    try:
+        f.pull(f.cotangents)
+    except Exception as failure:
+        text = f"{type(failure).__name__}: {failure}"
+        if "returned shape" in text or "invalid gradient" in text:
+            return "wrong shape", f"{text} Is a sum over a broadcast axis missing, or one too many?"
+        if "changed in place" in text:
+            return "result modified", text
+        if isinstance(failure, TypeError) and "argument" in text:
+            text += (
+                ". A VJP is called as vjp(g, y, *inputs, **settings): write lambda g, y, x, axis: "
+                "... for an op with the setting axis, and name all of the op's inputs."
+            )
+        return "backward fails", text
+    return None
+
+
+def unreached(f: Program) -> Found:
+    """No gradient for any input."""
+    if any(g is not None for g in f.pull(f.cotangents)):
+        return None
+    return "gradient missing", (
+        "no output is connected to any input. Look for detach(), .data, .numpy(), .item(), "
+        "Tensor(...) of a result, no_grad(), or a gradient taken without create_graph=True inside "
+        "f; or f does not use its inputs."
+    )
+
+
+def shared_state(f: Program) -> Found:
     """Another gradient if f runs at other values between the forward and the backward pass."""
-    outputs, steps = program.traced()
-    names, value = program.names, program.backend.value
-    if name := differing(names, first, program.pull(program.cotangents, outputs)):
-        return Diagnosis(CHANGES, f"{name}: some op {STATE}")
-    before = [value(step.result).copy() for step in steps]
+    first, outputs = f.pull(f.cotangents), f.run()
+    before = [f.backend.value(t).copy() for t in outputs]
     # State may be kept by parameter, and f may refuse values that are far away.
     for kind, least in product(("input", ""), (0.8, -1.5)):
-        draw = lambda x, least=least: scaled(x, program.rng.uniform(least, 1.2, x.shape))
-        pairs = zip(program.inputs, names)
-        with (
-            suppress(Exception),
-            program.at([draw(x) if name.startswith(kind) else x for x, name in pairs]),
-        ):
-            program.run()
-    for step, old in zip(steps, before):
-        if not same(value(step.result), old):
-            report.point_at(step)
-            return Diagnosis("reused memory", f"op {step.name!r} {REUSED}")
-    if name := differing(names, first, program.pull(program.cotangents, outputs)):
-        return Diagnosis(
-            "shared state",
-            f"{name}: calling f once more before backward() changes the gradient of the first "
-            "call. Something the VJP needs is kept on the layer, or in a variable outside, where "
-            "the second call overwrites it.",
+        draw = lambda x, least=least: scaled(x, f.rng.uniform(least, 1.2, x.shape))
+        pairs = zip(f.inputs, f.names)
+        moved = [draw(x) if name.startswith(kind) else x for x, name in pairs]
+        with suppress(Exception), f.at(moved):
+            f.run()
+    if not all(map(same, map(f.backend.value, outputs), before)):
+        return "reused memory", REUSED
+    if name := differing(f.names, first, f.pull(f.cotangents, outputs)):
+        return "shared state", (
+            f"{name}: one more call before backward() changes the gradient of the first call. "
+            "Something the VJP needs is kept on the layer, or in a variable outside, where the "
+            "second call overwrites it."
         )
     return None
 
 
-def through_infinity(program: Program) -> Diagnosis | None:
+def through_infinity(f: Program) -> Found:
     """A gradient that comes back from outputs that stay infinite."""
     rng = np.random.default_rng(4)
-    only_there = [at * rng.standard_normal(at.shape) for at in program.infinite]
-    if not any(map(np.any, only_there)):
-        return None
-    reached = zip(program.names, program.pull(only_there))
+    reached = zip(f.names, f.pull([at * rng.standard_normal(at.shape) for at in f.infinite]))
     names = " and ".join(name for name, g in reached if g is not None and g.any())
-    text = (
+    return None if not names else (
+        "infinite result",
         f"outputs that stay infinite when the inputs move pass a gradient on to {names}. A VJP "
         "that fills in -inf gives zero there: g times the mask. Where -inf was added no slope can "
-        "be measured: check what comes behind it, such as the softmax."
-    )
-    return Diagnosis("infinite result", text) if names else None
+        "be measured: check what comes behind it, such as the softmax.",
+    )  # fmt: skip
 
 
 def scaled(x: Array, by: Array) -> Array:
@@ -106,7 +123,7 @@ def scaled(x: Array, by: Array) -> Array:
     return np.where(x == 0, by - 1, x * by)
 
 
-# ---- single ops: a VJP returns new arrays, is linear in g, and depends on nothing else
+# ---- single ops
 
 
 def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
@@ -121,60 +138,54 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
                 yield OneOp(step, backend)
 
 
-def fault(steps: Sequence[Any], backend: Any, report: Report) -> Diagnosis | None:
-    """The first op that is inconsistent."""
+def accuse(
+    report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
+) -> Diagnosis | None:
+    """Point at the first op that a test finds something in, and return what it is."""
     for f in single_ops(steps, backend):
-        with suppress(Exception):  # what fails here need not fail in the program
-            if found := inconsistent(f) or low_precision(f):
-                report.point_at(f.step)
-                return Diagnosis(found[0], f"op {f.step.name!r} {found[1]}")
+        if found := test(f):
+            report.point_at(f.step)
+            report.culprits = [f.step.name]
+            return Diagnosis(found[0], f"op {f.step.name!r}: {found[1]}")
+    return None
+
+
+def inconsistent(f: OneOp) -> Found:
+    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
+    with suppress(Exception):  # what fails here need not fail in the program
+        return failed_trial(f)
     return None
 
 
 CHANGES, LAYOUT = "VJP changes its operands", "memory layout"
-STATE = (
-    "gives another gradient when it is called again: its VJP keeps state between calls, or draws "
-    "random numbers. Draw them once, in the forward pass, and save them."
-)
 REUSED = (
     "overwrites what it has returned when it is called again, for it returns the same array each "
     "time. Return a new array."
 )
 
 
-def low_precision(f: OneOp) -> tuple[str, str] | None:
-    """An output or a gradient with the digits of float32, where the operands have more."""
-    short = lambda v: same(v.astype(np.float32), v)
-    if all(map(short, f.inputs)):
-        return None
-    largest = max(map(greatest, f.inputs))
-    for v in f.values + [g for g in f.pull(f.cotangents) if g is not None]:
-        cancels, whole = greatest(v) <= 1e-3 * largest, np.sum(v != np.round(v)) < 2
-        if short(v) and not cancels and not whole:
-            return "precision", (
-                "has a precision too low: it returns the digits of float32 for float64. Compute in "
-                "float64 while checking."
-            )
-    return None
-
-
-Trial = tuple[str, str, float, Gradients, Callable[[], Gradients]]
+Trial = tuple[str, str, float, Gradients, Callable[[], Iterable[Any]]]
 """A kind, a text, a tolerance, the right arrays, and a call that must return them."""
 
 
 def trials(f: OneOp) -> Iterator[Trial]:
     """What must leave arrays alone, or must give the same gradients."""
     g, value = f.cotangents, f.backend.value
-    given = {f"operand {i}": value(t) for i, t in enumerate(f.leaves) if isinstance(t, f.backend.kind)}
+    leaves = [t for t in f.leaves if isinstance(t, f.backend.kind)]
+    given = {f"operand {i}": value(t) for i, t in enumerate(leaves)}
     given |= {"its output": value(f.outputs[0]), "the incoming gradient g": g[0]}
     before, first = [a.copy() for a in given.values()], f.pull(g, f.outputs)
     f.gradient(f.outputs, g)
     for (name, a), old in zip(given.items(), before):
         text = f"writes into {name} in place. Compute a new array: others use it."
         yield CHANGES, text, 0, [old], lambda a=a: [a]
+    text = (
+        "gives another gradient when it is called again: its VJP keeps state between calls, or "
+        "draws random numbers. Draw them once, in the forward pass, and save them."
+    )
     multiples = lambda k: [None if a is None else k * a for a in first]
     for _ in range(2):  # state may alternate
-        yield CHANGES, STATE, 1e-9, first, partial(f.pull, g)
+        yield CHANGES, text, 1e-9, first, partial(f.pull, g)
     text = (
         "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
         "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
@@ -183,8 +194,8 @@ def trials(f: OneOp) -> Iterator[Trial]:
         yield "incoming gradient", text, 1e-9, multiples(k), partial(f.pull, [k * c for c in g])
     twin = OneOp(f.step, f.backend)
     tensors, seeds = f.tensors + twin.tensors, [*g, *(-c for c in g)]
-    both = lambda: [a if a is None else value(a) for a in f.backend.vjp(f.run() + twin.run(), tensors, seeds)]
-    yield "reused memory", f"has a VJP that {REUSED}", 1e-9, first + multiples(-1), both
+    both = lambda: map(value, f.backend.vjp(f.run() + twin.run(), tensors, seeds))
+    yield "reused memory", REUSED, 1e-9, first + multiples(-1), both
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
     for t, a in zip(f.tensors, first):
         alone = lambda t=t: [value(f.backend.vjp(f.run(), [t], g)[0])]
@@ -198,8 +209,8 @@ def trials(f: OneOp) -> Iterator[Trial]:
         yield LAYOUT, text, 1e-4, first, partial(f.pull, g, f.run())
 
 
-def inconsistent(f: OneOp) -> tuple[str, str] | None:
-    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
+def failed_trial(f: OneOp) -> Found:
+    """The first trial that does not return the right arrays."""
     rounding = 1e-12 * greatest(f.cotangents[0])
     for kind, text, rtol, expected, ask in trials(f):
         try:
@@ -226,9 +237,11 @@ def inconsistent(f: OneOp) -> tuple[str, str] | None:
 # ---- every VJP is right: what joins them?
 
 
-def _values(outputs: Sequence[Any], steps: Sequence[Any]) -> Iterator[tuple[Any, str, Any]]:
-    """(step, name, value) of all that a run has computed with."""
-    for step in steps:
+def _values(program: Program) -> Iterator[tuple[Any, str, Any]]:
+    """(step, name, value) of all that a run computes with."""
+    with program.backend.watch() as trace:
+        outputs = program.run()
+    for step in trace.steps:
         named = {f"operand {i}": x for i, x in enumerate(step.inputs)}
         named |= {f"the setting {k!r}": v for k, v in step.settings.items()}
         if any(map(tracked, step.inputs)):
@@ -237,14 +250,13 @@ def _values(outputs: Sequence[Any], steps: Sequence[Any]) -> Iterator[tuple[Any,
     yield from ((None, f"result {k}", y) for k, y in enumerate(outputs))
 
 
-def outside_the_graph(program: Program, which: int, steps: Sequence[Any]) -> Any:
+def outside_the_graph(program: Program, which: int) -> Any:
     """(step, text) of what moves with an input and is a constant to the graph."""
-    x, outputs, name = program.inputs[which], program.run(), program.names[which]
+    x, here, name = program.inputs[which], list(_values(program)), program.names[which]
     moved = list(program.inputs)
     moved[which] = x + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
     with suppress(Exception), program.at(moved):
-        then, again = program.traced()
-        for (step, what, p), (*_, q) in zip(_values(outputs, steps), _values(then, again)):
+        for (step, what, p), (*_, q) in zip(here, _values(program)):
             if numeric(p) and not tracked(p) and not same(array_of(p), array_of(q)):
                 return step, f"{what} depends on {name} and is a constant"
     return None

@@ -15,19 +15,11 @@ import numpy as np
 
 from ..engine import Variable, tracked
 from ..errors import describe
-from .faults import fault, modified, scaled, shared_state, through_infinity, unrepeatable
+from . import faults
+from .faults import Found, accuse, scaled
 from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of
-from .suspects import (
-    accuse,
-    accuse_second,
-    accused,
-    excuse,
-    explain,
-    gradient_of,
-    search,
-    two_answers,
-)
+from .suspects import accused, all_off, explain, gradient_of, search, second_order
 from .trace import TAKES_TORCH, Backend, array_of, nested
 
 
@@ -194,50 +186,31 @@ def _check(program: Program, limits: Limits, order: int = 1) -> Report:
 
 def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
     """What may be wrong, one test after the other."""
-    (outputs, steps), backend = program.traced(), program.backend
-    yield modified(program, "f")
-    yield unrepeatable(program, steps, report)
-    yield fault(steps, backend, report)  # before a VJP writes into what it is given
-    try:
-        gradients = program.pull(program.cotangents, outputs)
-    except Exception as failure:
-        accuse(report, steps, backend, lambda one: one.pull(one.cotangents) and None)
-        yield _backward_fails(failure)
-        return
-    if report.order == 1 and all(g is None for g in gradients):
-        yield Diagnosis(
-            "gradient missing",
-            "no output is connected to any input. Look for detach(), .data, .numpy(), .item(), "
-            "Tensor(...) of a result, no_grad(), or a gradient taken without create_graph=True "
-            "inside f; or f does not use its inputs.",
-        )
-    yield modified(program, "the backward pass")
-    if found := shared_state(program, gradients, report):
-        again = lambda one: shared_state(one, one.pull(one.cotangents), Report())
-        if not report.op:
-            accuse(report, steps, backend, again)
-        yield found
+    steps, backend = program.traced(), program.backend
+
+    def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
+        """What a test finds in one op, or else in the whole function."""
+        if found := test(program):
+            return accuse(report, steps, backend, test) or Diagnosis(*found)
+        return None
+
+    yield tested(faults.modified)
+    yield tested(faults.unrepeatable)
+    # Before a VJP writes into what it is given.
+    yield accuse(report, steps, backend, faults.inconsistent)
+    yield tested(faults.backward_fails)
+    if report.order == 1:
+        yield tested(faults.unreached)
+    yield tested(faults.modified)
+    yield tested(faults.shared_state)
+    gradients = program.pull(program.cotangents)
     report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
     _note(report, program, steps)
     if not report:
         yield explain(report, program, steps)
-    yield through_infinity(program)
+    if found := faults.through_infinity(program):
+        yield Diagnosis(*found)
     yield _wrong_elsewhere(program, limits, report)
-
-
-def _backward_fails(failure: Exception) -> Diagnosis:
-    text = f"{type(failure).__name__}: {failure}"
-    if "returned shape" in text or "invalid gradient" in text:
-        hint = "Is a sum over a broadcast axis missing, or one too many?"
-        return Diagnosis("wrong shape", f"{failure} {hint}")
-    if "changed in place" in text:
-        return Diagnosis("result modified", str(failure))
-    if isinstance(failure, TypeError) and "argument" in text:
-        text += (
-            ". A VJP is called as vjp(g, y, *inputs, **settings): write lambda g, y, x, axis: ... "
-            "for an op with the setting axis, and name all of the op's inputs."
-        )
-    return Diagnosis("backward fails", text)
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
@@ -268,24 +241,20 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
     sizes = [greatest(c * y) for c, y in zip(program.cotangents, finite)]
     weights = [min(max(sizes) / size, 1e12) if size else 1.0 for size in sizes]
     program.cotangents = [weight * c for weight, c in zip(weights, program.cotangents)]
-    limits = limits._replace(groups=1)
     for k in range(4):  # once might miss it by chance
         noise = [0.1 * min(k, 1) * program.rng.uniform(-1, 1, x.shape) for x in program.inputs]
         moved = [scaled(x, 1 + by) for x, by in zip(program.inputs, noise)]
         with suppress(Exception), program.at(moved):  # f may refuse them
-            gradients = program.pull(program.cotangents)
-            entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
-            for which, entry in enumerate(entries):
-                excuse(program, which, entry)
-            if wrong := [entry.name for entry in entries if entry.wrong.any()]:
-                return _elsewhere(program, report, wrong[0], small=not k)
+            if off := all_off(program, limits._replace(groups=1)):
+                name = program.names[min(off)]
+                return _elsewhere(program, report, name, small=not k)
     return None
 
 
 def _elsewhere(program: Program, report: Report, name: str, small: bool) -> Diagnosis:
     """Which op is wrong there."""
     kind = text = ""
-    if suspects := search(program, program.traced()[1]):
+    if suspects := search(program, program.traced()):
         kind, text = accused(*suspects[0])
         report.point_at(suspects[0][0].step)
     if small:
@@ -307,25 +276,14 @@ def _elsewhere(program: Program, report: Report, name: str, small: bool) -> Diag
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
-    report, steps = Report(first.entries, order=2), program.traced()[1]
-    try:
-        second, name = gradient_of(program), two_answers(program)
-    except Exception as failure:
-        text = f"the gradient cannot be differentiated: {failure}"
-        report.diagnosis = Diagnosis("second order", text)
-        accuse_second(report, steps, program.backend)
+    report, steps = Report(first.entries, order=2), program.traced()
+    if found := second_order(program):
+        report.diagnosis = accuse(report, steps, program.backend, second_order) or Diagnosis(*found)
         return report
-    if name:
-        report.diagnosis = Diagnosis(
-            "two answers",
-            f"{name}: the gradient under create_graph=True differs from the ordinary one: an op's "
-            "reference, or a VJP that treats arrays and Tensors differently, is wrong.",
-        )
-        accuse(report, steps, program.backend, two_answers)
-        return report
-    report = _check(second, limits, order=2)
+    report = _check(gradient_of(program), limits, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
-        accuse_second(report, steps, program.backend)
+        blamed = accuse(report, steps, program.backend, second_order)
+        report.diagnosis = blamed or report.diagnosis
     report.notes = list(dict.fromkeys([*report.notes, *first.notes]))
     return report

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import describe
-from .report import Entry, greatest
+from .report import Entry, greatest, near
 from .trace import Array, nested
 
 ROUNDING = 2.0**-52
@@ -94,17 +94,19 @@ class Program:
         tensors, seeds = map(list, zip(*pairs))
         return list(self.backend.vjp(tensors, self.tensors, seeds, **options))
 
-    def pull(self, cotangents: Sequence[Array], outputs: Any = None) -> list[Array | None]:
+    def pull(
+        self, cotangents: Sequence[Array], outputs: Any = None, **options: Any
+    ) -> list[Array | None]:
         """The gradients as arrays, from these outputs or from those of another call."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
-        found = self.gradient(outputs or self.run(), seeds)
+        found = self.gradient(outputs or self.run(), seeds, **options)
         return [None if g is None else np.array(self.backend.value(g), float) for g in found]
 
-    def traced(self) -> tuple[list[Any], list[Any]]:
-        """The outputs, and every op that ran."""
+    def traced(self) -> list[Any]:
+        """Every op that runs."""
         with self.backend.watch() as trace:
-            outputs = self.run()
-        return outputs, trace.steps
+            self.run()
+        return trace.steps
 
     # ---- slopes; results are flattened and joined
 
@@ -145,46 +147,35 @@ class Program:
         return float(np.median(sizes)) if sizes.size else 1.0
 
     def derivative(self, which: int, direction: Array) -> tuple[Array, Array]:
-        """The slope of each result by extrapolation, and its error.
-
-        The first step is a tenth of the elements that move; where that is too small to change the
-        results, a tenth of the typical element.
-        """
-        typical = self.typical(which)
-        own = greatest(self.inputs[which] * (direction != 0)) or typical
-        best, error = self.ridders(which, direction, own)
-        if own != typical and not np.sum(error) < 1e-3 * np.sum(np.abs(best)):
-            other, its_error = self.ridders(which, direction, typical)
-            better = its_error < error
-            best, error = np.where(better, other, best), np.where(better, its_error, error)
-        return best, error
-
-    def ridders(self, which: int, direction: Array, size: float) -> tuple[Array, Array]:
-        """Central differences at shrinking steps, extrapolated to step 0, and their errors.
+        """The slope of each result by Ridders' extrapolation to step 0, and its error.
 
         Source: C. J. F. Ridders, Accurate computation of F'(x) and F'(x) F''(x), Advances in
         Engineering Software 4 (1982).
         """
-        h, last = 0.1 * size / (greatest(direction) or 1.0), list[Array]()
-        best: Any
-        error: Any
-        moves: Any
-        done: Any
-        best, error, moves, done = np.nan, np.inf, False, False
-        for _ in range(14):
-            d, rounding = self.difference(which, direction, h)
-            moves |= d != 0
-            rounding, nearest = np.where(moves | ~np.any(moves), rounding, 0), np.inf
-            row = [d]
-            for j, p in enumerate(last, 1):
-                row.append((16**j * row[-1] - p) / (16**j - 1))
-                e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p)) + rounding
-                better, nearest = (e < error) & ~done, np.fmin(nearest, e)
-                best, error = np.where(better, row[j], best), np.where(better, e, error)
-            last, h = row[:6], h / 4
-            done |= error <= 1e-8 * greatest(np.nan_to_num(best))
-            done |= (4 * error < nearest) & (error < 1e-4 * np.abs(best))  # rounding takes over
-            if np.all(done):
+        typical = self.typical(which)
+        own = greatest(self.inputs[which] * (direction != 0)) or typical
+        best: Any = np.nan
+        error: Any = np.inf
+        moves: Any = False
+        done: Any = False
+        for size in (own, typical):  # steps of the element's own size may be too small
+            h, last = 0.1 * size / (greatest(direction) or 1.0), list[Array]()
+            for _ in range(14):
+                d, rounding = self.difference(which, direction, h)
+                moves |= d != 0
+                rounding, nearest = np.where(moves | ~np.any(moves), rounding, 0), np.inf
+                row = [d]
+                for j, p in enumerate(last, 1):
+                    row.append((16**j * row[-1] - p) / (16**j - 1))
+                    e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p)) + rounding
+                    better, nearest = (e < error) & ~done, np.fmin(nearest, e)
+                    best, error = np.where(better, row[j], best), np.where(better, e, error)
+                last, h = row[:6], h / 4
+                done |= error <= 1e-8 * greatest(np.nan_to_num(best))
+                done |= (4 * error < nearest) & (error < 1e-4 * np.abs(best))  # rounding grows
+                if np.all(done):
+                    break
+            if np.sum(error) < 1e-3 * np.sum(np.abs(best)):
                 break
         return np.broadcast_to(best, d.shape), np.broadcast_to(error, d.shape)
 
@@ -194,21 +185,21 @@ class Program:
         Return "kink" if they differ at every step, "near" if they differ at large steps only and
         a is the slope at small ones; else an empty string.
         """
-        apart, steep, unit = list[float](), list[float](), self.unit(which, flat)
+        unit, slopes = self.unit(which, flat), []
         for h in (1e-6, 1e-9):
             y = [self.moved(which, k * h * unit) for k in (-1, 0, 1)]
-            left, right = (self.total(np.where(p == q, 0, q - p)) / h for p, q in zip(y, y[1:]))
-            apart.append(abs(left - right))
-            steep.append(max(abs(left), abs(right)))
+            slopes.append(
+                [self.total(np.where(p == q, 0, q - p)) / h for p, q in zip(y, y[1:])]
+            )
+        steep, apart = np.abs(slopes).max(axis=1), np.abs(np.diff(slopes)[:, 0])
         if steep[0] > 1e-2 * scale and 900 < steep[1] / steep[0] < 1100:
             return "kink"  # a jump
         if not apart[0] > 1e-2 * scale:
             return ""
         if 0.25 < apart[1] / apart[0] < 300:
             return "kink"
-        central, rounding = (left + right) / 2, 1e10 * ROUNDING * self.total(y[1], np.linalg.norm)
-        close = abs(central - a) <= 1e-3 * max(abs(central), abs(a)) + rounding
-        return "near" if close else ""
+        rounding = 1e10 * ROUNDING * self.total(y[1], np.linalg.norm)
+        return "near" if near(a, np.mean(slopes[1]), 1e-3, rounding) else ""
 
     # ---- Jacobians
 
@@ -225,12 +216,14 @@ class Program:
 
     def jacobian_by_vjps(self, which: int) -> Array:
         """The same from the VJPs, a unit of g at a time."""
-        rows, outputs, ends = [], self.run(), np.cumsum([c.size for c in self.cotangents])[:-1]
-        for unit in np.eye(flatten(self.cotangents).size):
-            parts = zip(np.split(unit, ends), self.cotangents)
-            row = self.pull([part.reshape(c.shape) for part, c in parts], outputs)[which]
-            rows.append(np.zeros(self.inputs[which].size) if row is None else row.ravel())
-        return np.stack(rows)
+        rows, outputs, zeros = [], self.run(), [np.zeros(c.shape) for c in self.cotangents]
+        for c in zeros:
+            for flat in range(c.size):
+                c.flat[flat] = 1
+                row = self.pull(zeros, outputs)[which]
+                rows.append(self.unit(which, 0) * 0 if row is None else row)
+                c.flat[flat] = 0
+        return np.stack(rows).reshape(len(rows), -1)
 
 
 class OneOp(Program):
@@ -270,10 +263,11 @@ def of_both_signs(c: Array) -> Array:
 
 
 def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> Entry:
-    """One input: each element if it is small, else groups, and the elements of bad ones."""
+    """One input: each element if it is small, else groups, and one element of each bad group."""
     x = f.inputs[which]
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
+    floor = 1e-10 * min(1.0, f.total(flatten(f.values), np.linalg.norm))  # rounding
     chosen: Any = range(x.size)
     if x.size > limits.groups:
         chosen = _elements_of_bad_groups(f, which, entry, limits)
@@ -282,11 +276,9 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
         entry.numeric.flat[flat] = np.inf if np.isnan(slope) else slope
     slopes = np.abs(np.nan_to_num(entry.numeric, posinf=0))
     scale = max(greatest(slopes), greatest(np.nan_to_num(a, posinf=0, neginf=0)))
-    floor = 1e-10 * min(1.0, f.total(flatten(f.values), np.linalg.norm))  # rounding
     entry.tolerance = floor + limits.atol * min(1.0, scale) + limits.rtol * slopes
-    errors, confirmed = np.nan_to_num(entry.error, nan=np.inf), 0
-    order = np.argsort(-np.where(entry.wrong, errors, -1), axis=None, kind="stable")
-    for flat in order[: int(entry.wrong.sum())].tolist():
+    errors, confirmed = np.where(entry.wrong, np.nan_to_num(entry.error, nan=np.inf), -1), 0
+    for flat in np.argsort(-errors, axis=None, kind="stable")[: np.sum(errors >= 0)].tolist():
         _extrapolate(f, which, flat, entry, limits, floor)
         confirmed += bool(entry.wrong.flat[flat])
         if confirmed >= 4:
@@ -303,9 +295,8 @@ def _extrapolate(
     if np.isnan(slope):  # the element is on the edge of the domain, or beyond
         return
     off, size = abs(a - slope), abs(slope)
-    if off <= 1e-9 * sum(map(greatest, f.cotangents)) and (
-        slope == 0 or _hidden(f, which, flat, a)
-    ):
+    tiny = off <= 1e-9 * sum(map(greatest, f.cotangents))
+    if tiny and (slope == 0 or _hidden(f, which, flat, a)):
         error = off
     allowed = floor + limits.rtol * size + limits.atol * min(1.0, size)
     if max(allowed, 1e-9, 0.25 * abs(a), 0.25 * size) < off <= allowed + error:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from .explain import at_some, explanation, places, simple
-from .faults import differing, outside_the_graph, single_ops
+from .faults import Found, differing, outside_the_graph, single_ops
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, OneOp, Program, entry_of, flatten
+from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
 
 
-def all_off(f: Program) -> dict[int, Entry]:
+def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
     """The entries of the inputs whose gradients are off, by number; kinks and edges apart."""
-    entries = {k: entry_of(f, k, g, STRICT) for k, g in enumerate(f.pull(f.cotangents))}
+    entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
     for k, entry in entries.items():
         excuse(f, k, entry)
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
@@ -91,7 +91,7 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
         report.culprits = [f.step.name for f, _ in suspects]
         report.point_at(suspects[0][0].step)
         return Diagnosis(*accused(*suspects[0]))
-    return between_the_ops(report, program, steps)
+    return between_the_ops(report, program)
 
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
@@ -130,11 +130,11 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
     return Diagnosis()
 
 
-def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
+def between_the_ops(report: Report, program: Program) -> Diagnosis:
     """No op is to blame: a value left the graph, or else the pattern of the whole gradient."""
     worst: Any = report.worst
     which = report.entries.index(worst)
-    if program.backend.ours and (found := outside_the_graph(program, which, steps)):
+    if program.backend.ours and (found := outside_the_graph(program, which)):
         report.point_at(found[0])
         return Diagnosis(
             "missed use" if worst.analytic.any() else "gradient missing",
@@ -150,21 +150,7 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
     )
 
 
-# ---- ops and gradients as programs
-
-
-def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
-    """Point at the first op that fails a test as a program of its own; return what it says."""
-    for f in single_ops(steps, backend):
-        try:
-            found = test(f)
-        except Exception as failure:
-            found = f"given tensors it raises {type(failure).__name__}: {failure}"
-        if found:
-            report.point_at(f.step)
-            report.culprits = [f.step.name]
-            return found
-    return None
+# ---- the second order
 
 
 def gradient_of(program: Program) -> Program:
@@ -181,26 +167,22 @@ def gradient_of(program: Program) -> Program:
     return Program(gradient, named, program.backend, program.rng)
 
 
-def two_answers(program: Program) -> str:
-    """The input whose gradient under create_graph=True is not the ordinary one."""
-    found = zip(program.names, program.pull(program.cotangents))
-    names, gradients = zip(*((name, g) for name, g in found if g is not None))
-    return differing(names, gradients, gradient_of(program).values)
-
-
-def not_recorded(program: Program) -> str:
-    """How a gradient leaves the graph, so that it cannot be differentiated."""
-    second = gradient_of(program)
-    names = " and ".join(second.names[which] for which in all_off(second))
-    return names and f"how its value depends on {names} is not recorded"
-
-
-def accuse_second(report: Report, steps: Sequence[Any], backend: Any) -> None:
-    """Name the op whose VJP cannot be differentiated."""
-    if why := accuse(report, steps, backend, not_recorded):
-        report.diagnosis = Diagnosis(
-            "second order",
-            f"the VJP of op {report.op!r} cannot be differentiated: {why.rstrip('.')}. Write it "
-            f"with {backend.writes}; .numpy(), .data, .item(), float() and filling an array made "
-            "by zeros leave the graph.",
-        )
+def second_order(f: Program) -> Found:
+    """How a gradient fails to be differentiated."""
+    write = (
+        f"Write the VJP with {f.backend.writes}; .numpy(), .data, .item(), float() and filling an "
+        "array made by zeros leave the graph."
+    )
+    try:
+        second, found = gradient_of(f), f.pull(f.cotangents)
+        if name := differing(f.names, found, f.pull(f.cotangents, create_graph=True)):
+            return "two answers", (
+                f"{name}: the gradient under create_graph=True differs from the ordinary one: an "
+                "op's reference, or a VJP that treats arrays and Tensors differently, is wrong."
+            )
+        if isinstance(f, OneOp) and (off := all_off(second)):
+            names = " and ".join(second.names[k] for k in off)
+            return "second order", f"how its VJP depends on {names} is not recorded. {write}"
+    except Exception as failure:
+        return "second order", f"the gradient cannot be differentiated: {failure}. {write}"
+    return None
