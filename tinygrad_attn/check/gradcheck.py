@@ -18,7 +18,7 @@ from ..errors import describe
 from . import faults
 from .faults import Found, accuse, scaled
 from .report import Diagnosis, Report, greatest
-from .slopes import SMALL, Limits, Program, entry_of
+from .slopes import SMALL, Limits, Program, entry_of, flatten
 from .suspects import accused, all_off, explain, gradient_of, search, second_order
 from .trace import TAKES_TORCH, Backend, array_of, nested
 
@@ -216,7 +216,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
     """What makes an agreement say less than it seems."""
     notes = report.notes
-    if any(at.any() for at in program.infinite):
+    if np.isinf(flatten(program.values)).any():
         notes.append("results that stay infinite, such as the scores of a mask, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
         notes.append("every gradient is zero here, so this says little; choose other inputs.")

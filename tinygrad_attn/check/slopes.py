@@ -49,14 +49,12 @@ class Program:
         self.backend, self.rng = backend, rng
         self.inputs = [backend.value(t).copy() for t in self.tensors]
         self.given = [x.copy() for x in self.inputs]  # f may write into its inputs
-        for t, x in zip(self.tensors, self.inputs):
-            backend.put(t, x)
-        self.outputs = self.run()
+        with self.at(self.inputs):
+            self.outputs = self.run()
         self.values = [np.array(backend.value(t)) for t in self.outputs]
         self.cotangents = [of_both_signs(rng.standard_normal(y.shape)) for y in self.values]
-        self.infinite = [np.isinf(y) for y in self.values]
-        for c, infinite in zip(self.cotangents, self.infinite):
-            c[infinite] = 0  # what stays infinite, such as blocked scores, has no slope
+        for c, y in zip(self.cotangents, self.values):
+            c[np.isinf(y)] = 0  # what stays infinite, such as blocked scores, has no slope
 
     def run(self) -> list[Any]:
         """The differentiable tensors that the function returns."""
@@ -74,16 +72,16 @@ class Program:
     def at(self, inputs: Sequence[Array]) -> Iterator[None]:
         """Other values of the inputs inside the block."""
         before = self.inputs
-        moved = [k for k, (a, b) in enumerate(zip(before, inputs)) if a is not b]
-        self.inputs = list(inputs)
         try:
-            for k in moved:
-                self.backend.put(self.tensors[k], inputs[k])
+            self._put(inputs)
             yield
         finally:
-            self.inputs = before
-            for k in moved:
-                self.backend.put(self.tensors[k], before[k])
+            self._put(before)
+
+    def _put(self, inputs: Sequence[Array]) -> None:
+        self.inputs = list(inputs)
+        for t, x in zip(self.tensors, inputs):
+            self.backend.put(t, x)
 
     def gradient(self, outputs: list[Any], cotangents: Sequence[Any], **options: Any) -> list[Any]:
         """The gradients as tensors, by a backward pass from these outputs."""
@@ -115,7 +113,7 @@ class Program:
         size = sum(c.size for c in self.cotangents)
         inputs = [x + step if k == which else x for k, x in enumerate(self.inputs)]
         with suppress(Exception), self.at(inputs):
-            found = flatten([np.array(self.backend.value(t)) for t in self.run()])
+            found = flatten([self.backend.value(t) for t in self.run()])
             if found.size == size:
                 return found
         return np.full(size, np.nan)
@@ -230,15 +228,17 @@ class OneOp(Program):
     """An op by itself, on leaves of its own; `args` are the values of its operands."""
 
     def __init__(self, step: Any, backend: Any, args: Sequence[Any] | None = None) -> None:
-        is_tensor = [isinstance(x, backend.kind) for x in step.inputs]
-        given = [backend.value(x) if t else x for x, t in zip(step.inputs, is_tensor)]
+        is_tensor = lambda x: isinstance(x, backend.kind)
+        given = [backend.value(x) if is_tensor(x) else x for x in step.inputs]
         given = given if args is None else list(args)
         self.step, self.args = step, [a.copy() if isinstance(a, Array) else a for a in given]
-        self.leaves = [backend.leaf(a) if t else a for a, t in zip(self.args, is_tensor)]
+        pairs = zip(self.args, step.inputs)
+        self.leaves = [backend.leaf(a) if is_tensor(x) else a for a, x in pairs]
+        wants = lambda x: backend.wants_gradient(x) and backend.dtype(x) == np.float64
         wanted = {
             f"operand {i}": leaf
             for i, (x, leaf) in enumerate(zip(step.inputs, self.leaves))
-            if is_tensor[i] and backend.wants_gradient(x) and backend.dtype(x) == np.float64
+            if is_tensor(x) and wants(x)
         }
         super().__init__(lambda: step.run(self.leaves), wanted, backend, np.random.default_rng(9))
 
@@ -316,7 +316,6 @@ def _hidden(f: Program, which: int, flat: int, a: float) -> bool:
 def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits) -> list[int]:
     """Compare random projections of groups of elements; return the worst elements of bad ones."""
     x, culprits = f.inputs[which], set[int]()
-    member = f.rng.permutation(np.arange(x.size) % limits.groups)
     weight = f.rng.choice([-1.0, 1.0], x.shape) * np.clip(np.abs(x) / f.typical(which), 0.3, 10)
     entry.projections = limits.groups
 
@@ -325,21 +324,20 @@ def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits
         direction = np.zeros(x.shape)
         direction.flat[flats] = weight.flat[flats]
         slope, error = f.slope(which, direction, h)
-        allowed = max(limits.atol * min(1, abs(slope)), 1e-10) + 1e-6 * abs(slope)
         e = abs(slope - float(np.sum(direction * entry.analytic)))
+        allowed = max(limits.atol * min(1, abs(slope)), 1e-10) + 1e-6 * abs(slope)
         return np.inf if np.isnan(e) else e, allowed, error
 
-    for k in range(limits.groups):
-        flats = np.flatnonzero(member == k)
-        first, allowed, error = compared(flats)
-        e = first
-        if not first <= allowed + error and len(culprits) < 32:
+    for flats in np.array_split(f.rng.permutation(x.size), limits.groups):
+        e, allowed, error = compared(flats)
+        if not (first := e) <= allowed + error:
             e, allowed, error = compared(flats, None)
             if not e <= allowed + min(4 * error, 0.5 * first):
-                e = first
                 culprits.update(flats[:3].tolist())
                 while len(flats) > 1:  # follow the half that is off more
                     flats = max(np.array_split(flats, 2), key=lambda half: compared(half)[0])
                 culprits.update(flats.tolist())
+                if len(culprits) >= 32:
+                    break
         entry.projected_error = max(entry.projected_error, e)
     return sorted(culprits)
