@@ -405,11 +405,11 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     ),
 }
 BETWEEN = {  # the ops are right, and the program is not
-    "detached": (lambda x: x * x.detach(), "missed use", "operand 1 of op 'multiply'"),
+    "detached": (lambda x: x * x.detach(), "missed use", "op 'multiply'"),
     "numpy": (lambda x: x * np.exp(x.numpy()), "missed use", "constant to the graph"),
-    "a setting": (lambda x: scaled(x, by=x.numpy() * 2), "missed use", "the setting 'by' of op 'scaled'"),
+    "a setting": (lambda x: scaled(x, by=x.numpy() * 2), "missed use", "op 'scaled'"),
     "no_grad": (under_no_grad, "missed use", "op 'exp'"),
-    "one result": (lambda x: (x * 2, Tensor(np.sin(x.data))), "missed use", "result 1 depends on input 0"),
+    "one result": (lambda x: (x * 2, Tensor(np.sin(x.data))), "missed use", "what joins them"),
     "all detached": (lambda x: x.detach() * 2, "gradient missing", "detach()"),
     "a new leaf": (lambda x: Tensor(x.numpy() * 2, requires_grad=True), "gradient missing", "Tensor("),
     "draws": (lambda x: x * GENERATOR.standard_normal(), "not deterministic", "dropout"),

@@ -171,14 +171,14 @@ Trial = tuple[str, str, float, Gradients, Callable[[], Iterable[Any]]]
 def trials(f: OneOp) -> Iterator[Trial]:
     """What must leave arrays alone, or must give the same gradients."""
     g, value = f.cotangents, f.backend.value
-    leaves = [t for t in f.leaves if isinstance(t, f.backend.kind)]
-    given = {f"operand {i}": value(t) for i, t in enumerate(leaves)}
+    values = [value(t) if isinstance(t, f.backend.kind) else t for t in f.leaves]
+    given = {f"operand {i}": a for i, a in enumerate(values) if isinstance(a, Array)}
     given |= {"its output": value(f.outputs[0]), "the incoming gradient g": g[0]}
     before, first = [a.copy() for a in given.values()], f.pull(g, f.outputs)
     f.gradient(f.outputs, g)
     for (name, a), old in zip(given.items(), before):
         text = f"writes into {name} in place. Compute a new array: others use it."
-        yield CHANGES, text, 0, [old], lambda a=a: [a]
+        yield CHANGES, text, 0, [old], partial(list, [a])
     text = (
         "gives another gradient when it is called again: its VJP keeps state between calls, or "
         "draws random numbers. Draw them once, in the forward pass, and save them."
@@ -194,11 +194,11 @@ def trials(f: OneOp) -> Iterator[Trial]:
         yield "incoming gradient", text, 1e-9, multiples(k), partial(f.pull, [k * c for c in g])
     twin = OneOp(f.step, f.backend)
     tensors, seeds = f.tensors + twin.tensors, [*g, *(-c for c in g)]
-    both = lambda: map(value, f.backend.vjp(f.run() + twin.run(), tensors, seeds))
+    both = partial(f.backend.vjp, f.run() + twin.run(), tensors, seeds)
     yield "reused memory", REUSED, 1e-9, first + multiples(-1), both
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
     for t, a in zip(f.tensors, first):
-        alone = lambda t=t: [value(f.backend.vjp(f.run(), [t], g)[0])]
+        alone = partial(f.backend.vjp, f.run(), [t], g)
         yield "needs", text, 1e-9, [a], alone
     text = (
         "gives another gradient where the same numbers are in another order in memory, as those of "
@@ -220,6 +220,7 @@ def failed_trial(f: OneOp) -> Found:
         for i, (a, b) in enumerate(zip(expected, found)):
             if a is None or b is None:
                 continue
+            b = b if isinstance(b, Array) else f.backend.value(b)
             atol = rtol * greatest(a[np.isfinite(a)]) + rounding * (kind in ("needs", LAYOUT))
             if (near(b, a, 0, atol + 1e-300) | ~np.isfinite(a) | np.isinf(b)).all():
                 continue
@@ -237,26 +238,19 @@ def failed_trial(f: OneOp) -> Found:
 # ---- every VJP is right: what joins them?
 
 
-def _values(program: Program) -> Iterator[tuple[Any, str, Any]]:
-    """(step, name, value) of all that a run computes with."""
-    with program.backend.watch() as trace:
-        outputs = program.run()
-    for step in trace.steps:
-        named = {f"operand {i}": x for i, x in enumerate(step.inputs)}
-        named |= {f"the setting {k!r}": v for k, v in step.settings.items()}
-        if any(map(tracked, step.inputs)):
-            named["the output"] = step.result
-        yield from ((step, f"{what} of op {step.name!r}", v) for what, v in named.items())
-    yield from ((None, f"result {k}", y) for k, y in enumerate(outputs))
-
-
 def outside_the_graph(program: Program, which: int) -> Any:
-    """(step, text) of what moves with an input and is a constant to the graph."""
-    x, here, name = program.inputs[which], list(_values(program)), program.names[which]
-    moved = list(program.inputs)
-    moved[which] = x + 1e-5 * np.random.default_rng(3).standard_normal(x.shape)
+    """The first op with a value that moves with an input and is a constant to the graph."""
+
+    def values(step: Any) -> list[Any]:
+        made = [step.result] if any(map(tracked, step.inputs)) else []
+        return [x for x in (*step.inputs, *step.settings.values(), *made) if numeric(x)]
+
+    steps, moved = program.traced(), list(program.inputs)
+    noise = np.random.default_rng(3).standard_normal(moved[which].shape)
+    moved[which] = moved[which] + 1e-5 * noise
     with suppress(Exception), program.at(moved):
-        for (step, what, p), (*_, q) in zip(here, _values(program)):
-            if numeric(p) and not tracked(p) and not same(array_of(p), array_of(q)):
-                return step, f"{what} depends on {name} and is a constant"
+        for step, again in zip(steps, program.traced()):
+            for p, q in zip(values(step), values(again)):
+                if not tracked(p) and not same(array_of(p), array_of(q)):
+                    return step
     return None

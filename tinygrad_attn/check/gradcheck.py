@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, tracked
+from ..engine import tracked
 from ..errors import describe
 from . import faults
 from .faults import Found, accuse, scaled
 from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, flatten
 from .suspects import accused, all_off, explain, gradient_of, search, second_order
-from .trace import TAKES_TORCH, Backend, array_of, nested
+from .trace import TAKES_TORCH, Backend, nested
 
 
 class GradcheckError(AssertionError):
@@ -100,27 +100,16 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
 def _backend(f: Any, inputs: Any, params: Any) -> Any:
     """PyTorch's tensors or ours, by what was given."""
     torch: Any = sys.modules.get("torch")
-    given = list(nested([inputs, params]))
-    if torch is None or not (
-        isinstance(f, torch.nn.Module) or any(isinstance(t, torch.Tensor) for t in given)
-    ):
-        return Backend()
-    if any(isinstance(t, Variable) for t in given):
-        raise TypeError(
-            "inputs and params hold torch tensors and Tensors of this package; give one kind."
-        )
-    from .torch_ops import TorchBackend
+    given = [f, *nested([inputs, params])]
+    if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in given):
+        from .torch_ops import TorchBackend
 
-    return TorchBackend()
+        return TorchBackend()
+    return Backend()
 
 
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
     """The arguments for f, and the tensors to check by name."""
-    if isinstance(f, type) or not callable(f):
-        raise TypeError(
-            f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write "
-            "gradcheck(lambda x: ..., [x])."
-        )
     given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
     floating = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
     arguments = [backend.leaf(a.copy()) if floating(a) else a for a in given]
@@ -159,6 +148,7 @@ def _parameters(f: Any, params: Any) -> Iterator[tuple[str, Any]]:
     if params is None:
         named = f.named_parameters() if hasattr(f, "named_parameters") else []
         params = {name: p for name, p in named if p.requires_grad}
+    params = [params] if hasattr(params, "shape") else params
     for name, p in params.items() if isinstance(params, dict) else enumerate(params):
         yield f"parameter {name!r}", p
 
@@ -215,20 +205,17 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
     """What makes an agreement say less than it seems."""
-    notes = report.notes
     if np.isinf(flatten(program.values)).any():
-        notes.append("results that stay infinite, such as the scores of a mask, were left out.")
+        report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
-        notes.append("every gradient is zero here, so this says little; choose other inputs.")
-    known = {id(t) for t in program.tensors}
-    used = {id(x): x for step in steps for x in step.inputs if tracked(x) and x._node is None}
-    if others := [str(array_of(x).shape) for k, x in used.items() if k not in known]:
-        notes.append(
+        report.notes.append("every gradient is zero here, so this says little; try other inputs.")
+    used = {x for step in steps for x in step.inputs if tracked(x) and x._node is None}
+    if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
+        report.notes.append(
             "f uses further Tensors that require a gradient and were not checked, of shape "
             f"{', '.join(others)}: give them in params=[...]."
         )
-    what = "the results do" if report.order == 1 else "the gradient does"
-    notes += [f"{e.name}: {what} not depend on it." for e in report.entries if e.ok and e.missing]
+    report.notes += [f"{e.name}: no result depends on it." for e in report.entries if e.missing]
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:

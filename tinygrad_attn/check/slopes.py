@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import describe
-from .report import Entry, greatest, near
+from .report import Entry, greatest
 from .trace import Array, nested
 
 ROUNDING = 2.0**-52
@@ -197,7 +197,7 @@ class Program:
         if 0.25 < apart[1] / apart[0] < 300:
             return "kink"
         rounding = 1e10 * ROUNDING * self.total(y[1], np.linalg.norm)
-        return "near" if near(a, np.mean(slopes[1]), 1e-3, rounding) else ""
+        return "near" if np.isclose(a, np.mean(slopes[1]), 1e-3, rounding) else ""
 
     # ---- Jacobians
 

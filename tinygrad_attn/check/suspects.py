@@ -134,12 +134,13 @@ def between_the_ops(report: Report, program: Program) -> Diagnosis:
     """No op is to blame: a value left the graph, or else the pattern of the whole gradient."""
     worst: Any = report.worst
     which = report.entries.index(worst)
-    if program.backend.ours and (found := outside_the_graph(program, which)):
-        report.point_at(found[0])
+    if program.backend.ours and (step := outside_the_graph(program, which)):
+        report.point_at(step)
         return Diagnosis(
             "missed use" if worst.analytic.any() else "gradient missing",
-            f"{found[1]} to the graph. Every use of a tensor counts: look for detach(), .data, "
-            ".numpy(), .item(), Tensor(...) or no_grad() on the way there.",
+            f"a value in op {step.name!r} depends on {worst.name} and is a constant to the graph. "
+            "Every use of a tensor counts: look for detach(), .data, .numpy(), .item(), "
+            "Tensor(...) or no_grad() on the way there.",
         )
     kind, text = pattern(program, which, worst, LARGE // 4)
     return Diagnosis(

@@ -60,9 +60,10 @@ def module_name(scope: Any) -> str:
     return "" if scope is None else dotted_name(scope)
 
 
-def pull(op: Any, g: Any, y: Any, node: Any, args: Sequence[Any], needs: Sequence[bool]) -> dict[int, Array]:
+def pull(
+    op: Any, g: Any, y: Any, node: Any, args: Sequence[Any], needs: Sequence[bool]
+) -> dict[int, Array]:
     """The gradients that the VJPs of an op return for these arrays."""
-    op = op if op.vjps or op.joint_vjp else op.stands_for
     answers = enumerate(op.pull(g, y, node, list(args), list(needs)))
     found = {i: array_of(v) for i, v in answers if v is not None and needs[i]}
     if op.broadcasts:
