@@ -15,7 +15,7 @@ from .report import Diagnosis, Report, greatest, near, same
 from .slopes import OneOp, Program
 from .trace import Array, array_of, numeric
 
-Gradients = Sequence[Array | None]
+Gradients = Sequence[Any]
 Found = tuple[str, str] | None
 """A kind of mistake and the text that explains it."""
 
@@ -197,9 +197,9 @@ def trials(f: OneOp) -> Iterator[Trial]:
     both = partial(f.backend.vjp, f.run() + twin.run(), tensors, seeds)
     yield "reused memory", REUSED, 1e-9, first + multiples(-1), both
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
-    for t, a in zip(f.tensors, first):
+    for t, right in zip(f.tensors, first):
         alone = partial(f.backend.vjp, f.run(), [t], g)
-        yield "needs", text, 1e-9, [a], alone
+        yield "needs", text, 1e-9, [right], alone
     text = (
         "gives another gradient where the same numbers are in another order in memory, as those of "
         "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
@@ -217,20 +217,18 @@ def failed_trial(f: OneOp) -> Found:
             found = ask()
         except Exception as failure:
             return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
-        for i, (a, b) in enumerate(zip(expected, found)):
-            if a is None or b is None:
+        for i, (a, given) in enumerate(zip(expected, found)):
+            if a is None or given is None:
                 continue
-            b = b if isinstance(b, Array) else f.backend.value(b)
+            b = given if isinstance(given, Array) else f.backend.value(given)
             atol = rtol * greatest(a[np.isfinite(a)]) + rounding * (kind in ("needs", LAYOUT))
             if (near(b, a, 0, atol + 1e-300) | ~np.isfinite(a) | np.isinf(b)).all():
                 continue
-            if kind == "incoming gradient":
-                right: Any = f.pull(f.cotangents)[i]
-                if same(b, right, 1e-9):
-                    return "incoming gradient ignored", (
-                        "returns the same for any incoming gradient g: multiply its own derivative "
-                        "by g (the chain rule). A g of ones would hide this."
-                    )
+            if kind == "incoming gradient" and same(b, array_of(f.pull(f.cotangents)[i]), 1e-9):
+                return "incoming gradient ignored", (
+                    "returns the same for any incoming gradient g: multiply its own derivative by "
+                    "g (the chain rule). A g of ones would hide this."
+                )
             return kind, text
     return None
 

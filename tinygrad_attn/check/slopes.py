@@ -186,9 +186,7 @@ class Program:
         unit, slopes = self.unit(which, flat), []
         for h in (1e-6, 1e-9):
             y = [self.moved(which, k * h * unit) for k in (-1, 0, 1)]
-            slopes.append(
-                [self.total(np.where(p == q, 0, q - p)) / h for p, q in zip(y, y[1:])]
-            )
+            slopes.append([self.total(np.where(p == q, 0, q - p)) / h for p, q in zip(y, y[1:])])
         steep, apart = np.abs(slopes).max(axis=1), np.abs(np.diff(slopes)[:, 0])
         if steep[0] > 1e-2 * scale and 900 < steep[1] / steep[0] < 1100:
             return "kink"  # a jump
@@ -277,7 +275,7 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
     slopes = np.abs(np.nan_to_num(entry.numeric, posinf=0))
     scale = max(greatest(slopes), greatest(np.nan_to_num(a, posinf=0, neginf=0)))
     entry.tolerance = floor + limits.atol * min(1.0, scale) + limits.rtol * slopes
-    errors, confirmed = np.where(entry.wrong, np.nan_to_num(entry.error, nan=np.inf), -1), 0
+    errors, confirmed = np.where(entry.wrong, entry.error, -1), 0
     for flat in np.argsort(-errors, axis=None, kind="stable")[: np.sum(errors >= 0)].tolist():
         _extrapolate(f, which, flat, entry, limits, floor)
         confirmed += bool(entry.wrong.flat[flat])

@@ -28,18 +28,16 @@ def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
 def excuse(f: Program, which: int, entry: Entry) -> str:
     """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
     scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
-    found, smooth = "", 0
+    found = set[str]()
     for flat in np.flatnonzero(entry.wrong).tolist():
         a = float(entry.analytic.flat[flat])
         kind = "edge" if np.isinf(entry.numeric.flat[flat]) else ""
         kind = kind or np.isfinite(a) and f.near_kink(which, flat, a, scale)
-        if kind:
-            entry.tolerance.flat[flat] = np.inf
-            found = found if kind == "near" else kind
-        smooth += not kind
-        if smooth == 4:
+        if not kind:
             break
-    return found
+        entry.tolerance.flat[flat] = np.inf
+        found.add(kind)
+    return min(found - {"near"}, default="")
 
 
 def search(program: Program, steps: Sequence[Any]) -> list[Any]:
@@ -49,21 +47,29 @@ def search(program: Program, steps: Sequence[Any]) -> list[Any]:
         with suppress(Exception):
             if entries := all_off(f):
                 found.setdefault(f.step.op, (f, entries))
-    return sorted(found.values(), key=lambda one: -next(iter(one[1].values())).relative)
+
+    def relative_error(one: Any) -> float:
+        entry = next(iter(one[1].values()))
+        return greatest(entry.error) / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
+
+    return sorted(found.values(), key=relative_error, reverse=True)
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
-    shorter, still_off = f, dict[int, Entry]()
+    note = ""
     with suppress(Exception):  # a setting may hold a size
         shorter = f.on([cut(a) for a in f.args])
-        still_off = all_off(shorter)
+        if still_off := all_off(shorter):
+            if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
+                note = "with its operands cut to 5 elements along each axis, "
+            f, entries = shorter, still_off
     found = []
     for which, entry in entries.items():
-        kind, text = pattern(shorter if which in still_off else f, which, entry)
+        kind, text = pattern(f, which, entry)
         number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
-        found.append((kind, f"in op {f.step.name!r}{number}: {text}"))
+        found.append((kind, f"in op {f.step.name!r}{number}: {note}{text}"))
     return next((one for one in found if one[0] != "VJP"), found[0])
 
 
@@ -71,12 +77,10 @@ def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[s
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
     if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
         with suppress(Exception):  # f may refuse other values or another g
-            kind, text = explanation(f, which)
-            cut = f.inputs[which].size < entry.analytic.size
-            return kind, "with its operands cut to 5 elements along each axis, " * cut + text
+            return explanation(f, which)
     R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
-    slope = f"{entry.numeric[at]:.6g}"
-    rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}, and the slope {slope}."
+    rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}"
+    rest += f", and the slope {entry.numeric[at]:.6g}."
     return simple(R, J, entry.analytic.shape) or at_some(R, J, entry.wrong) or ("VJP", rest)
 
 
