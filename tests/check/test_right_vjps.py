@@ -140,7 +140,7 @@ def test_what_is_checked():
     assert [e.name for e in report.entries] == ["input 0", "parameter 'w'"]
     assert "give them in params=[...]" in str(gradcheck(lambda t: t @ w, [x]))
     assert gradcheck(lambda x, y: x * 2, [INSIDE, INSIDE]).notes == [
-        "input 1: the results do not depend on it."
+        "input 1: no result depends on it."
     ]
     assert not gradcheck(lambda t: t @ (w * w.detach()), [x], params=[w], raise_exception=False)
     first, again = (gradcheck(lambda x: x**2, INSIDE).entries[0].analytic for _ in range(2))
@@ -163,7 +163,6 @@ def test_a_report_comes_back_from_another_process_and_shows_as_its_text():
 @pytest.mark.parametrize(
     "wrong, text",
     [
-        (lambda: gradcheck(Tensor(INSIDE), [INSIDE]), "takes a function"),
         (lambda: gradcheck(lambda: Tensor(INSIDE), []), "nothing to check"),
         (lambda: gradcheck(np.exp, INSIDE, order=3), "order must be 1"),
         (lambda: gradcheck(np.exp, INSIDE, seed=1.5), "seed must be integer"),

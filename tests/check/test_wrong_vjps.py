@@ -403,28 +403,17 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S5, S5],
         "needs",
     ),
-    "float32": (
-        custom(lambda x: np.sin(x.astype(np.float32)).astype(float), lambda g, y, x: g * np.cos(x)),
-        [S5],
-        "precision",
-    ),
-    "answer in float32": (
-        square(lambda g, y, x: (2 * g * x).astype(np.float32)),
-        [S5],
-        "precision",
-    ),
 }
 BETWEEN = {  # the ops are right, and the program is not
-    "detached": (lambda x: x * x.detach(), "missed use", "operand 1 of op 'multiply'"),
+    "detached": (lambda x: x * x.detach(), "missed use", "op 'multiply'"),
     "numpy": (lambda x: x * np.exp(x.numpy()), "missed use", "constant to the graph"),
-    "a setting": (lambda x: scaled(x, by=x.numpy() * 2), "missed use", "the setting 'by' of op 'scaled'"),
+    "a setting": (lambda x: scaled(x, by=x.numpy() * 2), "missed use", "op 'scaled'"),
     "no_grad": (under_no_grad, "missed use", "op 'exp'"),
-    "one result": (lambda x: (x * 2, Tensor(np.sin(x.data))), "missed use", "result 1 depends on input 0"),
+    "one result": (lambda x: (x * 2, Tensor(np.sin(x.data))), "missed use", "what joins them"),
     "all detached": (lambda x: x.detach() * 2, "gradient missing", "detach()"),
     "a new leaf": (lambda x: Tensor(x.numpy() * 2, requires_grad=True), "gradient missing", "Tensor("),
     "draws": (lambda x: x * GENERATOR.standard_normal(), "not deterministic", "dropout"),
     "changes its input": (changes_its_input, "input modified", "input 0"),
-    "float32": (lambda x: x.astype(np.float32) * 3.0, "precision", "float32"),
     "infinite": (lambda x: x + np.array([0, -np.inf, 0]), "infinite result", "input 0"),
     "a part of the loss": (lambda w: 0 * w.sum() + 3.0 + 1e-5 * (w.detach() ** 2).sum(), "gradient missing", ""),
 }  # fmt: skip

@@ -5,7 +5,6 @@ If not, its report says where and by how much, which op is wrong, and what mista
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,30 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, tracked
+from ..engine import tracked
 from ..errors import describe
-from .faults import (
-    fault,
-    modified,
-    scaled,
-    shared_state,
-    through_infinity,
-    unreached,
-    unrepeatable,
-)
+from . import faults
+from .faults import Found, accuse, scaled
 from .report import Diagnosis, Report, greatest
-from .slopes import SMALL, Limits, Program, entry_of
-from .suspects import (
-    accuse,
-    accuse_second,
-    accused,
-    excuse,
-    explain,
-    gradient_of,
-    search,
-    two_answers,
-)
-from .trace import TAKES_TORCH, Backend, array_of, nested
+from .slopes import SMALL, Limits, Program, entry_of, flatten
+from .suspects import accused, all_off, explain, gradient_of, search, second_order
+from .trace import TAKES_TORCH, Backend, nested
 
 
 class GradcheckError(AssertionError):
@@ -86,20 +69,21 @@ def gradcheck(
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
-    params = list(params) if isinstance(params, Iterator) else params
     backend = _backend(f, inputs, params)
     arguments, tensors = _collect(f, inputs, params, backend)
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
     rng = np.random.default_rng([seed, 0x76])  # the inputs may come from the seed alone
-    with (
-        _values_put_back(tensors.values(), backend),
-        backend.recording(),
-        np.errstate(all="ignore"),
-    ):
-        program = _first_run(lambda: f(*arguments), tensors, backend, rng)
-        report = _check(program, limits)
-        if order == 2 and report.ok:
-            report = _check_gradient(program, limits, report)
+    before = [(t, backend.keep(t)) for t in tensors.values()]
+    try:
+        with backend.recording(), np.errstate(all="ignore"), _torch_explained(backend):
+            program = Program(lambda: f(*arguments), tensors, backend, rng)
+        with backend.recording(), np.errstate(all="ignore"):
+            report = _check(program, limits)
+            if order == 2 and report:
+                report = _check_gradient(program, limits, report)
+    finally:
+        for t, kept in before:
+            backend.give_back(t, kept)
     if raise_exception and not report:
         raise GradcheckError(report)
     return report
@@ -116,185 +100,122 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
 def _backend(f: Any, inputs: Any, params: Any) -> Any:
     """PyTorch's tensors or ours, by what was given."""
     torch: Any = sys.modules.get("torch")
-    given = list(nested([inputs, params]))
-    if torch is None or not (
-        isinstance(f, torch.nn.Module) or any(isinstance(t, torch.Tensor) for t in given)
-    ):
-        return Backend()
-    if any(isinstance(t, Variable) for t in given):
-        raise TypeError(
-            "inputs and params hold torch tensors and Tensors of this package; give one kind."
-        )
-    from .torch_ops import TorchBackend
+    given = [f, *nested([inputs, params])]
+    if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in given):
+        from .torch_ops import TorchBackend
 
-    return TorchBackend()
+        return TorchBackend()
+    return Backend()
 
 
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
     """The arguments for f, and the tensors to check by name."""
-    if isinstance(f, type) or not callable(f):
-        raise TypeError(
-            f"gradcheck(f, inputs) takes a function or a Module first, got {describe(f)}. Write "
-            "gradcheck(lambda x: ..., [x])."
-        )
     given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
     floating = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
     arguments = [backend.leaf(a.copy()) if floating(a) else a for a in given]
-    found = [*_inputs(arguments, given, backend), *_parameters(f, params)]
+    found: dict[int, tuple[str, Any]] = {}  # a tensor that is given twice is checked once
+    for name, t in [*_inputs(arguments, backend), *_parameters(f, params)]:
+        if not isinstance(t, backend.kind):
+            raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
+        if (dtype := backend.dtype(t)) != np.float64:
+            write = backend.double_module if name.startswith("parameter") else backend.double
+            raise TypeError(
+                f"precision too low: {name} is {describe(t)}. Finite differences need float64: "
+                f"rounding in {dtype} would hide a wrong gradient. Write {write}."
+            )
+        found.setdefault(id(t), (name, t))
     if not found:
         raise ValueError(
             "there is nothing to check: give gradcheck at least one floating-point Tensor or "
             "array in inputs, or tensors in params=."
         )
-    once = {id(t): name for name, t in reversed(found)}
-    for name, t in found:
-        _check_dtype(name, t, backend)
-    return arguments, {name: t for name, t in found if once[id(t)] == name}
+    return arguments, dict(found.values())
 
 
-def _inputs(arguments: list[Any], given: list[Any], backend: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays and the tensors that want a gradient, or all floating ones if no tensor does."""
-    leaves = {
-        f"input {i}" + f", leaf {k}" * (t is not a): (t, t is a and a is not b)
-        for i, (a, b) in enumerate(zip(arguments, given))
+def _inputs(arguments: list[Any], backend: Any) -> list[tuple[str, Any]]:
+    """The tensors that want a gradient, or all floating ones if none does."""
+    leaves = [
+        (f"input {i}" + f", leaf {k}" * (t is not a), t)
+        for i, a in enumerate(arguments)
         for k, t in enumerate(nested(a))
         if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
-    }
-    wanting = [made or backend.wants_gradient(t) for t, made in leaves.values()]
-    for (name, (t, _)), wants in zip(leaves.items(), wanting):
-        if wants or not any(wanting):
-            yield name + f" {t.name!r}" * bool(getattr(t, "name", None)), t
+    ]
+    return [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
 
 
 def _parameters(f: Any, params: Any) -> Iterator[tuple[str, Any]]:
+    """Those of a module, or those that were given."""
     if params is None:
         named = f.named_parameters() if hasattr(f, "named_parameters") else []
-        yield from ((f"parameter {name!r}", p) for name, p in named if p.requires_grad)
-        return
+        params = {name: p for name, p in named if p.requires_grad}
     params = [params] if hasattr(params, "shape") else params
-    for key, p in params.items() if isinstance(params, dict) else enumerate(params):
-        name, p = p if isinstance(p, tuple) else (key, p)
-        yield f"parameter {getattr(p, 'name', None) or name!r}", p
-
-
-def _check_dtype(name: str, t: Any, backend: Any) -> None:
-    if not isinstance(t, backend.kind):
-        raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
-    if (dtype := backend.dtype(t)) != np.float64:
-        low = "precision too low: " if dtype.itemsize < 8 else ""
-        write = backend.double_module if name.startswith("parameter") else backend.double
-        raise TypeError(
-            f"{low}{name} is {describe(t)}. Finite differences need float64: rounding in {dtype} "
-            f"would hide a wrong gradient, or the limits do not suit it. Write {write}."
-        )
+    for name, p in params.items() if isinstance(params, dict) else enumerate(params):
+        yield f"parameter {name!r}", p
 
 
 @contextmanager
-def _values_put_back(tensors: Any, backend: Any) -> Iterator[None]:
-    """Tensors that are tracked inside, and afterwards what they were before."""
-    before = [(t, backend.keep(t)) for t in tensors]
+def _torch_explained(backend: Any) -> Iterator[None]:
+    """Add to an error inside PyTorch how its ops are checked."""
     try:
         yield
-    finally:
-        for t, kept in before:
-            backend.give_back(t, kept)
-
-
-def _first_run(call: Callable[[], Any], tensors: dict[str, Any], backend: Any, rng: Any) -> Program:
-    """The program, whose function runs once; an error inside PyTorch says how to check its ops."""
-    try:
-        return Program(call, list(tensors.values()), list(tensors), backend, rng)
     except Exception as failure:
-        signs = f"{os.sep}torch{os.sep}", "__torch_function__"
-        inside = any(sign in traceback.format_exc() for sign in signs) or "torch." in str(failure)
-        if not backend.ours or not inside or TAKES_TORCH in str(failure):
-            raise
-        raise TypeError(f"{TAKES_TORCH} (It said: {failure})") from failure
+        if backend.ours and "torch" in traceback.format_exc():
+            failure.add_note(TAKES_TORCH)
+        raise
 
 
 # ---- one order
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
-    """One order, on tensors whose values may be moved."""
-    report, (outputs, steps) = Report(order=order), program.traced()
-    report.diagnosis = (
-        modified(program, "f")
-        or unrepeatable(program, steps, report)
-        or fault(steps, report)  # before a VJP writes into what it is given
-        or report.diagnosis
-    )
-    if report.diagnosis:
-        return report
-    try:
-        gradients = program.pull(program.cotangents, outputs)
-    except Exception as failure:
-        report.diagnosis = _backward_fails(failure)
-        accuse(report, steps, program.backend, lambda one: one.pull(one.cotangents) and None)
-        return report
-    report.diagnosis = (
-        unreached(gradients, order)
-        or modified(program, "the backward pass")
-        or shared_state(program, gradients, report)
-        or report.diagnosis
-    )
-    if report.diagnosis:
-        if report.diagnosis.kind == "shared state":
-            again = lambda one: shared_state(one, one.pull(one.cotangents), Report())
-            accuse(report, steps, program.backend, again)
-        return report
-    report.entries = [
-        entry_of(program, which, g, limits, program.rng) for which, g in enumerate(gradients)
-    ]
-    _note(report, program, steps)
-    if not report:
-        explain(report, program, steps)
-    else:
-        report.diagnosis = (
-            through_infinity(program)
-            or _wrong_elsewhere(program, limits, report)
-            or report.diagnosis
-        )
+    """One order, on tensors whose values may be moved; the first fault ends it."""
+    report = Report(order=order)
+    report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
     return report
 
 
-def _backward_fails(failure: Exception) -> Diagnosis:
-    text = f"{type(failure).__name__}: {failure}"
-    if "returned shape" in text or "invalid gradient" in text:
-        hint = "Is a sum over a broadcast axis missing, or one too many?"
-        return Diagnosis("wrong shape", f"{failure} {hint}")
-    if "changed in place" in text:
-        return Diagnosis("result modified", str(failure))
-    if isinstance(failure, TypeError) and "argument" in text:
-        text += (
-            ". A VJP is called as vjp(g, y, *inputs, **settings): write lambda g, y, x, axis: ... "
-            "for an op with the setting axis, and name all of the op's inputs."
-        )
-    return Diagnosis("backward fails", text)
+def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
+    """What may be wrong, one test after the other."""
+    steps, backend = program.traced(), program.backend
+
+    def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
+        """What a test finds in one op, or else in the whole function."""
+        if found := test(program):
+            return accuse(report, steps, backend, test) or Diagnosis(*found)
+        return None
+
+    yield tested(faults.modified)
+    yield tested(faults.unrepeatable)
+    # Before a VJP writes into what it is given.
+    yield accuse(report, steps, backend, faults.inconsistent)
+    yield tested(faults.backward_fails)
+    if report.order == 1:
+        yield tested(faults.unreached)
+    yield tested(faults.modified)
+    yield tested(faults.shared_state)
+    gradients = program.pull(program.cotangents)
+    report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
+    _note(report, program, steps)
+    if not report:
+        yield explain(report, program, steps)
+    if found := faults.through_infinity(program):
+        yield Diagnosis(*found)
+    yield _wrong_elsewhere(program, limits, report)
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
     """What makes an agreement say less than it seems."""
-    notes, right = report.notes, [e for e in report.entries if e.ok]
-    if any(at.any() for at in program.infinite):
-        notes.append(
-            "results that are infinite and stay so, such as the scores of a mask, have no slope "
-            "and were left out."
-        )
-    if report and not any(e.analytic.any() for e in right):
-        notes.append(
-            "every gradient is zero here, so this says little; choose inputs at which the "
-            "function has a slope."
-        )
-    known = {id(t) for t in program.tensors}
-    used = {id(x): x for step in steps for x in step.inputs if tracked(x) and x._node is None}
-    if others := [str(array_of(x).shape) for k, x in used.items() if k not in known]:
-        notes.append(
+    if np.isinf(flatten(program.values)).any():
+        report.notes.append("results that stay infinite, such as masked scores, were left out.")
+    if report and not any(e.analytic.any() for e in report.entries):
+        report.notes.append("every gradient is zero here, so this says little; try other inputs.")
+    used = {x for step in steps for x in step.inputs if tracked(x) and x._node is None}
+    if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
+        report.notes.append(
             "f uses further Tensors that require a gradient and were not checked, of shape "
             f"{', '.join(others)}: give them in params=[...]."
         )
-    what = "the results do" if report.order == 1 else "the gradient does"
-    notes += [f"{e.name}: {what} not depend on it." for e in right if e.missing]
+    report.notes += [f"{e.name}: no result depends on it." for e in report.entries if e.missing]
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
@@ -307,35 +228,34 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
     sizes = [greatest(c * y) for c, y in zip(program.cotangents, finite)]
     weights = [min(max(sizes) / size, 1e12) if size else 1.0 for size in sizes]
     program.cotangents = [weight * c for weight, c in zip(weights, program.cotangents)]
-    here = "the gradient is right at the values given here and wrong a little way off."
-    small = "the gradient of a result that is much smaller than the others is wrong."
     for k in range(4):  # once might miss it by chance
         noise = [0.1 * min(k, 1) * program.rng.uniform(-1, 1, x.shape) for x in program.inputs]
         moved = [scaled(x, 1 + by) for x, by in zip(program.inputs, noise)]
         with suppress(Exception), program.at(moved):  # f may refuse them
-            entries = [
-                entry_of(program, which, g, limits._replace(groups=1), program.rng)
-                for which, g in enumerate(program.pull(program.cotangents))
-            ]
-            for which, entry in enumerate(entries):
-                excuse(program, which, entry)
-            wrong = [entry.name for entry in entries if entry.wrong.any()]
-            if not wrong:
-                continue
-            suspects = search(program, program.traced()[1])
-            kind, text = accused(*suspects[0]) if suspects else ("", "")
-            if suspects:
-                report.point_at(suspects[0][0].step)
-            if not k or kind == "operand misplaced":
-                where = here if k else small
-                return Diagnosis(kind or "small result", f"{wrong[0]}: {where} {text}")
-            return Diagnosis(
-                "stale state",
-                f"{wrong[0]}: {here} Either these values are special (a weight of ones, zeros, "
-                "equal elements) and hide a wrong VJP, which random ones will show; or the VJP "
-                "uses something that an earlier call left behind.",
-            )
+            if off := all_off(program, limits._replace(groups=1)):
+                name = program.names[min(off)]
+                return _elsewhere(program, report, name, small=not k)
     return None
+
+
+def _elsewhere(program: Program, report: Report, name: str, small: bool) -> Diagnosis:
+    """Which op is wrong there."""
+    kind = text = ""
+    if suspects := search(program, program.traced()):
+        kind, text = accused(*suspects[0])
+        report.point_at(suspects[0][0].step)
+    if small:
+        where = "the gradient of a result that is much smaller than the others is wrong."
+        return Diagnosis(kind or "small result", f"{name}: {where} {text}")
+    where = "the gradient is right at the values given here and wrong a little way off."
+    if kind == "operand misplaced":
+        return Diagnosis(kind, f"{name}: {where} {text}")
+    return Diagnosis(
+        "stale state",
+        f"{name}: {where} Either these values are special (a weight of ones, zeros, equal "
+        "elements) and hide a wrong VJP, which random ones will show; or the VJP uses something "
+        "that an earlier call left behind.",
+    )
 
 
 # ---- the second order
@@ -343,26 +263,14 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
-    report, backend = Report(first.entries, order=2), program.backend
-    steps = program.traced()[1]
-    try:
-        second, name = gradient_of(program), two_answers(program)
-    except Exception as failure:
-        text = f"the gradient cannot be differentiated: {failure}"
-        report.diagnosis = Diagnosis("second order", text)
-        accuse_second(report, steps, backend)
+    report, steps = Report(first.entries, order=2), program.traced()
+    if found := second_order(program):
+        report.diagnosis = accuse(report, steps, program.backend, second_order) or Diagnosis(*found)
         return report
-    if name is not None:
-        report.diagnosis = Diagnosis(
-            "two answers",
-            f"{name}: the gradient under create_graph=True differs from the ordinary one: an op's "
-            "reference, or a VJP that treats arrays and Tensors differently, is wrong.",
-        )
-        accuse(report, steps, backend, two_answers)
-        return report
-    report = _check(second, limits, order=2)
+    report = _check(gradient_of(program), limits, order=2)
     of_the_check = report.diagnosis.kind in ("kink", "domain", "precision")
     if report.worst and not report.culprits and not of_the_check:
-        accuse_second(report, steps, backend)
-    report.notes += [note for note in first.notes if note not in report.notes]
+        blamed = accuse(report, steps, program.backend, second_order)
+        report.diagnosis = blamed or report.diagnosis
+    report.notes = list(dict.fromkeys([*report.notes, *first.notes]))
     return report

@@ -48,20 +48,20 @@ class Entry:
     missing: bool = False
     projections: int = 0
     projected_error: float = 0.0
-    floor: float = 0.0  # the size of rounding errors
-    unmeasurable: list[int] = field(default_factory=list)
+    unmeasurable: bool = False  # an element is off by less than its slope's error, but by much
 
     @property
     def error(self) -> Array:
         """|analytic - numeric|, and 0 where nothing was measured or nothing is expected."""
         unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
         with np.errstate(invalid="ignore"):
-            return np.where(unknown, 0, np.abs(self.analytic - self.numeric))
+            error = np.abs(self.analytic - self.numeric)
+        return np.where(unknown, 0, np.nan_to_num(error, nan=np.inf, posinf=np.inf))
 
     @property
     def wrong(self) -> Array:
         """The elements whose error is larger than the tolerance."""
-        return ~(self.error <= self.tolerance)
+        return self.error > self.tolerance
 
     @property
     def ok(self) -> bool:
@@ -71,21 +71,14 @@ class Entry:
     @property
     def index(self) -> tuple[int, ...]:
         """The element with the largest error."""
-        return index_of_largest(np.nan_to_num(self.error, nan=np.inf))
-
-    @property
-    def largest(self) -> float:
-        """The largest error of an element or of a projection."""
-        return float(np.max(self.error, initial=self.projected_error))
+        return index_of_largest(self.error)
 
     def __str__(self) -> str:
         i, name = self.index, f"{self.name} {self.analytic.shape}"
         if self.ok:
             how = f"{self.projections} random projections of " if self.projections else ""
-            return (
-                f"{name}: {how}{self.analytic.size} elements agree, largest error "
-                f"{self.largest:.1e}"
-            )
+            error = max(greatest(self.error), self.projected_error)
+            return f"{name}: {how}{self.analytic.size} elements agree, largest error {error:.1e}"
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
             f"{name} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error "
@@ -126,25 +119,21 @@ class Report(Verdict):
     def worst(self) -> Entry | None:
         """The entry with the largest error; None if all are right."""
         off = [e for e in self.entries if not e.ok]
-        return max(off, key=lambda e: greatest(np.nan_to_num(e.error, nan=np.inf)), default=None)
+        return max(off, key=lambda e: greatest(e.error), default=None)
 
     def __str__(self) -> str:
         title = "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
         worst, rest = self.worst, [e for e in self.entries if e is not self.worst]
-        if self.ok:
-            lines = [f"{title}: passed", *map(str, rest)]
-        else:
-            lines = [f"{title}: FAILED" + (f" in {worst}" if worst else "")]
-            if self.diagnosis:
-                lines.append(f"diagnosis: {self.diagnosis}")
-            if self.op:
-                within = f" in {self.scope}" if self.scope else ""
-                called = f", called at {self.place}" if self.place else ""
-                lines.append(f"op: {self.op}{within}{called}")
-            if len(self.culprits) > 1:
-                lines.append(f"ops whose own VJP is off: {', '.join(self.culprits)}")
-            lines += [f"{'fine' if e.ok else 'also off'}: {e}" for e in rest]
-        return "\n  ".join([*lines, *(f"note: {note}" for note in self.notes)])
+        place = f", called at {self.place}" * bool(self.place)
+        lines = [
+            f"{title}: passed" if self.ok else f"{title}: FAILED" + f" in {worst}" * bool(worst),
+            f"diagnosis: {self.diagnosis}" * bool(self.diagnosis),
+            f"op: {self.op}{f' in {self.scope}' * bool(self.scope)}{place}" * bool(self.op),
+            f"ops whose own VJP is off: {', '.join(self.culprits)}" * (len(self.culprits) > 1),
+            *(str(e) if self.ok else f"{'fine' if e.ok else 'also off'}: {e}" for e in rest),
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n  ".join(filter(None, lines))
 
 
 # ---- arrays beside arrays

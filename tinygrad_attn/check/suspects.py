@@ -2,80 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from .explain import at_some, everywhere, explanation, places
-from .faults import calls, differing, outside_the_graph
+from .explain import at_some, explanation, places, simple
+from .faults import Found, differing, outside_the_graph, single_ops
 from .report import Diagnosis, Entry, Report, greatest
-from .slopes import STRICT, Program, entry_of, flatten
+from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
 LARGE = 40_000
 """Jacobians of more elements are not computed."""
 
 
-def off(f: Program, which: int, gradient: np.ndarray | None) -> Entry | None:
-    """The entry of an input whose gradient is off, kinks and edges apart; None if it is right."""
-    entry = entry_of(f, which, gradient, STRICT)
-    excuse(f, which, entry)
-    return entry if entry.wrong.any() else None
-
-
-def all_off(f: Program) -> dict[int, Entry]:
-    """The entries of the inputs whose gradients are off, by number."""
-    entries = {k: off(f, k, g) for k, g in enumerate(f.pull(f.cotangents))}
-    return {k: entry for k, entry in entries.items() if entry}
+def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
+    """The entries of the inputs whose gradients are off, by number; kinks and edges apart."""
+    entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
+    for k, entry in entries.items():
+        excuse(f, k, entry)
+    return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 
 
 def excuse(f: Program, which: int, entry: Entry) -> str:
     """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
     scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
-    found, smooth = "", 0
+    found = set[str]()
     for flat in np.flatnonzero(entry.wrong).tolist():
         a = float(entry.analytic.flat[flat])
         kind = "edge" if np.isinf(entry.numeric.flat[flat]) else ""
         kind = kind or np.isfinite(a) and f.near_kink(which, flat, a, scale)
-        if kind:
-            entry.tolerance.flat[flat] = np.inf
-            found = found if kind == "near" else kind
-        smooth += not kind
-        if smooth == 4:
+        if not kind:
             break
-    return found
+        entry.tolerance.flat[flat] = np.inf
+        found.add(kind)
+    return min(found - {"near"}, default="")
 
 
 def search(program: Program, steps: Sequence[Any]) -> list[Any]:
     """The ops whose own VJP is wrong, each with its entries that are off, the worst first."""
     found: dict[Any, Any] = {}
-    for call in calls(steps):
+    for f in single_ops(steps, program.backend):
         with suppress(Exception):
-            f = OneOp(call, program.backend)
             if entries := all_off(f):
-                found.setdefault(call.step.op, (f, entries))
+                found.setdefault(f.step.op, (f, entries))
 
     def relative_error(one: Any) -> float:
         entry = next(iter(one[1].values()))
-        error = greatest(np.nan_to_num(entry.error, nan=np.inf))
-        return error / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
+        return greatest(entry.error) / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
 
     return sorted(found.values(), key=relative_error, reverse=True)
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
-    cut = lambda a: a[(slice(5),) * a.ndim].copy() if isinstance(a, np.ndarray) else a
-    shorter, still_off = f, dict[int, Entry]()
+    cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
+    note = ""
     with suppress(Exception):  # a setting may hold a size
         shorter = f.on([cut(a) for a in f.args])
-        still_off = all_off(shorter)
+        if still_off := all_off(shorter):
+            if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
+                note = "with its operands cut to 5 elements along each axis, "
+            f, entries = shorter, still_off
     found = []
     for which, entry in entries.items():
-        kind, text = pattern(shorter if which in still_off else f, which, entry)
+        kind, text = pattern(f, which, entry)
         number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
-        found.append((kind, f"in op {f.step.name!r}{number}: {text}"))
+        found.append((kind, f"in op {f.step.name!r}{number}: {note}{text}"))
     return next((one for one in found if one[0] != "VJP"), found[0])
 
 
@@ -83,28 +77,25 @@ def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[s
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
     if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
         with suppress(Exception):  # f may refuse other values or another g
-            kind, text = explanation(f, which)
-            cut = f.inputs[which].size < entry.analytic.size
-            return kind, "with its operands cut to 5 elements along each axis, " * cut + text
-    given = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.wrong
-    analytic, numeric = entry.analytic[entry.index], entry.numeric[entry.index]
-    rest = f"the gradient is {analytic:.6g} at index {entry.index}, and the slope {numeric:.6g}."
-    return everywhere(*given) or at_some(*given) or ("VJP", rest)
+            return explanation(f, which)
+    R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
+    rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}"
+    rest += f", and the slope {entry.numeric[at]:.6g}."
+    return simple(R, J, entry.analytic.shape) or at_some(R, J, entry.wrong) or ("VJP", rest)
 
 
 # ---- the whole function
 
 
-def explain(report: Report, program: Program, steps: list[Any]) -> None:
+def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
     if (found := of_the_check(report, program, steps)) is not None:
-        report.diagnosis = found
-    elif suspects := search(program, steps):
+        return found
+    if suspects := search(program, steps):
         report.culprits = [f.step.name for f, _ in suspects]
         report.point_at(suspects[0][0].step)
-        report.diagnosis = Diagnosis(*accused(*suspects[0]))
-    else:
-        report.diagnosis = between_the_ops(report, program, steps)
+        return Diagnosis(*accused(*suspects[0]))
+    return between_the_ops(report, program)
 
 
 def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
@@ -120,16 +111,20 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
     kinds = [(e, excuse(program, k, e)) for k, e in enumerate(report.entries)]
     if any(e.wrong.any() for e in report.entries):
         return None
-    told = {
-        "edge": "the function is not finite, or raises an error, a step to one side: the input is "
-        "on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
-        "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, "
-        "so the VJP need not be wrong. Move the input away from it.",
-    }
     for e, kind in kinds:
+        at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
+        if kind == "edge":
+            return Diagnosis(
+                "domain",
+                f"{at} the function is not finite, or raises an error, a step to one side: the "
+                "input is on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
+            )
         if kind:
-            at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
-            return Diagnosis("domain" if kind == "edge" else kind, f"{at} {told[kind]}")
+            return Diagnosis(
+                kind,
+                f"{at} the slopes to the left and to the right differ: the input is at a kink or a "
+                "jump, so the VJP need not be wrong. Move the input away from it.",
+            )
         if e.unmeasurable:
             return Diagnosis(
                 "precision",
@@ -139,16 +134,17 @@ def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosi
     return Diagnosis()
 
 
-def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
+def between_the_ops(report: Report, program: Program) -> Diagnosis:
     """No op is to blame: a value left the graph, or else the pattern of the whole gradient."""
     worst: Any = report.worst
     which = report.entries.index(worst)
-    if program.backend.ours and (found := outside_the_graph(program, which, steps)):
-        report.point_at(found[0])
+    if program.backend.ours and (step := outside_the_graph(program, which)):
+        report.point_at(step)
         return Diagnosis(
             "missed use" if worst.analytic.any() else "gradient missing",
-            f"{found[1]} to the graph. Every use of a tensor counts: look for detach(), .data, "
-            ".numpy(), .item(), Tensor(...) or no_grad() on the way there.",
+            f"a value in op {step.name!r} depends on {worst.name} and is a constant to the graph. "
+            "Every use of a tensor counts: look for detach(), .data, .numpy(), .item(), "
+            "Tensor(...) or no_grad() on the way there.",
         )
     kind, text = pattern(program, which, worst, LARGE // 4)
     return Diagnosis(
@@ -159,71 +155,39 @@ def between_the_ops(report: Report, program: Program, steps: list[Any]) -> Diagn
     )
 
 
-# ---- an op, and a gradient, as programs
-
-
-class OneOp(Program):
-    """An op by itself, on leaves of its own."""
-
-    def __init__(self, call: Any, backend: Any) -> None:
-        self.step, self.args = call.step, call.args
-        leaves = [backend.leaf(a) if need else a for a, need in zip(call.args, call.needs)]
-        found = {f"operand {i}": x for i, (x, need) in enumerate(zip(leaves, call.needs)) if need}
-        rng, run = np.random.default_rng(9), lambda: call.step.run(leaves)
-        super().__init__(run, list(found.values()), list(found), backend, rng)
-        self.on = lambda args: OneOp(call.with_args(args), backend)
-
-
-def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Callable[..., Any]) -> Any:
-    """Point at the first op that fails a test as a program of its own; return what it says."""
-    for step in steps:
-        if step.differentiable:
-            try:
-                found = test(OneOp(step.call(), backend))
-            except Exception as failure:
-                found = f"given tensors it raises {type(failure).__name__}: {failure}"
-            if found:
-                report.point_at(step)
-                report.culprits = [step.name]
-                return found
-    return None
+# ---- the second order
 
 
 def gradient_of(program: Program) -> Program:
     """The gradient as a program, which depends on the inputs and on g."""
-    wants = list(map(program.backend.wants_gradient, program.run()))
+    wants = list(map(program.backend.wants_gradient, program.outputs))
     weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
 
     def gradient() -> list[Any]:
         outputs = [t for t, want in zip(program.run(), wants) if want]
-        found = program.gradient(outputs, weights, create_graph=True)
-        return [g for g in found if g is not None]
+        return program.gradient(outputs, weights, create_graph=True)
 
-    names = [*program.names, *(f"cotangent of result {k}" for k in range(len(weights)))]
-    tensors = [*program.tensors, *weights]
-    return Program(gradient, tensors, names, program.backend, program.rng)
-
-
-def two_answers(program: Program) -> str | None:
-    """The input whose gradient under create_graph=True is not the ordinary one."""
-    found = zip(program.names, program.pull(program.cotangents))
-    names, gradients = zip(*((name, g) for name, g in found if g is not None))
-    return differing(names, gradients, gradient_of(program).values)
+    named = dict(zip(program.names, program.tensors))
+    named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
+    return Program(gradient, named, program.backend, program.rng)
 
 
-def not_recorded(program: Program) -> str:
-    """How a gradient leaves the graph, so that it cannot be differentiated."""
-    second = gradient_of(program)
-    names = " and ".join(second.names[which] for which in all_off(second))
-    return names and f"how its value depends on {names} is not recorded"
-
-
-def accuse_second(report: Report, steps: Sequence[Any], backend: Any) -> None:
-    """Name the op whose VJP cannot be differentiated."""
-    if why := accuse(report, steps, backend, not_recorded):
-        report.diagnosis = Diagnosis(
-            "second order",
-            f"the VJP of op {report.op!r} cannot be differentiated: {why.rstrip('.')}. Write it "
-            f"with {backend.writes}; .numpy(), .data, .item(), float() and filling an array made "
-            "by zeros leave the graph.",
-        )
+def second_order(f: Program) -> Found:
+    """How a gradient fails to be differentiated."""
+    write = (
+        f"Write the VJP with {f.backend.writes}; .numpy(), .data, .item(), float() and filling an "
+        "array made by zeros leave the graph."
+    )
+    try:
+        second, found = gradient_of(f), f.pull(f.cotangents)
+        if name := differing(f.names, found, f.pull(f.cotangents, create_graph=True)):
+            return "two answers", (
+                f"{name}: the gradient under create_graph=True differs from the ordinary one: an "
+                "op's reference, or a VJP that treats arrays and Tensors differently, is wrong."
+            )
+        if isinstance(f, OneOp) and (off := all_off(second)):
+            names = " and ".join(second.names[k] for k in off)
+            return "second order", f"how its VJP depends on {names} is not recorded. {write}"
+    except Exception as failure:
+        return "second order", f"the gradient cannot be differentiated: {failure}. {write}"
+    return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .trace import Answers, Array, Backend, OpCall, user_place
+from .trace import Array, Backend, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -110,59 +109,6 @@ class TorchStep:
         """Whether a gradient passes through it."""
         return bool(getattr(self.result, "requires_grad", False))
 
-    def call(self) -> TorchCall:
-        """The call as a function of arrays."""
-        return TorchCall(self)
-
     def run(self, operands: Sequence[Any]) -> Any:
         """The function on other operands."""
         return self.op.apply(*operands)
-
-
-class TorchCall(OpCall):
-    """A torch.autograd.Function on copies of its operands, with its backward()."""
-
-    def wanted(self) -> Iterator[bool]:
-        """Whether each input is a float64 tensor that requires a gradient."""
-        inputs = self.step.inputs
-        return (getattr(x, "requires_grad", False) and x.dtype == torch.float64 for x in inputs)
-
-    def plain(self, x: Any) -> Any:
-        """The values of a tensor; anything else as it is."""
-        return x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x
-
-    def forward(self) -> Array:
-        """The output; several in one row."""
-        with torch.no_grad():
-            arrays = [t.detach().numpy() for t in self._run()[1]]
-        return arrays[0] if len(arrays) == 1 else np.concatenate([a.ravel() for a in arrays])
-
-    def _run(self) -> tuple[list[Any], list[Any]]:
-        """The operands, and the outputs that have a gradient."""
-        pairs = zip(self.args, self.step.inputs)
-        operands = [_tensor(a) if isinstance(x, torch.Tensor) else a for a, x in pairs]
-        for x, need in zip(operands, self.needs):
-            if need:
-                x.requires_grad_()
-        found = self.step.run(operands)
-        outputs = found if isinstance(found, tuple) else (found,)
-        floating = lambda t: isinstance(t, torch.Tensor) and t.is_floating_point()
-        return operands, list(filter(floating, outputs))
-
-    def pull(self, g: Any, needs: Sequence[bool] | None = None) -> Answers:
-        """What backward() returns for g, of all outputs in one row if there are several."""
-        operands, outputs = self._run()
-        needs = self.needs if needs is None else needs
-        wanted = {i: x for i, (x, need) in enumerate(zip(operands, needs)) if need}
-        ends = np.cumsum([t.numel() for t in outputs])[:-1]
-        parts = [g] if len(outputs) == 1 else np.split(np.ravel(g), ends)
-        seeds = [_tensor(part).reshape(t.shape) for part, t in zip(parts, outputs)]
-        found = torch.autograd.grad(outputs, list(wanted.values()), seeds, allow_unused=True)
-        return {i: np.asarray(a.detach().numpy()) for i, a in zip(wanted, found) if a is not None}
-
-
-def _tensor(a: Any) -> Any:
-    """A tensor in the array's own memory, so that what is written into it shows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # arrays that are broadcast may not be written to
-        return torch.as_tensor(np.asarray(a))

@@ -1,4 +1,4 @@
-"""Watch ops while they run, and call their VJPs one at a time."""
+"""Watch ops while they run: the ops of this package, and its Tensors as gradcheck uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import (
-    Node,
     Variable,
     Watcher,
     context,
@@ -24,8 +23,6 @@ from ..errors import INNER, quoted
 from ..nn.scopes import dotted_name
 
 Array = np.ndarray
-Answers = dict[int, Array]
-"""Gradients by the number of the input."""
 
 
 class Place(NamedTuple):
@@ -63,9 +60,10 @@ def module_name(scope: Any) -> str:
     return "" if scope is None else dotted_name(scope)
 
 
-def pull(op: Any, g: Any, y: Any, node: Any, args: Sequence[Any], needs: Sequence[bool]) -> Answers:
+def pull(
+    op: Any, g: Any, y: Any, node: Any, args: Sequence[Any], needs: Sequence[bool]
+) -> dict[int, Array]:
     """The gradients that the VJPs of an op return for these arrays."""
-    op = op if op.vjps or op.joint_vjp else op.stands_for
     answers = enumerate(op.pull(g, y, node, list(args), list(needs)))
     found = {i: array_of(v) for i, v in answers if v is not None and needs[i]}
     if op.broadcasts:
@@ -95,55 +93,12 @@ class Step(NamedTuple):
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient passes through this op by VJPs of its own."""
-        ops = (self.op, self.op.stands_for)
-        has_vjps = any(op.vjps or op.joint_vjp for op in ops) and self.name != "checkpoint"
-        return has_vjps and tracked(self.result)
-
-    def call(self) -> OpCall:
-        """The op as a function of arrays."""
-        return OpCall(self)
+        """Whether a gradient passes through this op, and not through ops inside it."""
+        return tracked(self.result) and self.name != "checkpoint"
 
     def run(self, operands: Sequence[Any]) -> Any:
         """The op on other operands."""
         return self.op(*operands, **self.settings)
-
-
-class OpCall:
-    """An op on copies of its operands, with its VJPs."""
-
-    def __init__(self, step: Any, args: Sequence[Any] | None = None) -> None:
-        self.step, self.name = step, step.name
-        self.needs = [bool(need) for need in self.wanted()]
-        given = map(self.plain, step.inputs) if args is None else args
-        self.args: list[Any] = [
-            a.copy() if args is None and isinstance(a, Array) else a for a in given
-        ]
-        self.y = self.forward()
-
-    def wanted(self) -> Iterator[bool]:
-        """Whether each input is a float64 tensor to which gradients flow."""
-        return (tracked(x) and array_of(x).dtype.itemsize == 8 for x in self.step.inputs)
-
-    def plain(self, x: Any) -> Any:
-        """The values of a tensor; anything else as it is."""
-        return x._data if isinstance(x, Variable) else x
-
-    def forward(self) -> Array:
-        """The output."""
-        op, settings = self.step.op, self.step.settings
-        found = op.forward(*self.args, **settings)
-        y, saved = found if op.saves else (found, None)
-        self.node = Node(op, (), settings, saved, None)
-        return array_of(y)
-
-    def pull(self, g: Any, needs: Sequence[bool] | None = None) -> Answers:
-        """What the VJPs return for g."""
-        return pull(self.step.op, g, self.y, self.node, self.args, needs or self.needs)
-
-    def with_args(self, args: Sequence[Any]) -> Any:
-        """The same op on other arrays."""
-        return type(self)(self.step, args)
 
 
 class Trace(Watcher):
