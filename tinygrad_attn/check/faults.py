@@ -153,8 +153,21 @@ def accuse(
 def inconsistent(f: OneOp) -> Found:
     """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
     with suppress(Exception):  # what fails here need not fail in the program
-        return failed_trial(f)
+        return low_precision(f) or failed_trial(f)
     return None
+
+
+def low_precision(f: OneOp) -> Found:
+    """An output with the digits of float32, where the operands have more."""
+    short = lambda v: same(v.astype(np.float32), v)
+    y = f.values[0]
+    cancels = greatest(y) <= 1e-3 * max(map(greatest, f.inputs), default=0)
+    whole = np.sum(y != np.round(y)) < 2
+    if whole or cancels or not short(y) or all(map(short, f.inputs)):
+        return None
+    return "precision", (
+        "it returns the digits of float32 for float64. Compute in float64 while checking."
+    )
 
 
 CHANGES, LAYOUT = "VJP changes its operands", "memory layout"

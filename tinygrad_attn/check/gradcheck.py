@@ -15,6 +15,7 @@ import numpy as np
 
 from ..engine import tracked
 from ..errors import describe
+from ..tensor import Tensor
 from . import faults
 from .faults import Found, accuse, scaled
 from .report import Diagnosis, Report, greatest
@@ -104,6 +105,11 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
     if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in given):
         from .torch_ops import TorchBackend
 
+        if any(isinstance(t, Tensor) for t in given):
+            raise TypeError(
+                "gradcheck got torch tensors and Tensors of this package; give it one kind, such "
+                "as torch.tensor(t.numpy())."
+            )
         return TorchBackend()
     return Backend()
 
