@@ -336,7 +336,7 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoot
         block = x[s]
         top, total = shifted_exponentials(block, np.empty_like(block))
         sums[:, s] = top, total
-        part = np.log(total) - (flat.take(places[s]) - top)
+        part = np.log(total) - (flat[places[s]] - top)
         if label_smoothing:
             mean = (block - top[:, None]).dot(ones(classes, x.dtype)) / x.dtype.type(classes)
             part += smooth * (np.log(total) - mean - part)

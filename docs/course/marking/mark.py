@@ -78,18 +78,25 @@ def main(
         return mark_class(chosen, paths, time_limit, csv)
     (path,) = paths
     marks = mark_apart(chosen, path, time_limit)
-    report = marks.report(everything)
-    print(f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{report}")
-    if marks.ok:
-        print(f"\n{onwards(chosen)}")
-    elif any(line.verdict == "not written yet" for line in marks.lines):
-        print(
-            f"\nWrite your answer into {_shown(path)} and run this again."
-            if given
-            else f"\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
-            f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
-        )
+    print(outcome(chosen, marks, path, everything, None if given else stub))
     return 0 if marks.ok else 1
+
+
+def outcome(
+    chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
+) -> str:
+    """What is printed about a file, which may be the `stub` itself."""
+    text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
+    if marks.ok:
+        return f"{text}\n\n{onwards(chosen)}"
+    if all(line.verdict != "not written yet" for line in marks.lines):
+        return text
+    if stub is None:
+        return f"{text}\n\nWrite your answer into {_shown(path)} and run this again."
+    return (
+        f"{text}\n\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
+        f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
+    )
 
 
 def onwards(chosen: Exercise) -> str:
