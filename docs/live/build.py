@@ -15,6 +15,7 @@ import hashlib
 import http.server
 import io
 import json
+import pydoc_data
 import shutil
 import subprocess
 import sys
@@ -104,11 +105,13 @@ def package() -> bytes:
     files = {
         **{path: path.relative_to(ROOT) for path in (ROOT / "tinygrad_attn").rglob("*")},
         **{
-            path: Path("tinygrad_attn/course") / path.relative_to(course)
+            path: path.relative_to(ROOT)
             for folder in ("exercises", "marking")
             for path in (course / folder).rglob("*.py")
         },
         **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
+        # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
+        **{path: Path("pydoc_data") / path.name for path in Path(pydoc_data.__file__).parent.glob("*.py")},
     }
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

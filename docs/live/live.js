@@ -194,14 +194,14 @@ const Live = (() => {
   function addBlock(block) {
     const pre = block.querySelector("pre"), notes = notesAbove(block), interactive = block.matches(".highlight-pycon");
     const prompts = text => text.split("\n").filter(row => /^(>>>|\.\.\.)( |$)/.test(row)).map(row => row.slice(4)).join("\n");
-    const why = notes.skip ?? (LIVE.offline ? notes.offline : undefined);
+    const why = notes.skip ?? notes.browser;
     if (why) return block.after(make("p", { class: "live-why" }, `Does not run in this page: ${why}.`));
     const text = interactive ? prompts(pre.textContent) : pre.textContent;
     const cell = new Cell(pre, `block ${cells.length + 1}`, text);
-    Object.assign(cell, { interactive, raises: notes.raises });
+    const raises = notes.raises ?? (interactive && pre.textContent.match(/^\w+Error/m)?.[0]);
+    Object.assign(cell, { interactive, raises });
     cells.push(cell);
-    const promise = notes.raises ? [make("span", { class: "live-why" }, `raises ${notes.raises.split(":")[0]}, as it should`)] : [];
-    cell.buttons.append(...promise);
+    if (raises) cell.buttons.append(make("span", { class: "live-why" }, `raises ${raises.split(":")[0]}, as it should`));
     block.classList.add("live-block");
     block.append(cell.buttons, cell.output.box);
   }

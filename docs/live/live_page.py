@@ -66,23 +66,34 @@ def run(emit: Emit, code: str, name: str, interactive: bool = False, fresh: bool
     namespace = {"__name__": "__main__"} if fresh else vars(sys.modules["__main__"])
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     out = Printed(emit)
+    if "load_split" in code:
+        from tinygrad_attn.cli.demo import digits
+
+        digits.load_split = own_split
     with redirect_stdout(out), redirect_stderr(out):
         try:
             body = ast.parse(code, name).body
-            for statement in body:
-                if isinstance(statement, ast.Expr) and (interactive or statement is body[-1]):
+        except SyntaxError as error:
+            emit("error", explained(error, name))
+            return False
+        right = True
+        for statement in body:
+            shown = isinstance(statement, ast.Expr) and (interactive or statement is body[-1])
+            try:
+                if shown:
                     value = eval(compile(ast.Expression(statement.value), name, "eval"), namespace)
                     show(emit, value)
                 else:
                     exec(compile(ast.Module([statement], []), name, "exec"), namespace)
-            return True
-        except BaseException as error:
-            out.flush()
-            emit("error", explained(error, name))
-            return False
-        finally:
-            figures(emit)
-            out.flush()
+            except BaseException as error:
+                right = False
+                out.flush()
+                emit("error", explained(error, name))
+                if not interactive:
+                    break
+        figures(emit)
+        out.flush()
+        return right
 
 
 def explained(error: BaseException, name: str) -> str:
@@ -131,8 +142,9 @@ def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
     """Mark an exercise and print what the command line prints. `known` are the marks of a worker
     that did not come back from a check within `limit` seconds, or nothing.
     """
-    if str(HERE / "tinygrad_attn/course/marking") not in sys.path:
-        sys.path[:0] = [str(HERE / "tinygrad_attn/course" / x) for x in ("marking", "exercises")]
+    course = HERE / "docs" / "course"
+    if str(course / "marking") not in sys.path:
+        sys.path[:0] = [str(course / "marking"), str(course / "exercises")]
     from _apart import Shortened, mark_here
     from mark import find, outcome
 
@@ -145,6 +157,22 @@ def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
     return marks.ok
 
 
+def demo_data(weights: bool) -> dict[str, Any]:
+    """The weights of the demo's model, or the images and labels that it has learnt from."""
+    with np.load(HERE / "digits.npz") as data:
+        return {name: data[name] for name in data if (name in ("images", "labels")) != weights}
+
+
+def own_split(seed: int | None) -> Any:
+    """Stand in for `load_split(0)`, which needs scikit-learn."""
+    from tinygrad_attn.cli.demo.digits import TEST_IMAGES, Split
+
+    data = demo_data(weights=False)
+    images, labels = data["images"].astype(np.float32) / 16, data["labels"].astype(np.int64)
+    cut = -TEST_IMAGES
+    return Split("seed 0", images[:cut], labels[:cut], images[cut:], labels[cut:])
+
+
 def digit(emit: Emit, pixels: str) -> bool:
     """Read a digit, 64 numbers from 0 to 1: probabilities, and the attention of each head."""
     from tinygrad_attn.cli.demo.digits import patches
@@ -152,8 +180,7 @@ def digit(emit: Emit, pixels: str) -> bool:
 
     if not hasattr(digit, "model"):
         digit.model = DigitClassifier().eval()
-        with np.load(HERE / "digits.npz") as weights:
-            digit.model.load_state_dict(dict(weights))
+        digit.model.load_state_dict(demo_data(weights=True))
     image = np.array(json.loads(pixels), np.float32).reshape(1, 8, 8)
     with ta.no_grad(), ta.record_attention() as seen:
         scores = ta.functional.softmax(digit.model(patches(image)), axis=-1).numpy()[0]
