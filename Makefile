@@ -35,13 +35,13 @@ docs: .venv/.stamp-docs
 	$(py) -m sphinx -b html docs docs/_build/html $(ARGS)
 
 site: .venv/.stamp-docs
-	$(py) docs/live/build.py $(if $(OFFLINE),--offline) $(ARGS)
+	$(py) docs/live/make_site.py $(if $(OFFLINE),--offline) $(ARGS)
 
 serve: .venv/.stamp-docs
-	$(py) docs/live/build.py --serve $(ARGS)
+	$(py) docs/live/make_site.py --serve $(ARGS)
 
 site-test: .venv/.stamp-docs,test
-	$(py) docs/live/build.py --offline -q
+	$(py) docs/live/make_site.py --offline -q
 	$(py) docs/live/drive.py $(ARGS)
 
 notebooks: .venv/.stamp-docs,examples,viz

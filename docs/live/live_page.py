@@ -110,7 +110,6 @@ def show(emit: Emit, value: Any) -> None:
     sys.stdout.flush()
     text = value._repr_html_() if hasattr(type(value), "_repr_html_") else None
     if text and text.startswith("<svg"):
-        emit("alt", repr(value))
         emit("svg", text)
     elif text:
         frame = FRAME.match(text)
@@ -174,14 +173,19 @@ def own_split(seed: int | None) -> Any:
 
 
 def digit(emit: Emit, pixels: str) -> bool:
-    """Read a digit, 64 numbers from 0 to 1: probabilities, and the attention of each head."""
+    """Read a digit, 64 numbers from 0 to 1 or "" for any image that the model has not seen:
+    probabilities, and the attention of each head.
+    """
     from tinygrad_attn.cli.demo.digits import patches
     from tinygrad_attn.cli.demo.training import DigitClassifier
 
     if not hasattr(digit, "model"):
         digit.model = DigitClassifier().eval()
         digit.model.load_state_dict(demo_data(weights=True))
-    image = np.array(json.loads(pixels), np.float32).reshape(1, 8, 8)
+    if pixels:
+        image = np.array(json.loads(pixels), np.float32).reshape(1, 8, 8)
+    else:
+        image = own_split(0).test_images[[np.random.default_rng().integers(360)]]
     with ta.no_grad(), ta.record_attention() as seen:
         scores = ta.functional.softmax(digit.model(patches(image)), axis=-1).numpy()[0]
     maps = {
@@ -189,5 +193,5 @@ def digit(emit: Emit, pixels: str) -> bool:
         for layer, calls in enumerate(seen.values())
         for head, weights in enumerate(np.asarray(calls[0])[0])
     }
-    emit("digit", json.dumps({"scores": scores.round(4).tolist(), "maps": maps}))
+    emit("digit", json.dumps({"scores": scores.round(4).tolist(), "image": image.reshape(-1).tolist(), "maps": maps}))
     return True

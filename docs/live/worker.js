@@ -2,28 +2,25 @@
 "use strict";
 importScripts("settings.js");
 const fetchPlainly = self.fetch, parts = LIVE.parts;
-const first = Object.values(parts).filter(part => !part.lazy);
-let loaded = 0, libraries = {};
+let loaded = 0, viz;
 
 async function load(part) {
   const answer = await fetchPlainly(part.url, part.integrity ? { integrity: part.integrity } : {});
   if (!answer.ok) throw new Error(`${part.url}: ${answer.status} ${answer.statusText}`);
-  const counting = new TransformStream({
-    transform(chunk, out) {
-      loaded += chunk.length;
-      postMessage({ kind: "loading", text: `Loading Python: ${(loaded / 1e6).toFixed(1)} MB` });
-      out.enqueue(chunk);
-    },
-  });
-  let body = answer.body.pipeThrough(counting);
+  const transform = (chunk, out) => {
+    loaded += chunk.length;
+    postMessage({ kind: "status", text: `Loading Python: ${(loaded / 1e6).toFixed(1)} of ${LIVE.megabytes} MB` });
+    out.enqueue(chunk);
+  };
+  let body = answer.body.pipeThrough(new TransformStream({ transform }));
   if (part.gzip) body = body.pipeThrough(new DecompressionStream("gzip"));
   return new Response(body, { headers: { "Content-Type": part.type } });
 }
 
 // Pyodide asks for its files by name; it is given these, with their hashes checked.
-const early = new Map(first.map(part => [part, load(part)]));
+const early = new Map(Object.values(parts).filter(part => !part.lazy).map(part => [part, load(part)]));
 self.fetch = (address, options) => {
-  const part = parts[String(address.url ?? address).split(/[?#]/)[0].split("/").pop()];
+  const part = parts[String(address.url ?? address).split("/").pop()];
   if (!part) return fetchPlainly(address, options);
   const answer = early.get(part) ?? load(part);
   early.delete(part);
@@ -36,33 +33,30 @@ const ready = (async () => {
   await script("pyodide.asm.js");
   const pyodide = await loadPyodide({ indexURL: LIVE.index, env: { MPLBACKEND: "Agg", HOME: "/home/pyodide" } });
   await pyodide.loadPackage("numpy", { messageCallback() {} });
-  const archive = await (await fetch("tinygrad_attn.zip")).arrayBuffer();
-  postMessage({ kind: "loading", text: "Starting Python" });
-  pyodide.unpackArchive(archive, "zip", { extractDir: "/lib/python3.12/site-packages" });
+  pyodide.unpackArchive(await (await fetch("tinygrad_attn.zip")).arrayBuffer(), "zip", { extractDir: LIVE.folder });
   return { pyodide, page: pyodide.pyimport("live_page") };
 })();
 
-/** Load what the code will need beside NumPy: Graphviz for pictures, and from the CDN any package. */
+/** Load what the code needs beside NumPy: Graphviz for pictures, and from the CDN any package. */
 async function prepare({ pyodide, page }, code) {
-  if (!libraries.viz && /viz|graph|_steps/.test(code)) {
+  if (!viz && /viz|graph|_steps/.test(code)) {
     await script("viz-global.js");
-    libraries.viz = await Viz.instance();
-    page.use_graphviz(dot => libraries.viz.renderString(dot, { format: "svg" }));
+    viz = await Viz.instance();
+    page.use_graphviz(dot => viz.renderString(dot, { format: "svg" }));
   }
-  if (LIVE.offline) return;
   const wanted = /viz\.attention\b/.test(code) ? `import matplotlib\n${code}` : code;
-  await pyodide.loadPackagesFromImports(wanted, { messageCallback() {} }).catch(() => {});
+  if (!LIVE.offline) await pyodide.loadPackagesFromImports(wanted, { messageCallback() {} }).catch(() => {});
 }
 
 onmessage = async ({ data: { call, args } }) => {
+  let ok = false;
   try {
     const python = await ready;
     await prepare(python, args[0]);
-    postMessage({ kind: "running" });
-    const emit = (kind, text) => postMessage({ kind, text });
-    postMessage({ kind: "done", ok: python.page[call](emit, ...args) });
+    postMessage({ kind: "status", text: "Running" });
+    ok = python.page[call]((kind, text) => postMessage({ kind, text }), ...args);
   } catch (error) {
     postMessage({ kind: "error", text: String(error.message ?? error) });
-    postMessage({ kind: "done", ok: false });
   }
+  postMessage({ kind: "done", ok });
 };

@@ -1,8 +1,8 @@
 """Builds the documentation with live pages: `make site`, or `make site OFFLINE=1`.
 
-    build.py                into docs/_build/site; Pyodide comes from its usual CDN when a reader presses Run
-    build.py --offline      everything is in the folder: `npm pack` and `pip download` bring it
-    build.py --serve        serves the folder on this machine alone, http://127.0.0.1:8000
+    make_site.py            into docs/_build/site; Pyodide comes from its usual CDN when a reader presses Run
+    make_site.py --offline      everything is in the folder: `npm pack` and `pip download` bring it
+    make_site.py --serve        serves the folder on this machine alone, http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ class Part(NamedTuple):
             return f"{CDN}/pyodide/v{PYODIDE}/full/{NUMPY}"
         return f"{CDN}/npm/{self.package}/{self.path}"
 
+    @property
+    def integrity(self) -> str:
+        """The hash as browsers check it."""
+        return f"sha256-{base64.b64encode(bytes.fromhex(self.sha256)).decode()}"
+
 
 PARTS = [
     Part(f"pyodide@{PYODIDE}", "pyodide.js", "b4cb23a53aba19c221659b9fb40a2f18281d685691dc06647fb0afd0681baf98", lazy=False),
@@ -70,6 +75,11 @@ PARTS = [
     Part("codemirror@5.65.20", "lib/codemirror.css", "eb494ea972d2661ef86f7f6ac656dd6786d721e49c9c1b46e1eb967e4b6f9bf3", "text/css"),
     Part("codemirror@5.65.20", "mode/python/python.js", "19a59ca387addb04e95002c9adbe2b8c231427ce49369ac537107e3088a6947c"),
 ]
+
+
+def part(name: str) -> Part:
+    """A part by its name."""
+    return next(part for part in PARTS if part.name == name)
 
 
 def collect(part: Part, cache: Path) -> bytes:
@@ -138,8 +148,7 @@ def lay_out(static: Path, offline: bool) -> None:
     own = f"tinygrad_attn.zip?{hashlib.sha256(archive).hexdigest()[:12]}"
     parts = {"tinygrad_attn.zip": {"url": own, "type": "application/zip", "size": len(archive)}}
     for part in PARTS:
-        digest = base64.b64encode(bytes.fromhex(part.sha256)).decode()
-        said = {"url": part.url, "integrity": f"sha256-{digest}", "type": part.type}
+        said = {"url": part.url, "integrity": part.integrity, "type": part.type}
         if offline:
             content = collect(part, ROOT / "docs" / "_build" / "parts")
             said = {"url": part.name, "type": part.type}
@@ -150,7 +159,14 @@ def lay_out(static: Path, offline: bool) -> None:
             said["size"] = len(content)
         parts[part.name] = {**said, "lazy": part.lazy}
     index = "./" if offline else f"{CDN}/pyodide/v{PYODIDE}/full/"
-    settings = {"offline": offline, "index": index, "limit": 30, "parts": parts}
+    settings = {
+        "offline": offline,
+        "index": index,
+        "folder": "/lib/python3.12/site-packages",
+        "limit": 30,  # seconds that a check may take
+        "megabytes": 9.7 if offline else 17.3,  # of what each page's Python begins with
+        "parts": parts,
+    }
     (static / "settings.js").write_text(f"self.LIVE = {json.dumps(settings, indent=1)};\n")
 
 
@@ -177,6 +193,7 @@ def main() -> int:
             return 0
     doctrees = SITE.parent / "doctrees-live"
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-t", "live", "-d", str(doctrees)]
+    command += ["-t", "offline"] if arguments.offline else []
     done = subprocess.run([*command, str(ROOT / "docs"), str(SITE), *more], cwd=ROOT)
     if done.returncode:
         return done.returncode
