@@ -40,9 +40,9 @@ site: .venv/.stamp-docs
 serve: .venv/.stamp-docs
 	$(py) docs/live/make_site.py --serve $(ARGS)
 
-site-test: .venv/.stamp-docs,test
+site-test: .venv/.stamp-test
 	$(py) docs/live/make_site.py --offline -q
-	$(py) docs/live/drive.py $(ARGS)
+	$(py) -m pytest tests/docs/whole_site.py -s $(ARGS)
 
 notebooks: .venv/.stamp-docs,examples,viz
 	$(py) docs/course/notebooks.py $(ARGS)

@@ -113,7 +113,11 @@ def make_live(app, page, template, context, doctree):
             part = make_site.part(name)
             where = {"filename": f"live/{name}"}
             if not app.tags.has("offline"):
-                where = {"filename": part.url, "integrity": part.integrity, "crossorigin": "anonymous"}
+                where = {
+                    "filename": part.url,
+                    "integrity": part.integrity,
+                    "crossorigin": "anonymous",
+                }
             (app.add_css_file if name.endswith("css") else app.add_js_file)(**where)
         for name in ("settings", "live", "digit") if page == "index" else ("settings", "live"):
             app.add_js_file(f"live/{name}.js")

@@ -1,6 +1,6 @@
 """Makes digits.npz: the demo's model, trained, for the first page, and the images of chapter 13.
 
-    python docs/live/digits.py      a minute; needs the extra `examples`
+python docs/live/digits.py      a minute; needs the extra `examples`
 """
 
 from pathlib import Path

@@ -193,5 +193,10 @@ def digit(emit: Emit, pixels: str) -> bool:
         for layer, calls in enumerate(seen.values())
         for head, weights in enumerate(np.asarray(calls[0])[0])
     }
-    emit("digit", json.dumps({"scores": scores.round(4).tolist(), "image": image.reshape(-1).tolist(), "maps": maps}))
+    emit(
+        "digit",
+        json.dumps(
+            {"scores": scores.round(4).tolist(), "image": image.reshape(-1).tolist(), "maps": maps}
+        ),
+    )
     return True

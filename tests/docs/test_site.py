@@ -55,11 +55,17 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     blocks, exercise = page.locator(".live-block"), page.locator(".live-exercise")
     exercise.locator(".CodeMirror").wait_for()
     assert press(page, "Run", blocks.nth(0)) == ""
-    assert time.monotonic() - begun < (60 if IN_CI else 30)  # 3 s on a machine that does nothing else
+    assert time.monotonic() - begun < (
+        60 if IN_CI else 30
+    )  # 3 s on a machine that does nothing else
     assert [promised for error, promised in page.evaluate(RUN_ALL) if error] == []
     for name in ("unbroadcast", "matmul", "softmax"):
-        wrong = changed(solution("softmax"), "y * (g - ", "y * (g + ") if name == "softmax" else None
-        page.goto(f"{address}course/{dict(unbroadcast='04-broadcasting', matmul='05-matmul').get(name, CHAPTER[7:])}.html")
+        wrong = (
+            changed(solution("softmax"), "y * (g - ", "y * (g + ") if name == "softmax" else None
+        )
+        page.goto(
+            f"{address}course/{dict(unbroadcast='04-broadcasting', matmul='05-matmul').get(name, CHAPTER[7:])}.html"
+        )
         exercise.locator(".CodeMirror").wait_for()
         for text in filter(None, (stub(name), wrong, solution(name))):
             write(page, exercise, text)
@@ -67,7 +73,9 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
         assert "passed" in exercise.inner_text()
     page.reload()  # what was written is kept
     exercise.locator(".CodeMirror").wait_for()
-    page.wait_for_function("document.querySelector('.live-exercise').textContent.includes('passed')")
+    page.wait_for_function(
+        "document.querySelector('.live-exercise').textContent.includes('passed')"
+    )
     blocks.nth(1).locator("button:text-is('Edit')").click()
     write(page, blocks.nth(1), "while True: pass")
     blocks.nth(1).locator("button:text-is('Run')").click()
@@ -78,9 +86,11 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     assert time.monotonic() - begun < 3
     blocks.nth(1).locator("button:text-is('Reset')").click()
     assert press(page, "Run", blocks.nth(3)) is not None
-    assert page.locator(".live-output .error, .live-output .note").count() == 0, "all was built again"
+    assert page.locator(".live-output .error, .live-output .note").count() == 0, (
+        "all was built again"
+    )
     assert page.said == page.abroad == []
-    page.close()
+    page.context.close()
 
 
 def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
@@ -98,4 +108,4 @@ def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
     assert page.inner_text("#digit [role=status]").startswith("A 1:")
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     assert page.said == page.abroad == []
-    page.close()
+    page.context.close()

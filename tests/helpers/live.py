@@ -16,7 +16,7 @@ IDLE = "document.querySelector('.live-bar').hidden"
 RUN_ALL = """async () => {
   const found = [];
   for (const block of document.querySelectorAll(".live-block")) {
-    block.querySelector("button").click();
+    block.querySelector(".live-buttons button").click();
     await Live.inTurn(() => {});
     const errors = [...block.querySelectorAll(".live-output .error, .live-output .note")].map(one => one.textContent);
     found.push([errors.join(""), Boolean(block.querySelector(".live-why"))]);
@@ -60,14 +60,16 @@ def served(folder):
 
 def opened(browser, address, **settings):
     """A page, with the lists of what went wrong in it and of what it has asked for elsewhere."""
-    page = browser.new_page(**settings)
-    page.set_default_timeout(120_000)
+    page = browser.new_context(**settings).new_page()
+    page.set_default_timeout(60_000)
     page.said, page.abroad = [], []
     page.on("pageerror", lambda error: page.said.append(str(error)))
     page.context.on(
         "request",
-        lambda request: request.url.startswith(("http://127.0.0.1:", "blob:", "data:"))
-        or page.abroad.append(request.url),
+        lambda request: (
+            request.url.startswith(("http://127.0.0.1:", "blob:", "data:"))
+            or page.abroad.append(request.url)
+        ),
     )
     page.goto(address)
     return page

@@ -150,7 +150,9 @@ def mark_here(
         if marks.load():
             chosen.mark(marks)
             marks.own_work(chosen.ready_made)
-    except BaseException as error:  # a KeyboardInterrupt of the file's own is a mistake like any other
+    except (
+        BaseException
+    ) as error:  # a KeyboardInterrupt of the file's own is a mistake like any other
         marks.failed(marks.running, *marks.explain(error))
     marks.begin("")
     return marks
