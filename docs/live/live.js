@@ -261,7 +261,7 @@ const Live = (() => {
     document.body.append(bar);
     document.querySelectorAll("div.highlight-python, div.highlight-pycon").forEach(addBlock);
     for (const block of document.querySelectorAll("div.highlight-sh pre")) {
-      const found = block.textContent.trim().match(/^python -m tinygrad_attn exercise (\w+)$/);
+      const found = block.textContent.trim().match(/^python -m tinygrad_attn exercise (?!zoo)(\w+)$/);
       if (found) addExercise(block.closest(".highlight-sh"), found[1]);
     }
     document.querySelectorAll("table:has(a[href^='00-'])").forEach(showProgress);

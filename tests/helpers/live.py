@@ -100,6 +100,11 @@ def native(name, text, folder):
     return done.stdout
 
 
+def rounded(number):
+    """Two digits of a number, and none of a rounding error."""
+    return f"{float(number[0]):.2g}" if abs(float(number[0])) > 1e-6 else "0"
+
+
 def same(text):
     """A report without what differs from machine to machine: the last digits, and sizes and places
     of rounding errors.
@@ -108,7 +113,7 @@ def same(text):
     for row in text.splitlines():
         row = re.sub(r" +\S+ +\S+ +\([\d, ]*\) +ok$", " ok", row)
         row = re.sub(r" +\S+ +\S+ +ok$", " ok", row)
-        row = re.sub(r"-?\d+\.\d+(e[-+]\d+)?", lambda found: f"{float(found[0]):.2g}", row)
+        row = re.sub(r"-?\d+\.\d+(e[-+]\d+)?", rounded, row)
         rows.append(re.sub(r"\s+", " ", row).strip())
     return "\n".join(rows).strip()
 

@@ -56,13 +56,23 @@ def exercise(arguments: Any) -> int:
     given = {name: x for name, x in options.items() if x is not None}
     marker = load(_source("docs", "course", "marking") / "mark.py")
     try:
-        return int(marker.main(arguments.name, *arguments.files, everything=arguments.all, **given))
+        given |= {"everything": arguments.all, "as_json": arguments.json}
+        return int(marker.main(arguments.name, *arguments.files, **given))
     except ValueError as error:  # no such exercise or file
         raise UsageError(str(error)) from error
 
 
+def course(arguments: Any) -> int:
+    """Lay out the exercises and notebooks of the course in a folder."""
+    layout = load(_source("docs", "course") / "layout.py")
+    print(layout.lay_out(Path(arguments.folder)))
+    return 0
+
+
 def _source(*names: str) -> Path:
     folder = ROOT.joinpath(*names)
+    if not folder.is_dir() and names[0] == "docs":  # the package is installed, without its source
+        folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
     if not folder.is_dir():
         raise UsageError(
             f"there is no {folder}. Get the source (git clone) and run this inside it."

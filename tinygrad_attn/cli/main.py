@@ -98,7 +98,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("files", nargs="*", metavar="FILE", help="your solutions; for zoo a bug and your answer")
     add("--time-limit", type=float, metavar="SECONDS", help="for each check (default 60; 0: none)")
     add("--csv", metavar="FILE", help="a file for the table of several solutions")
+    add("--json", action="store_true", help="print a line a check as Gradescope's results.json")
     add("--all", action="store_true", help="explain every check that fails, not the first alone")
+
+    add = command(commands.course, "lay out the exercises and notebooks of the course in a folder")
+    add("folder", metavar="DIR", help="what is there already stays as it is")
     return parser
 
 
