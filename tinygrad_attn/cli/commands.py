@@ -53,11 +53,11 @@ def seeds(arguments: Any) -> int:
 def exercise(arguments: Any) -> int:
     """Mark an exercise by docs/course/marking/mark.py."""
     options = {"csv": arguments.csv, "time_limit": arguments.time_limit}
+    options["as_json"] = arguments.json or None
     given = {name: x for name, x in options.items() if x is not None}
     marker = load(_source("docs", "course", "marking") / "mark.py")
     try:
-        given |= {"everything": arguments.all, "as_json": arguments.json}
-        return int(marker.main(arguments.name, *arguments.files, **given))
+        return int(marker.main(arguments.name, *arguments.files, everything=arguments.all, **given))
     except ValueError as error:  # no such exercise or file
         raise UsageError(str(error)) from error
 
