@@ -1,5 +1,4 @@
 // The first page's digit: drawn with the mouse or a finger, read by the demo's model.
-"use strict";
 document.addEventListener("DOMContentLoaded", () => {
   const place = document.getElementById("digit"), { make, Output } = Live, SIZE = 192;
   const canvas = make("canvas", { width: SIZE, height: SIZE, role: "img", "aria-label": "Draw a digit here" });

@@ -123,6 +123,7 @@ const Live = (() => {
       const ok = await call("run", options, (kind, text) => this.output.show(kind, text));
       this.ran = ok !== "stopped";
       if (!this.ran) this.output.show("note", "Stopped. The next Run starts Python again, and runs the blocks before it.");
+      if (ok === true && this.output.box.hidden) this.output.show("quiet", "Done; there is nothing to show.");
       return ok === true || this.ran && Boolean(this.raises);
     }
   }
@@ -233,8 +234,7 @@ const Live = (() => {
         clearTimeout(timer);
         [known, limit] = [slow, LIVE.limit];
       } while (slow);
-      if (ok === "stopped") this.output.show("note", "Stopped.");
-      else this.keep(ok === true);
+      return ok === "stopped" ? this.output.show("note", "Stopped.") : this.keep(ok === true);
     }
   }
 
@@ -252,8 +252,8 @@ const Live = (() => {
       const saved = store.read(code.textContent);
       if (saved.text) code.after(saved.passed ? " ✓ passed" : " (begun)");
     }
-    const all = () => Object.fromEntries(store.names().map(name => [name, store.read(name)]));
-    const click = () => download("tinygrad_attn-answers.json", JSON.stringify(all(), null, 1));
+    const all = () => JSON.stringify(Object.fromEntries(store.names().map(name => [name, store.read(name)])), null, 1);
+    const click = () => download("tinygrad_attn-answers.json", all());
     table.after(make("p", { class: "live-buttons" }, make("button", { type: "button", click }, "Export my answers")));
   }
 

@@ -29,6 +29,7 @@ self.fetch = (address, options) => {
 const script = async name => importScripts(URL.createObjectURL(await (await fetch(name)).blob()));
 
 const ready = (async () => {
+  await Promise.all(early.values());
   await script("pyodide.js");
   await script("pyodide.asm.js");
   const pyodide = await loadPyodide({ indexURL: LIVE.index, env: { MPLBACKEND: "Agg", HOME: "/home/pyodide" } });
@@ -36,6 +37,7 @@ const ready = (async () => {
   pyodide.unpackArchive(await (await fetch("tinygrad_attn.zip")).arrayBuffer(), "zip", { extractDir: LIVE.folder });
   return { pyodide, page: pyodide.pyimport("live_page") };
 })();
+ready.catch(error => setTimeout(() => { throw error; })); // the page hears of it, and ends this worker
 
 /** Load what the code needs beside NumPy: Graphviz for pictures, and from the CDN any package. */
 async function prepare({ pyodide, page }, code) {
@@ -49,9 +51,8 @@ async function prepare({ pyodide, page }, code) {
 }
 
 onmessage = async ({ data: { call, args } }) => {
-  let ok = false;
+  let python = await ready, ok = false;
   try {
-    const python = await ready;
     await prepare(python, args[0]);
     postMessage({ kind: "status", text: "Running" });
     ok = python.page[call]((kind, text) => postMessage({ kind, text }), ...args);
