@@ -3,6 +3,8 @@
 # make mutants     changes the package in 200 places, one at a time: a test has to fail (ARGS="--sample 20", or a name)
 # make bench       timings against other libraries
 # make docs        the documentation as HTML, in docs/_build/html
+# make site        the same with live pages, whose code runs in the reader's browser, in docs/_build/site; make serve shows it
+#                  (make site OFFLINE=1 puts all of Python into the folder, with npm and pip); make site-test drives it
 # make notebooks   the course's chapters as notebooks, in docs/_build/notebooks (make notebooks ARGS=--run runs them, too)
 # make lint        ruff and mypy
 # make clean       removes what these made, except .venv and results: the demo's report, the timings
@@ -15,7 +17,7 @@ JOBS   ?= 2
 ARGS   ?=
 py     := .venv/bin/python
 
-.PHONY: demo test mutants bench docs notebooks lint clean
+.PHONY: demo test mutants bench docs site serve site-test notebooks lint clean
 
 demo: .venv/.stamp-examples,viz
 	$(py) -m tinygrad_attn demo $(ARGS)
@@ -31,6 +33,16 @@ bench: .venv/.stamp-test
 
 docs: .venv/.stamp-docs
 	$(py) -m sphinx -b html docs docs/_build/html $(ARGS)
+
+site: .venv/.stamp-docs
+	$(py) docs/live/make_site.py $(if $(OFFLINE),--offline) $(ARGS)
+
+serve: .venv/.stamp-docs
+	$(py) docs/live/make_site.py --serve $(ARGS)
+
+site-test: .venv/.stamp-test
+	$(py) docs/live/make_site.py --offline -q
+	$(py) -m pytest tests/docs/whole_site.py -s $(ARGS)
 
 notebooks: .venv/.stamp-docs,examples,viz
 	$(py) docs/course/notebooks.py $(ARGS)

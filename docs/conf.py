@@ -35,6 +35,12 @@ nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 
+if tags.has("live"):  # noqa: F821  Sphinx gives it: `make site` (docs/live/make_site.py)
+    extensions.remove("sphinx.ext.viewcode")  # half of the folder's megabytes
+    html_copy_source = False
+    sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
+    import make_site
+
 autodoc_typehints = "description"
 autodoc_docstring_signature = (
     False  # silu's first line, an equation that ends in ")", was taken for its signature
@@ -97,7 +103,30 @@ def formula(as_block):
     return visit
 
 
+LIVE = re.compile(r"index|getting-started|(course|engine)/.*")
+
+
+def make_live(app, page, template, context, doctree):
+    """Load the scripts that run code on the pages whose code runs."""
+    if doctree is not None and LIVE.fullmatch(page):
+        for name in ("codemirror.js", "python.js", "codemirror.css"):
+            part = make_site.part(name)
+            where = {"filename": f"live/{name}"}
+            if not app.tags.has("offline"):
+                where = {
+                    "filename": part.url,
+                    "integrity": part.integrity,
+                    "crossorigin": "anonymous",
+                }
+            (app.add_css_file if name.endswith("css") else app.add_js_file)(**where)
+        for name in ("settings", "live", "digit") if page == "index" else ("settings", "live"):
+            app.add_js_file(f"live/{name}.js")
+        app.add_css_file("live/live.css")
+
+
 def setup(app):
+    if app.tags.has("live"):
+        app.connect("html-page-context", make_live)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
     app.add_css_file("local.css")
     app.connect("autodoc-process-docstring", plain_text)

@@ -33,6 +33,8 @@ except ImportError as error:
 from tinygrad_attn.viz.page import write
 
 COURSE = Path(__file__).resolve().parent
+PACKAGED = "_docs"
+"""The folder of the installed package that holds this one."""
 OUT = COURSE.parent / "_build" / "notebooks"
 BLOCK = re.compile(
     r"(?:^<!-- *(?P<note>skip|raises): .*?-->\n+)?"
@@ -51,11 +53,14 @@ def chapters() -> list[Path]:
     return sorted(COURSE.glob("[0-9][0-9]*.md"))
 
 
-def notebook(chapter: Path, out: Path = OUT) -> Any:
-    """A chapter as a notebook that will stand in the folder `out`. Raises ValueError for what only
+def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
+    """A chapter as a notebook that will stand in the folder `out`. With `own` it has a cell with the
+    exercise's stub, which the reader fills in and the marker reads. Raises ValueError for what only
     Sphinx understands.
     """
     text = chapter.read_text("utf-8")
+    if own and COURSE.parent.name == PACKAGED:  # where an installed package has the solutions
+        text = text.replace('parents[1] / "docs/course', f'parent / "{PACKAGED}/course')
     if found := DIRECTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(
@@ -71,11 +76,14 @@ def notebook(chapter: Path, out: Path = OUT) -> Any:
     for block in BLOCK.finditer(text):
         code, marking = block["code"], MARKING.fullmatch(block["code"])
         if marking:  # in the notebook's own Python, which need not be the one called python
-            code = f"import sys\n!{{sys.executable}} {marking[1]}\n"
+            name = f"{marking[1].split()[-1]}.py"
+            code = f"import sys\n!{{sys.executable}} {marking[1]}{f' {name}' if own else ''}\n"
         elif block["language"] != "python" or block["note"] == "skip":
             continue
         words(block.start())
         here = block.end()
+        if own and marking and (stub := COURSE / "exercises" / name).is_file():
+            cells.append(new_code_cell(f"%%writefile {name}\n{stub.read_text('utf-8').rstrip()}"))
         tags = (
             {"tags": ["raises-exception"]}
             if block["note"] == "raises"

@@ -1,6 +1,7 @@
 """Marking what others wrote: each file in a process of its own, with a time limit, and a table for a class."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -76,6 +77,20 @@ def failing(out):
     """The checks that fail, in their order."""
     table = out.split("verdict\n")[1].split("\n\n")[0].splitlines()
     return [row.split("  ")[0] for row in table if not row.endswith("ok")]
+
+
+def test_marks_as_gradescope_reads_them(capfd, tmp_path):
+    """A check without end, or that was not made, is a point less."""
+    written(tmp_path, endless=function("while True: pass"), broken="def softmax(x:")
+    limit = "--json", "--time-limit", 1
+    out = json.loads(said(capfd, "softmax", tmp_path / "endless.py", *limit, code=1))
+    assert [test["score"] for test in out["tests"]] == [0, 0, *[1] * (CHECKS - 2)]
+    assert out["tests"][0]["status"] == "failed" and "no end in 1 s" in out["tests"][0]["output"]
+    both = json.loads(said(capfd, "softmax", *sorted(tmp_path.glob("*.py")), *limit, code=1))
+    assert len(both) == 2 and {sum(t["score"] for t in one["tests"]) for one in both.values()} == {
+        0,
+        7,
+    }
 
 
 def test_a_right_rule_is_not_marked_down_for_a_function_that_is_wrong(capfd, tmp_path):

@@ -73,6 +73,18 @@ def test_a_notebook_holds_what_its_chapter_holds(made, chapter):
         ).read_bytes()
 
 
+def test_the_course_is_laid_out_with_notebooks_that_mark_themselves(tmp_path, capsys):
+    """What is there already stays."""
+    (tmp_path / "softmax.py").write_text("mine = 1")
+    assert cli.main(["course", str(tmp_path)]) == 0 and "24 exercises" in capsys.readouterr().out
+    assert (tmp_path / "softmax.py").read_text() == "mine = 1"
+    stub, marking = read(tmp_path / "notebooks" / "05-matmul.ipynb").cells[-3:-1]
+    assert stub.source == "%%writefile matmul.py\n" + (tmp_path / "matmul.py").read_text(
+        "utf-8"
+    ).rstrip("\n")
+    assert marking.source.endswith("exercise matmul matmul.py")
+
+
 @pytest.fixture
 def course(notebooks, tmp_path, monkeypatch):
     """A course of two chapters and a page."""

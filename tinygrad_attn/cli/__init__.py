@@ -7,6 +7,7 @@ graph       draw the graph of a tensor that a file of yours computes
 gradcheck   check the gradient of a function of yours
 source      write both passes of a function of yours as plain NumPy
 exercise    mark an exercise of the course
+course      lay out the exercises and notebooks of the course in a folder
 """
 
 from .main import main

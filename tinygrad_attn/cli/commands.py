@@ -44,7 +44,7 @@ def seeds(arguments: Any) -> int:
 
 def exercise(arguments: Any) -> int:
     """Mark an exercise by docs/course/marking/mark.py."""
-    marker = load(_source("docs") / "course" / "marking" / "mark.py")
+    marker = load(_source("docs", "course", "marking") / "mark.py")
     return int(
         marker.main(
             arguments.name,
@@ -52,12 +52,22 @@ def exercise(arguments: Any) -> int:
             everything=arguments.all,
             csv=arguments.csv,
             time_limit=arguments.time_limit,
+            as_json=arguments.json,
         )
     )
 
 
-def _source(name: str) -> Path:
-    folder = ROOT / name
+def course(arguments: Any) -> int:
+    """Lay out the exercises and notebooks of the course in a folder."""
+    layout = load(_source("docs", "course") / "layout.py")
+    print(layout.lay_out(Path(arguments.folder)))
+    return 0
+
+
+def _source(*names: str) -> Path:
+    folder = ROOT.joinpath(*names)
+    if not folder.is_dir() and names[0] == "docs":  # the package is installed, without its source
+        folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
     if not folder.is_dir():
         raise ValueError(
             f"there is no {folder}. Get the source (git clone) and run this inside it."

@@ -87,7 +87,11 @@ def make_parser() -> argparse.ArgumentParser:
     limit = "for each check (default 60; 0: none)"
     add("--time-limit", type=float, default=60, help=limit)
     add("--csv", help="a file for the table of several solutions")
+    add("--json", action="store_true", help="print a line a check as Gradescope's results.json")
     add("--all", action="store_true", help="explain every check that fails, not the first alone")
+
+    add = command(commands.course, "lay out the exercises and notebooks of the course in a folder")
+    add("folder", metavar="DIR", help="what is there already stays as it is")
     return parser
 
 

@@ -251,7 +251,7 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoot
     rows, classes = x.shape
     loss, sums, seen = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype), target != ignore_index
     places = np.where(seen, target, 0) + np.arange(0, rows * classes, classes)
-    correct = matrix(x).reshape(-1).take(places)
+    correct = matrix(x).reshape(-1)[places]
 
     def run(s):
         top, total = sums[:, s] = shifted_exponentials(x[s], np.empty_like(x[s]))

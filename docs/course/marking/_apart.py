@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ EXERCISES = HERE.parent / "exercises"
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
 START_OF_ALL = "Python starts"
+NO_MORE = "\n    No check after it was made."
 ATTEMPTS = 4
 """Processes that a file gets: so many checks may each come to no end."""
 PRINTED = 2000
@@ -52,7 +54,7 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
         if not (running := _run(chosen, marks, limit, quiet or again > 0)):
             break
         if running in (START_OF_ALL, "the file runs"):
-            marks.helps[running] += "\n    No check after it was made."
+            marks.helps[running] += NO_MORE
             break
         if again == ATTEMPTS - 1:
             marks.helps[running] += "\n    No check after it was made, since so many did not end."
@@ -114,13 +116,46 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
             "NumPy's and one of yours that call each other without end.",
         )
     elif marks.running:
-        marks.failed(
-            marks.running,
-            f"no end in {limit:g} s",
-            f"This check did not come to an end within {limit:g} s: an endless loop? Look at what "
-            "makes each loop stop.\n--time-limit SECONDS gives each check longer.",
-        )
+        no_end(marks, limit)
     return marks.running
+
+
+def no_end(marks: Marks, limit: float) -> None:
+    """The check that is running took too long."""
+    marks.failed(
+        marks.running,
+        f"no end in {limit:g} s",
+        f"This check did not come to an end within {limit:g} s: an endless loop? Look at what "
+        "makes each loop stop.\n--time-limit SECONDS gives each check longer.",
+    )
+
+
+def mark_here(
+    chosen: Exercise, path: Path, tell: Callable[[str], Any], known: str, limit: float = 0
+) -> Marks:
+    """Mark a file in this process, but for the checks that are `known`. `tell` is given what is
+    known so far whenever a check begins. With a `limit`, the check that was running when `known`
+    was told is one that took longer.
+    """
+    before = Marks(path)
+    if known:
+        _from_text(before, known)
+    if limit and before.running:
+        no_end(before, limit)
+        if before.running == "the file runs":
+            before.helps[before.running] += NO_MORE
+    past = {line.name: (line, before.helps.get(line.name, "")) for line in before.lines}
+    marks = Marks(path, lambda marks: tell(_as_text(marks)), past)
+    try:
+        if marks.load():
+            chosen.mark(marks)
+            marks.own_work(chosen.ready_made)
+    except (
+        BaseException
+    ) as error:  # a KeyboardInterrupt of the file's own is a mistake like any other
+        marks.failed(marks.running, *marks.explain(error))
+    marks.begin("")
+    return marks
 
 
 def _as_text(marks: Marks) -> str:
@@ -189,9 +224,9 @@ def child(name: str, file: str, told: str, known: str, parent: str) -> None:
     """
     from mark import find
 
-    def tell(marks: Marks) -> None:
+    def tell(text: str) -> None:
         with open(told, "a", encoding="utf-8") as file:
-            file.write(_as_text(marks))
+            file.write(text)
 
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # as in the command line
@@ -201,19 +236,7 @@ def child(name: str, file: str, told: str, known: str, parent: str) -> None:
         with contextlib.suppress(RuntimeError):  # a sandbox may grant no thread
             threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _leave_memory()
-    before = Marks(Path(file))
-    _from_text(before, Path(known).read_text("utf-8"))
-    past = {line.name: (line, before.helps.get(line.name, "")) for line in before.lines}
-    chosen, marks = find(name), Marks(Path(file), tell, past)
-    try:
-        if marks.load():
-            chosen.mark(marks)
-            marks.own_work(chosen.ready_made)
-    except (
-        BaseException
-    ) as error:  # a KeyboardInterrupt of the file's own is a mistake like any other
-        marks.failed(marks.running, *marks.explain(error))
-    marks.begin("")
+    mark_here(find(name), Path(file), tell, Path(known).read_text("utf-8"))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or put in another's place
             stream.flush()

@@ -11,12 +11,14 @@
     exercise zoo               real bugs of published engines, to be found with gradcheck
 
 A line for each check: its name, the largest absolute and relative error, where it is, a verdict;
-then help with the first that fails, or with `--all` with each. The exit code is 0 if all pass, 1 if not. A file runs in a
+then help with the first that fails, or with `--all` with each. `--json` prints both as Gradescope
+reads them. The exit code is 0 if all pass, 1 if not. A file runs in a
 process of its own, and is stopped where a check does not end.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -32,7 +34,7 @@ import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
 import _zoo
 from _apart import mark_apart
-from _class import mark_class
+from _class import mark_class, results
 from _marking import Exercise, Marks, exercises
 
 from tinygrad_attn.errors import nearest
@@ -48,6 +50,7 @@ def main(
     time_limit: float = TIME_LIMIT,
     csv: str | None = None,
     everything: bool = False,
+    as_json: bool = False,
 ) -> int:
     """List the exercises, mark one, or show a bug of the zoo; returns the exit code. Raises
     ValueError for what does not exist.
@@ -74,22 +77,34 @@ def main(
     paths = files(given, stub) or [stub]
     if csv is not None:
         refuse_table(csv)
+    if as_json:
+        found = {str(path): mark_apart(chosen, path, time_limit, quiet=True) for path in paths}
+        forms = {path: results(chosen, marks) for path, marks in found.items()}
+        print(json.dumps(forms if len(forms) > 1 else forms.popitem()[1], indent=1))
+        return int(not all(marks.ok for marks in found.values()))
     if len(paths) > 1 or csv is not None:
         return mark_class(chosen, paths, time_limit, csv)
     (path,) = paths
     marks = mark_apart(chosen, path, time_limit)
-    report = marks.report(everything)
-    print(f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{report}")
-    if marks.ok:
-        print(f"\n{onwards(chosen)}")
-    elif any(line.verdict == "not written yet" for line in marks.lines):
-        print(
-            f"\nWrite your answer into {_shown(path)} and run this again."
-            if given
-            else f"\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
-            f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
-        )
+    print(outcome(chosen, marks, path, everything, None if given else stub))
     return 0 if marks.ok else 1
+
+
+def outcome(
+    chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
+) -> str:
+    """What is printed about a file, which may be the `stub` itself."""
+    text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
+    if marks.ok:
+        return f"{text}\n\n{onwards(chosen)}"
+    if all(line.verdict != "not written yet" for line in marks.lines):
+        return text
+    if stub is None:
+        return f"{text}\n\nWrite your answer into {_shown(path)} and run this again."
+    return (
+        f"{text}\n\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
+        f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
+    )
 
 
 def onwards(chosen: Exercise) -> str:

@@ -1,0 +1,36 @@
+"""Lays the course out in a folder of the reader's: `python -m tinygrad_attn course DIR`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def lay_out(folder: Path) -> str:
+    """Copy the stubs, and make notebooks that mark themselves; what is there stays as it is. Returns
+    what to do next.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stubs = sorted((HERE / "exercises").glob("*.py"))
+    for stub in stubs:
+        if not (folder / stub.name).exists():
+            shutil.copyfile(stub, folder / stub.name)
+    said = (
+        f"{len(stubs)} exercises are in {folder}. Write your answers into them, and mark one with\n"
+    )
+    said += f"    python -m tinygrad_attn exercise softmax {folder / 'softmax.py'}"
+    sys.path.insert(0, str(HERE))
+    try:
+        import notebooks
+    except SystemExit:  # it says what is missing
+        return f"{said}\nThe notebooks need two packages: pip install nbformat nbclient"
+    finally:
+        sys.path.remove(str(HERE))
+    out = (folder / "notebooks").resolve()
+    for chapter in notebooks.chapters():
+        if not (out / f"{chapter.stem}.ipynb").exists():
+            notebooks.save(notebooks.notebook(chapter, out, own=True), chapter, out)
+    return f"{said}\nThe chapters are notebooks in {folder / 'notebooks'}; the last cells of each hold and mark its exercise."

@@ -1,0 +1,109 @@
+"""The live pages in a browser, in a short form: one chapter, three exercises, a digit. `make site-test` drives all of it."""
+
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from live import RUN_ALL, native, opened, press, same, served, solution, started, stub, write
+from support import IN_CI, ROOT, changed, require
+
+playwright = require("playwright.sync_api")
+require("sphinx")
+sys.path.insert(0, str(ROOT / "docs" / "live"))
+import make_site
+
+CHAPTER = "course/06-softmax"
+MARK = """async ([text, name]) => {
+  let said = "";
+  await Live.call("mark", [text, name, "", 0], (kind, text) => { if (kind === "text") said += text; });
+  return said;
+}"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The first page and a chapter, with all that their Python needs."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    (source / "course").mkdir()
+    shutil.copytree(ROOT / "docs" / "images", source / "images")
+    for name in ("index", CHAPTER):
+        shutil.copy(ROOT / "docs" / f"{name}.md", source / f"{name}.md")
+    command = [sys.executable, "-m", "sphinx", "-Q", "-b", "html", "-t", "live", "-t", "offline"]
+    subprocess.run([*command, "-c", ROOT / "docs", source, out], check=True)
+    try:
+        make_site.lay_out(out / "_static" / "live", offline=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        if IN_CI:
+            raise
+        pytest.skip(f"Pyodide cannot be had here: {error}")
+    return out
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with served(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with started(playwright) as browser:
+        yield browser
+
+
+def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
+    begun = time.monotonic()
+    page = opened(browser, f"{address}{CHAPTER}.html", viewport={"width": 1300, "height": 900})
+    blocks, exercise = page.locator(".live-block"), page.locator(".live-exercise")
+    exercise.locator(".CodeMirror").wait_for()
+    assert press(page, "Run", blocks.nth(0)).startswith("Done")
+    assert time.monotonic() - begun < (
+        60 if IN_CI else 30
+    )  # 3 s on a machine that does nothing else
+    assert [promised for error, promised in page.evaluate(RUN_ALL) if error] == []
+    wrong = changed(solution("softmax"), "y * (g - ", "y * (g + ")
+    for text in (stub("softmax"), wrong, solution("softmax")):
+        write(page, exercise, text)
+        assert same(press(page, "Mark", exercise)) == same(native("softmax", text, tmp_path))
+    for name in ("unbroadcast", "matmul"):
+        found = page.evaluate(MARK, [solution(name), name])
+        assert same(found) == same(native(name, solution(name), tmp_path))
+    blocks.nth(1).locator("button:text-is('Edit')").click()
+    write(page, blocks.nth(1), "while True: pass")
+    blocks.nth(1).locator("button:text-is('Run')").click()
+    page.wait_for_function("document.querySelector('.live-bar').textContent.startsWith('Running')")
+    begun = time.monotonic()
+    page.click("text=Stop")
+    blocks.nth(1).locator("text=Stopped.").wait_for()
+    assert time.monotonic() - begun < 3
+    blocks.nth(1).locator("button:text-is('Reset')").click()
+    assert press(page, "Run", blocks.nth(3)) is not None
+    assert page.locator(".live-output .error, .live-output .note").count() == 0, (
+        "all was built again"
+    )
+    page.reload()  # what was written is kept
+    page.wait_for_function(
+        "document.querySelector('.live-exercise')?.textContent.includes('✓ passed')"
+    )
+    assert page.said == page.abroad == []
+    page.context.close()
+
+
+def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
+    page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
+    assert "dy/dx" in press(page, "Run", page.locator(".live-block").first)
+    assert page.locator(".live-output img").evaluate("image => image.naturalWidth") > 100
+    box = page.locator("#digit canvas").first
+    box.scroll_into_view_if_needed()
+    at = box.bounding_box()
+    page.mouse.move(at["x"] + 96, at["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 96, at["y"] + 170, steps=9)
+    page.mouse.up()
+    page.locator("#digit figure").nth(7).wait_for()
+    assert page.inner_text("#digit [role=status]").startswith("A 1:")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert page.said == page.abroad == []
+    page.context.close()

@@ -1,0 +1,126 @@
+"""A live site in a browser: how tests serve it, press its buttons, and read what it shows."""
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+from support import EXERCISES, IN_CI, ROOT
+
+IDLE = "document.querySelector('.live-bar').hidden"
+RUN_ALL = """async () => {
+  const found = [];
+  for (const block of document.querySelectorAll(".live-block")) {
+    block.querySelector(".live-buttons button").click();
+    await Live.inTurn(() => {});
+    const errors = [...block.querySelectorAll(".live-output .error, .live-output .note")].map(one => one.textContent);
+    found.push([errors.join(""), Boolean(block.querySelector(".live-why"))]);
+  }
+  return found;
+}"""
+"""Runs every block of a page: what went wrong in each, and whether the page had promised that."""
+
+
+@contextmanager
+def started(playwright):
+    """Chromium; where there is none, a skip, and in CI an error."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=path, args=flags)
+        except playwright.Error as error:
+            if IN_CI:
+                raise RuntimeError("CI must have chromium: apt-get install chromium") from error
+            pytest.skip("no chromium: apt-get install chromium, or playwright install chromium")
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def served(folder):
+    """The address of a folder, on this machine alone."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def opened(browser, address, **settings):
+    """A page, with the lists of what went wrong in it and of what it has asked for elsewhere."""
+    page = browser.new_context(**settings).new_page()
+    page.set_default_timeout(60_000)
+    page.said, page.abroad = [], []
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.context.on(
+        "request",
+        lambda request: (
+            request.url.startswith(("http://127.0.0.1:", "blob:", "data:"))
+            or page.abroad.append(request.url)
+        ),
+    )
+    page.goto(address)
+    return page
+
+
+def press(page, button, box):
+    """Press a button of a block or an exercise, and give what is shown when Python has come to rest."""
+    box.locator(f"button:text-is('{button}')").click()
+    page.evaluate("() => Live.inTurn(() => {})")
+    page.wait_for_function(IDLE)
+    return box.locator(".live-output").text_content()
+
+
+def write(page, box, text):
+    """Put a text into the editor of a block or an exercise."""
+    box.locator(".CodeMirror").evaluate("(host, text) => host.CodeMirror.setValue(text)", text)
+
+
+def native(name, text, folder):
+    """What the command line says about a solution."""
+    path = folder / f"{name}.py"
+    path.write_text(text, "utf-8")
+    command = [sys.executable, "-m", "tinygrad_attn", "exercise", name, path.name]
+    done = subprocess.run(
+        command, cwd=folder, env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def rounded(number):
+    """Two digits of a number, and none of a rounding error."""
+    return f"{float(number[0]):.2g}" if abs(float(number[0])) > 1e-6 else "0"
+
+
+def same(text):
+    """A report without what differs from machine to machine: the last digits, and sizes and places
+    of rounding errors.
+    """
+    rows = []
+    for row in text.splitlines():
+        row = re.sub(r" +\S+ +\S+ +\([\d, ]*\) +ok$", " ok", row)
+        row = re.sub(r" +\S+ +\S+ +ok$", " ok", row)
+        row = re.sub(r"-?\d+\.\d+(e[-+]\d+)?", rounded, row)
+        rows.append(re.sub(r"\s+", " ", row).strip())
+    return "\n".join(rows).strip()
+
+
+def stub(name):
+    return (EXERCISES / f"{name}.py").read_text("utf-8")
+
+
+def solution(name):
+    return (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
