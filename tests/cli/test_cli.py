@@ -158,7 +158,7 @@ def test_exercise_hands_over_to_the_course(capsys, source):
     out = output(
         capsys, "exercise", "softmax", "a.py", "b.py", "--csv", "t.csv", "--time-limit", "3"
     )
-    options = {"everything": False, "csv": "t.csv", "time_limit": 3.0}
+    options = {"everything": False, "csv": "t.csv", "time_limit": 3.0, "as_json": False}
     assert out == f"softmax ('a.py', 'b.py') {options}\n"
     assert "None () {'everything': True, 'csv': None" in output(capsys, "exercise", "--all", code=1)
 
