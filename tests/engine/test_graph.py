@@ -1,6 +1,5 @@
 """The engine: what is recorded, how it is swept, when it is let go, and what is refused."""
 
-import contextlib
 import copy
 import gc
 import operator
@@ -49,41 +48,6 @@ class Told(ta.engine.Watcher):
 
     def finished(self, tensors):
         self.ended.append([*tensors])
-
-
-@pytest.mark.parametrize("way", [ta.plain, contextlib.nullcontext], ids=["plain", "fast"])
-def test_what_a_watcher_is_told(way):
-    """Each op with what it was given, and each share with whose it is, by what, and the sum so far."""
-    x, w = leaf(2, 3), leaf(3, seed=1)
-    with way(), ta.engine.watching(Told()) as told:
-        product = ops.multiply(x, w)
-        y = ops.sum(product, axis=0)
-        both = ops.add(y, w)
-        both.backward(np.arange(3.0), retain_graph=True)
-    assert [o.__name__ for o, *_ in told.computed_] == ["multiply", "sum", "add"]
-    for (o, inputs, settings, result), made in zip(told.computed_, (product, y, both)):
-        assert result is made and o is made._node.op
-        assert inputs is made._node.inputs or all(map(operator.is_, inputs, made._node.inputs))
-        assert settings.get("axis") == (0 if result is y else None)
-    g = np.arange(3.0)
-    assert [y_ for y_, _ in told.begun] == [both, y, product]
-    for (_, seen), expected in zip(told.begun, (g, g, np.broadcast_to(g, (2, 3)))):
-        np.testing.assert_array_equal(seen, expected)
-    expected = [
-        (both, 0, y, g, g),
-        (both, 1, w, g, g),
-        (y, 0, product, np.tile(g, (2, 1)), np.tile(g, (2, 1))),
-        (product, 0, x, g * w.numpy() * np.ones((2, 1)), g * w.numpy() * np.ones((2, 1))),
-        (product, 1, w, (g * x.numpy()).sum(0), (g * x.numpy()).sum(0) + g),
-    ]
-    assert len(told.shares) == len(expected)
-    for (made, record, _, i, of, share, total), (y_, j, of_, share_, total_) in zip(
-        told.shares, expected
-    ):
-        assert made is y_ and record is y_._node and i == j and of is of_
-        np.testing.assert_allclose(share, share_)
-        np.testing.assert_allclose(total, total_)
-    assert [{*map(id, ended)} for ended in told.ended] == [{id(x), id(w)}]
 
 
 def test_backward_twice_adds_up_and_needs_retain_graph():

@@ -122,44 +122,6 @@ def test_a_model_that_changes_between_forward_and_backward():
         loss.backward()
 
 
-@pytest.mark.parametrize(
-    "f",
-    [
-        lambda w, i: F.embedding(i, w),
-        lambda w, i: w[i],
-        lambda w, i: np.take_along_axis(w, i[:, None], 0),
-        lambda w, i: np.take(w, i, axis=0),
-        lambda w, i: F.cross_entropy(w, i, reduction="sum"),
-        lambda w, i: np.where(i[:, None] == 1, w, 0.0),
-        lambda w, i: F.scaled_dot_product_attention(w, w, w, attn_mask=i[:, None] >= 0),
-        lambda w, i: w.repeat(i, axis=0),
-        lambda w, i: np.roll(w, i[:1], axis=0),
-    ],
-    ids=[
-        "embedding",
-        "getitem",
-        "take_along_axis",
-        "take",
-        "cross_entropy",
-        "where",
-        "attention",
-        "repeat",
-        "roll",
-    ],
-)
-def test_indices_that_change_are_found_out_or_do_not_matter(f):
-    w, index = rand(4, 4), np.array([1, 2, 0, 1])
-    (expected,) = grad((f(w, index.copy()) ** 2).sum(), w)
-    loss = (f(w, index) ** 2).sum()
-    index[:] = 3
-    try:
-        (found,) = grad(loss, w)
-    except ValueError as error:
-        assert "changed in place" in str(error)
-    else:
-        assert np.allclose(found.numpy(), expected.numpy())
-
-
 def test_the_result_of_an_op_that_keeps_its_result():
     for f in (np.exp, np.tanh, np.sqrt, F.sigmoid, F.softmax):
         x = Tensor(np.array([[0.5, 1.0]]), requires_grad=True)

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from tinygrad_attn import Tensor, enable_grad, nn, no_grad
+from tinygrad_attn import enable_grad, nn, no_grad
 from tinygrad_attn import random as ta_random
 
 
@@ -148,41 +148,6 @@ def test_a_model_and_its_cache_are_copied_together(past):
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
-@pytest.mark.parametrize("recorded", [False, True])
-def test_a_copy_goes_its_own_way(make, recorded):
-    """As a beam search needs it: one beginning, two ends."""
-    model, x, other = encoder(), ta_random.randn(2, 6, 8), ta_random.randn(2, 2, 8)
-    decoder = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1
-    ).eval()
-    memory = ta_random.randn(2, 3, 8)
-
-    def both(x, cache, cross):
-        return model(x, is_causal=True, cache=cache), decoder(
-            x, memory, tgt_is_causal=True, cache=cross
-        )
-
-    def generate(x, caches):
-        parts = [both(x[:, t : t + 1], *caches) for t in range(x.shape[1])]
-        return [np.concatenate([out.numpy() for out in outs], 1) for outs in zip(*parts)]
-
-    with no_grad() if not recorded else np.errstate():
-        caches = nn.KeyValueCache(), nn.KeyValueCache()
-        generate(x[:, :3], caches)
-        twins = [make(cache) for cache in caches]
-        assert [cache.length for cache in twins] == [3, 3]
-        ends = [], []
-        for t in range(2):  # by turns, so that neither may write where the other reads
-            ends[0].append(generate(x[:, 3 + t : 4 + t], caches))
-            ends[1].append(generate(other[:, t : t + 1], twins))
-        for end, tail in zip(ends, (x[:, 3:5], other)):
-            whole = np.concatenate([x.numpy()[:, :3], tail.numpy()], 1)
-            for i, expected in enumerate(both(whole, None, None)):
-                found = np.concatenate([outs[i] for outs in end], 1)
-                np.testing.assert_allclose(found, expected.numpy()[:, 3:], rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("rows", [[1, 0], [0, 0, 2, 2], np.array([False, True, True]), 2])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("recorded", [False, True])
@@ -211,41 +176,3 @@ def test_after_reordering_the_rows_go_on_as_if_they_had_been_so_from_the_start(
         found = np.concatenate([run(x[:, t : t + 1], memory, cache=cache) for t in range(3, 6)], 1)
         np.testing.assert_allclose(found, run(x, memory)[:, 3:], rtol=1e-5, atol=1e-6)
     assert cache.length == 6
-
-
-def test_a_row_that_the_batch_does_not_have_changes_nothing_in_the_cache():
-    model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
-    with no_grad():
-        model(x[:, :3], is_causal=True, cache=cache)
-        with pytest.raises(IndexError, match="index 2 is out of bounds"):
-            cache.reorder([0, 2])
-        found = model(x[:, 3:], is_causal=True, cache=cache).numpy()
-        np.testing.assert_allclose(
-            found, model(x, is_causal=True).numpy()[:, 3:], rtol=1e-5, atol=1e-6
-        )
-
-
-@pytest.mark.parametrize(
-    "first, then", [(np.float16, np.float64), (np.float16, np.float32), (np.float64, np.float16)]
-)
-def test_tokens_of_another_dtype_are_kept_as_exactly_without_gradients_as_with_them(first, then):
-    numbers = np.array([1e-3, 1.0, 1 / 3]).reshape(1, 1, 3, 1)
-    kept = []
-    for grad in (enable_grad(), no_grad()):
-        cache, module = nn.KeyValueCache(), nn.Linear(1, 1)
-        with grad:
-            for x in (numbers.astype(first), numbers.astype(then) / 7, numbers.astype(then) / 11):
-                t = Tensor(x, requires_grad=True) * 1
-                k, _ = cache.extend(module, t, t)
-        kept.append(k.numpy())
-    assert kept[0].dtype == kept[1].dtype == np.result_type(first, then) and np.array_equal(*kept)
-
-
-def test_the_size_of_a_cache_is_that_of_its_keys_and_values():
-    """Two layers, keys and values, 2 sequences of 8 numbers a token; not the room beside them."""
-    model, x, cache = encoder(), ta_random.randn(2, 5, 8), nn.KeyValueCache()
-    assert cache.nbytes == 0
-    with no_grad():
-        for t in range(5):
-            model(x[:, t : t + 1], is_causal=True, cache=cache)
-            assert cache.nbytes == 2 * 2 * 2 * 8 * (t + 1) * 4
