@@ -255,10 +255,11 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoot
 
     def run(s):
         top, total = sums[:, s] = shifted_exponentials(x[s], np.empty_like(x[s]))
-        score = correct[s]
+        score = correct[s] - top
         if label_smoothing:
-            score = score * (1 - label_smoothing) + x[s].mean(-1) * label_smoothing
-        loss[s] = np.where(seen[s], np.log(total) - (score - top), 0)
+            mean = np.subtract(x[s], top[:, None]).mean(-1)
+            score = score * (1 - label_smoothing) + mean * label_smoothing
+        loss[s] = np.where(seen[s], np.log(total) - score, 0)
 
     by_rows(run, rows, classes)
     saved = places, seen, sums
