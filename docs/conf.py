@@ -27,6 +27,7 @@ html_math_renderer = (
 )
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
 html_theme = "furo"
+html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 copybutton_exclude = ".linenos, .gp, .go"
 html_title = f"tinygrad_attn {release}"
