@@ -274,3 +274,20 @@ def test_compare_prints_a_line_for_each_array(monkeypatch):
         assert words in compare(wrong, a).lines[0].verdict
     for wrong in ("text", {1: 2}):
         assert compare({"x": wrong}, {"x": a}).lines[0].verdict.endswith("expected numbers")
+
+
+def test_hidden_checks_come_from_a_file_of_the_teachers(tmp_path, monkeypatch, capsys):
+    hidden = tmp_path / "hidden.py"
+    hidden.write_text(
+        "import numpy as np\n"
+        "def softmax(marks):\n"
+        "    f = marks.function('softmax')\n"
+        "    marks.that('hidden: sums to 3', lambda: f(np.ones((1, 3))).sum() == 3, 'not 3')\n"
+    )
+    monkeypatch.setenv("TINYGRAD_ATTN_HIDDEN", "")
+    solution = str(ROOT / "docs/course/exercises/solutions/softmax.py")
+    arguments = ["exercise", "softmax", solution, "--hidden", str(hidden), "--json"]
+    assert cli.main(arguments) == 1
+    tests = json.loads(capsys.readouterr().out)["tests"]
+    assert [test["name"] for test in tests if test["status"] == "failed"] == ["hidden: sums to 3"]
+    assert cli.main([*arguments[:4], "nowhere.py"]) == 2

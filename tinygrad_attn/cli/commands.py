@@ -44,6 +44,10 @@ def seeds(arguments: Any) -> int:
 
 def exercise(arguments: Any) -> int:
     """Mark an exercise by docs/course/marking/mark.py."""
+    if arguments.hidden:
+        if not os.path.isfile(arguments.hidden):
+            raise ValueError(f"--hidden: there is no file {arguments.hidden!r}.")
+        os.environ["TINYGRAD_ATTN_HIDDEN"] = os.path.abspath(arguments.hidden)
     marker = load(_source("docs", "course", "marking") / "mark.py")
     return int(
         marker.main(

@@ -87,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     limit = "for each check (default 60; 0: none)"
     add("--time-limit", type=float, default=60, help=limit)
     add("--csv", help="a file for the table of several solutions")
+    add("--hidden", metavar="FILE", help="a teacher's further checks, by the exercise's name")
     add("--json", action="store_true", help="print a line a check as Gradescope's results.json")
     add("--all", action="store_true", help="explain every check that fails, not the first alone")
 

@@ -1,0 +1,27 @@
+"""Numbers that README and documents claim, where counting them is cheap."""
+
+import re
+
+from support import ROOT
+
+from tinygrad_attn.check import zoo
+
+README = (ROOT / "README.md").read_text("utf-8")
+CHAPTERS = sorted((ROOT / "docs" / "course").glob("[0-9]*.md"))
+
+
+def test_bugs_of_the_zoo():
+    claimed = [
+        int(n) for n in re.findall(r"(\d+) bugs of published|catches (\d+) of", README)[0] if n
+    ]
+    assert claimed == [len(zoo.list())]
+
+
+def test_chapters_of_the_course():
+    projects = [path for path in CHAPTERS if path.name.startswith("07b")]
+    assert len(CHAPTERS) - len(projects) == 23 and "twenty-three chapters and a project" in README
+
+
+def test_pages_about_the_engine():
+    pages = [*(ROOT / "docs" / "engine").glob("*.md")]
+    assert len(pages) == 13 and "thirteen pages" in README
