@@ -288,7 +288,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
     }.items():
         yield (
             f"causal mask off by one: ours {does}.",
-            masks(lambda mask: torch.ones_like(mask).triu(further)),
+            masks(lambda mask: torch.ones_like(mask).triu(further)),  # noqa: B023
         )
     yield (
         "batch and sequence swapped: torch has batch_first set the other way. Give both the same "
@@ -301,7 +301,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
     )
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
         text = f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps."
-        yield text, attribute("eps", lambda _: eps)
+        yield text, attribute("eps", lambda _: eps)  # noqa: B023
     yield (
         "biased variance: ours divides the variance in layer norm by n - 1 (unbiased); torch's "
         "LayerNorm divides by n (biased). Use var(ddof=0).",
@@ -320,7 +320,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
             yield (
                 f"weight transposed: ours uses {name!r} transposed. A torch Linear weight is (out, "
                 "in): y = x @ weight.T.",
-                lambda module, given: module.load_state_dict({name: p.mT}, strict=False),
+                lambda module, given: module.load_state_dict({name: p.mT}, strict=False),  # noqa: B023
             )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .trace import Answers, Array, Backend, OpCall, user_place
+from .trace import Answers, Array, Backend, OpCall, Step, nested, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -34,16 +34,15 @@ class TorchBackend(Backend):
 
     def dtype(self, t: Any) -> np.dtype:
         """The dtype as NumPy's."""
-        kind = "f" if t.is_floating_point() else "c" if t.is_complex() else "i"
-        return np.dtype(f"{kind}{t.element_size()}")
+        return np.dtype(str(t.dtype).removeprefix("torch."))
 
     def wants_gradient(self, t: Any) -> bool:
         """Whether gradients flow to this tensor."""
-        return bool(t.requires_grad)
+        return t.requires_grad  # type: ignore[no-any-return]
 
     def value(self, t: Any) -> Array:
         """The values of a tensor."""
-        return np.asarray(t.detach().cpu().numpy())
+        return t.detach().cpu().numpy()  # type: ignore[no-any-return]
 
     def put(self, t: Any, array: Array) -> None:
         """Give a tensor other values."""
@@ -75,16 +74,14 @@ class TorchBackend(Backend):
     @contextmanager
     def watch(self) -> Iterator[Any]:
         """List each call of a torch.autograd.Function; others have the VJPs of PyTorch itself."""
-        trace, running = SimpleNamespace(steps=[]), list[Any]()
+        trace = SimpleNamespace(steps=[])
         code = torch.autograd.Function.apply.__func__.__code__
 
-        def look(frame: Any, event: str, result: Any) -> None:
-            if frame.f_code is code and event == "call":
-                running.append((frame.f_locals["cls"], frame.f_locals["args"]))
-            elif frame.f_code is code and event == "return" and running:
-                function, args = running.pop()
-                if result is not None:
-                    trace.steps.append(TorchStep(function, args, result))
+        def look(frame: Any, event: str, found: Any) -> None:
+            if frame.f_code is code and event == "return" and found is not None:
+                here, first = frame.f_locals, found[0] if isinstance(found, tuple) else found
+                place = user_place(LIBRARY)
+                trace.steps.append(TorchStep(here["cls"], here["args"], {}, first, None, place))
 
         before = sys.getprofile()
         sys.setprofile(look)
@@ -94,21 +91,13 @@ class TorchBackend(Backend):
             sys.setprofile(before)
 
 
-class TorchStep:
-    """One call of a torch.autograd.Function."""
-
-    settings: dict[str, Any] = {}
-    module = ""
-
-    def __init__(self, op: Any, inputs: tuple, found: Any) -> None:
-        self.op, self.inputs, self.name = op, inputs, op.__name__
-        self.place = user_place(LIBRARY)
-        self.result = found[0] if isinstance(found, tuple) else found
+class TorchStep(Step):
+    """One call of a torch.autograd.Function; the result is its first output."""
 
     @property
     def differentiable(self) -> bool:
         """Whether a gradient passes through it."""
-        return bool(getattr(self.result, "requires_grad", False))
+        return self.result.requires_grad  # type: ignore[no-any-return]
 
     def call(self) -> TorchCall:
         """The call as a function of arrays."""
@@ -133,32 +122,27 @@ class TorchCall(OpCall):
 
     def forward(self) -> Array:
         """The output; several in one row."""
-        with torch.no_grad():
-            arrays = [t.detach().numpy() for t in self._run()[1]]
-        return arrays[0] if len(arrays) == 1 else np.concatenate([a.ravel() for a in arrays])
+        return self._run()[1].detach().numpy()  # type: ignore[no-any-return]
 
-    def _run(self) -> tuple[list[Any], list[Any]]:
-        """The operands, and the outputs that have a gradient."""
-        pairs = zip(self.args, self.step.inputs)
-        operands = [_tensor(a) if isinstance(x, torch.Tensor) else a for a, x in pairs]
-        for x, need in zip(operands, self.needs):
-            if need:
-                x.requires_grad_()
-        found = self.step.run(operands)
-        outputs = found if isinstance(found, tuple) else (found,)
-        floating = lambda t: isinstance(t, torch.Tensor) and t.is_floating_point()
-        return operands, list(filter(floating, outputs))
+    def _run(self) -> tuple[list[Any], Any]:
+        """The operands, and the output; several that have a gradient in one row."""
+        operands = [
+            _tensor(a).requires_grad_(need) if isinstance(x, torch.Tensor) else a
+            for a, x, need in zip(self.args, self.step.inputs, self.needs)
+        ]
+        found = nested(self.step.run(operands))
+        outputs = [y for y in found if getattr(y, "requires_grad", False)]
+        return operands, outputs[0] if len(outputs) == 1 else torch.cat(
+            [y.ravel() for y in outputs]
+        )
 
     def pull(self, g: Any, needs: Sequence[bool] | None = None) -> Answers:
-        """What backward() returns for g, of all outputs in one row if there are several."""
-        operands, outputs = self._run()
-        needs = self.needs if needs is None else needs
-        wanted = {i: x for i, (x, need) in enumerate(zip(operands, needs)) if need}
-        ends = np.cumsum([t.numel() for t in outputs])[:-1]
-        parts = [g] if len(outputs) == 1 else np.split(np.ravel(g), ends)
-        seeds = [_tensor(part).reshape(t.shape) for part, t in zip(parts, outputs)]
-        found = torch.autograd.grad(outputs, list(wanted.values()), seeds, allow_unused=True)
-        return {i: np.asarray(a.detach().numpy()) for i, a in zip(wanted, found) if a is not None}
+        """What backward() returns for g."""
+        operands, y = self._run()
+        wanted = [i for i, need in enumerate(needs or self.needs) if need]
+        leaves = [operands[i] for i in wanted]
+        found = zip(wanted, torch.autograd.grad(y, leaves, _tensor(g), allow_unused=True))
+        return {i: a.detach().numpy() for i, a in found if a is not None}
 
 
 def _tensor(a: Any) -> Any:

@@ -13,17 +13,18 @@ their public repositories; later versions may have mended them.
 
 from __future__ import annotations
 
+import inspect
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 
 from .. import functional, ops
-from ..engine import Op, history, op, tracked
+from ..engine import Op, history, op, sum_to, tracked
 from . import slopes
 from .trace import array_of, pull
 
@@ -38,7 +39,7 @@ class Bug(NamedTuple):
     what: str  # the mistake
     where: str  # the project and place it was found in
     symptom: str  # what a user would see
-    patches: Callable[[], Patches]
+    patches: Patches
 
     def __str__(self) -> str:
         return f"{self.name}: {self.what}\n    found in {self.where}\n    symptom: {self.symptom}"
@@ -68,302 +69,72 @@ def bug(name: str) -> Iterator[Bug]:
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
     with ExitStack() as stack:
-        for change in bugs[name].patches():
+        for change in bugs[name].patches:
             stack.enter_context(patch.object(*change))
         yield bugs[name]
 
 
-def published(what: str, where: str, symptom: str) -> Callable[[Callable], Callable]:
-    """Put a bug into the zoo: a decorator of the function that returns what to replace."""
+# ---- what a wrong function replaces
 
-    def enter(patches: Callable[[], Patches]) -> Callable:
-        name = patches.__name__.replace("_", "-")
-        bugs[name] = Bug(name, what, where, symptom, patches)
-        return patches
+Change = Callable[[Callable], Patches]
+
+
+def published(change: Change, what: str, where: str, symptom: str) -> Callable[..., Any]:
+    """Put a wrong function into the zoo, under its own name; `change` says what it replaces."""
+
+    def enter(wrong: Callable) -> Callable:
+        name = wrong.__name__.replace("_", "-")
+        bugs[name] = Bug(name, what, where, symptom, change(wrong))
+        return wrong
 
     return enter
 
 
-def vjps(of: Op, *new: Callable | None, **more: Any) -> Patches:
-    """Other VJPs for the first operands."""
-    changes = {"vjps": (*new, *of.vjps[len(new) :]), "kernel": None, "adds_in_place": None, **more}
-    return [(of, attribute, value) for attribute, value in changes.items()]
+def replace(target: Any, attribute: str, **more: Any) -> Change:
+    """This attribute, and further ones by other values."""
+    values = lambda wrong: {attribute: wrong, **more}.items()
+    return lambda wrong: [(target, name, value) for name, value in values(wrong)]
 
 
-def in_place_of(function: str, forward: Callable, vjp: Callable, call: Callable) -> Patches:
-    """An op with another VJP in place of a function of F; `call` calls it with F's arguments."""
-    new = op(forward)
-    new.__name__ = function
-    (new.vjp if function in ("softmax", "log_softmax", "embedding") else new.vjp_all)(vjp)
-    return [(functional, function, lambda *args, **settings: call(new, *args, **settings))]
+def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
+    """The VJP of an op for one operand."""
+    change = replace(of, "vjps", kernel=None, adds_in_place=None, **more)
+    before, after = of.vjps[:operand], of.vjps[operand + 1 :]
+    return lambda wrong: change((*before, wrong, *after))
 
 
-def along_rows(function: str, vjp: Callable) -> Patches:
-    """Softmax or log_softmax with another VJP."""
-    right = getattr(functional, function)
-    call = lambda new, x, axis=-1: new(x, axis=axis)
-    return in_place_of(function, lambda x, *, axis: right(x, axis), vjp, call)
+def vjp_all(of: Op) -> Change:
+    """The VJPs of an op for all operands."""
+    return replace(of, "joint_vjp", kernel=None)
 
 
-# ---- single ops
+def function(name: str, *operands: str) -> Change:
+    """A function of F, by an op with this VJP for all these operands."""
+    right = getattr(functional, name)
+    signature = inspect.signature(right)
 
+    def change(wrong: Callable) -> Patches:
+        @op
+        def new(*inputs, **settings):
+            return right(**dict(zip(operands, inputs)), **settings)
 
-@published(
-    "the backward function is hung on an attribute that nobody calls",
-    "smolgrad (nn/_activations.py, tanh)",
-    "everything below a tanh has a zero gradient and never learns",
-)
-def tanh_zero():
-    return vjps(ops.tanh, lambda g, y, x: g * 0)
+        def call(*args, **keywords):
+            bound = signature.bind(*args, **keywords)
+            bound.apply_defaults()
+            settings = bound.arguments
+            return new(*[settings.pop(operand) for operand in operands], **settings)
 
+        new.__name__ = name
+        new.vjp_all(wrong)
+        return [(functional, name, call)]
 
-@published(
-    "`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along it",
-    "smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum)",
-    "x.sum(axis=1) is right; axis=0 with square shapes is silently transposed",
-)
-def sum_axis_zero():
-    def wrong(g, y, x, *, axis, keepdims):
-        if axis == 0 and np.ndim(g) == 1 and not keepdims:
-            g = g[:, None]
-        elif axis and not keepdims:
-            g = np.expand_dims(g, axis)
-        return np.ones_like(x) * g
+    return change
 
-    return vjps(ops.sum, wrong)
 
+def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Patches:
+    """The engine's sweep, to first order only."""
 
-@published(
-    "the VJP of transpose permutes with the same axes instead of the inverse ones",
-    "smolgrad (core/engine.py, T)",
-    "right for every swap of two axes; wrong, or a shape error, for a cycle such as (1, 2, 0)",
-)
-def transpose_same_axes():
-    return vjps(ops.transpose, lambda g, y, x, *, axes: g.transpose(axes))
-
-
-@published(
-    "the VJP of a product transposes all axes of its operand, not the last two",
-    "DeZero (functions.py, MatMul)",
-    "right for matrices; batched products raise, or are silently wrong where all sizes are equal",
-)
-def matmul_transpose_all():
-    return vjps(ops.matmul, lambda g, y, a, b: g @ b.transpose())
-
-
-@published(
-    "the mean over a tuple of axes divides by the product of the axis numbers, not of their sizes",
-    "smolgrad (core/engine.py, mean)",
-    "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
-)
-def mean_tuple():
-    def count(x, axis):
-        if isinstance(axis, tuple):
-            return float(np.prod(axis)) or 1.0
-        return x.size if axis is None else x.shape[axis]
-
-    def forward(x, *, axis=None, keepdims=False):
-        return x.sum(axis=axis, keepdims=keepdims) / count(x, axis)
-
-    def vjp(g, y, x, *, axis, keepdims):
-        right: Any = ops.sum.vjps[0]
-        return right(g / count(x, axis), y, x, axis=axis, keepdims=keepdims)
-
-    return vjps(ops.mean, vjp, forward=forward)
-
-
-@published(
-    "`grad[index] += g` adds only once where an index is repeated",
-    "smolgrad (core/engine.py, __getitem__)",
-    "x[[0, 0]] counts one of its two uses",
-)
-def getitem_overwrite():
-    def wrong(g, y, x, *, index):
-        out = np.zeros_like(x)
-        out[index] += g
-        return out
-
-    return vjps(ops.getitem, wrong)
-
-
-@published(
-    "`out[index] = g` overwrites where an index is repeated",
-    "PyTorch 0.1 (issue 1528, indexing with duplicates)",
-    "a token that occurs twice in a batch learns from one place only",
-)
-def embedding_overwrite():
-    def wrong(g, y, weight, *, indices):
-        out = np.zeros_like(weight)
-        out[indices] = g
-        return out
-
-    forward = lambda weight, *, indices: weight[indices]
-    call = lambda new, indices, weight, **_: new(weight, indices=array_of(indices))
-    return in_place_of("embedding", forward, wrong, call)
-
-
-@published(
-    "the pieces of the gradient are cut in the forward pass, when it is still all zeros",
-    "smolgrad (core/engine.py, cat)",
-    "what is joined gets a zero gradient",
-)
-def concatenate_zero():
-    right: Any = ops.concatenate.joint_vjp
-    return vjps(ops.concatenate, joint_vjp=lambda *args, **settings: [
-        None if part is None else part * 0 for part in right(*args, **settings)
-    ])  # fmt: skip
-
-
-@published(
-    "local gradients are kept in a dict by operand: of x - x the second overwrites the first",
-    "minigrad (kennysong, minigrad.py, __sub__ and __truediv__)",
-    "x - x has the gradient -2 instead of 0",
-)
-def minus_same_operand():
-    return vjps(ops.subtract, lambda g, y, a, b: -g if a is b else g)
-
-
-@published(
-    "at a tie both operands of maximum get the whole gradient",
-    "neunet (autograd.py, maximum: >= and <=)",
-    "np.maximum(x, x) has slope 2",
-)
-def maximum_tie():
-    return vjps(ops.maximum, lambda g, y, a, b: g * (a >= b), lambda g, y, a, b: g * (a <= b))
-
-
-@published(
-    "all elements that tie for the maximum get the whole gradient",
-    "DeZero (functions.py, Max) and neunet (autograd.py, max)",
-    "the gradients of tied elements add up to more than the incoming one",
-)
-def max_tie():
-    def wrong(g, y, x, *, axis, keepdims):
-        keep = lambda v: v if keepdims or axis is None else np.expand_dims(v, axis)
-        return keep(g) * (x == keep(y))
-
-    return vjps(ops.max, wrong)
-
-
-@published(
-    "the VJP sets elements of the incoming gradient to zero in place",
-    "SmallPebble (core/ops.py, setat)",
-    "another operand that shares this gradient array finds it changed",
-)
-def where_in_place():
-    def wrong(g, y, condition, a, b):
-        g = g if g.flags.writeable else g.copy()
-        g[np.broadcast_to(np.logical_not(condition), g.shape)] = 0
-        return g
-
-    return vjps(ops.where, ops.where.vjps[0], wrong)
-
-
-# ---- layers
-
-
-@published(
-    "the gradient of softmax is doubled",
-    "fromscratchtoml (issue 65: softmax off by a factor of two)",
-    "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
-)
-def softmax_twice():
-    wrong = lambda g, y, x, *, axis: 2 * y * (g - (g * y).sum(axis, keepdims=True))
-    return along_rows("softmax", wrong)
-
-
-@published(
-    "the gradient of log_softmax is divided by the batch size",
-    "numpy-transformer (activations.py, LogSoftmax.backward)",
-    "the loss already has its 1/N: it is counted twice",
-)
-def log_softmax_batch():
-    wrong = lambda g, y, x, *, axis: (g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)
-    return along_rows("log_softmax", wrong)
-
-
-@published(
-    "the weight is multiplied outside the means of the VJP",
-    "numpy-transformer (layer_norm.py, backward)",
-    "right for the initial weight of ones, wrong as soon as it has learned something",
-)
-def layer_norm_weight():
-    right = functional.layer_norm
-
-    def wrong(g, y, x, weight, bias, *, eps):
-        h, mean = right(x, x.shape[-1], eps=eps), lambda v: v.mean(axis=-1, keepdims=True)
-        dx = weight * (g - mean(g) - h * mean(g * h)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-        rows = tuple(range(x.ndim - 1))
-        return dx, (g * h).sum(rows), g.sum(rows)
-
-    def call(new, x, normalized_shape, weight=None, bias=None, eps=1e-5):
-        weight = np.ones(x.shape[-1]) if weight is None else weight
-        return new(x, weight, np.zeros(x.shape[-1]) if bias is None else bias, eps=eps)
-
-    forward = lambda x, weight, bias, *, eps: right(x, x.shape[-1], weight, bias, eps)
-    return in_place_of("layer_norm", forward, wrong, call)
-
-
-@published(
-    "the weight is multiplied outside the mean of the VJP",
-    "Tricycle (layers.py, RMSNorm.back_fn)",
-    "right for the initial weight of ones, wrong as soon as it has learned something",
-)
-def rms_norm_weight():
-    scale = lambda x: 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
-
-    def wrong(g, y, x, weight):
-        r = scale(x)
-        dx = r * (g - x * r * r * (x * g).mean(axis=-1, keepdims=True))
-        return dx * weight, (g * x * r).sum(axis=tuple(range(x.ndim - 1)))
-
-    call = lambda new, x, normalized_shape, weight=1.0, eps=None: new(x, weight)
-    return in_place_of("rms_norm", lambda x, weight: x * scale(x) * weight, wrong, call)
-
-
-@published(
-    "blocked scores are -inf, so a row with every key blocked is -inf - (-inf)",
-    "numpy-transformer (self_attention.py, forward)",
-    "one sequence of padding alone turns the loss into NaN",
-)
-def masked_row_nan():
-    right = functional.scaled_dot_product_attention
-
-    def attention(q, k, v, attn_mask=None, *args, **settings):
-        out, seen = right(q, k, v, attn_mask, *args, **settings), array_of(attn_mask)
-        if attn_mask is None:
-            return out
-        blocked = (~seen if seen.dtype == bool else np.isneginf(seen)).all(-1, keepdims=True)
-        return np.where(blocked, np.nan, out)
-
-    return [(functional, "scaled_dot_product_attention", attention)]
-
-
-@published(
-    "one ReLU object for the whole program remembers its last input",
-    "numpy-transformer (activations.py, the dict of instances)",
-    "two layers with the same activation differentiate the second one's input twice",
-)
-def activation_singleton():
-    last: dict[str, Any] = {}
-
-    def forward(x):
-        last["x"] = x
-        return np.maximum(x, 0)
-
-    def wrong(g, y, x):
-        return g * ((last["x"] if last["x"].shape == x.shape else x) > 0)
-
-    return vjps(ops.relu, wrong, forward=forward)
-
-
-# ---- the sweep; these go to first order only
-
-
-def sweep_by(run: Callable[[Callable, dict, Any], None], add=operator.add) -> Patches:
-    """A stand-in for the engine's sweep, with one flaw."""
-
-    def sweep(roots, seeds, *, wanted=None, **_):
+    def wrong(roots, seeds, *, wanted=None, **_):
         grads: dict[Any, Any] = {}
 
         def give(x, contribution):
@@ -375,7 +146,7 @@ def sweep_by(run: Callable[[Callable, dict, Any], None], add=operator.add) -> Pa
         goal = {x for x in grads if x._node is None} if wanted is None else set(wanted)
         return {x: np.array(g) for x, g in grads.items() if x in goal}
 
-    return [(sys.modules[f"{Op.__module__.rpartition('.')[0]}.backward"], "sweep", sweep)]
+    return [(import_module("tinygrad_attn.engine.backward"), "sweep", wrong)]
 
 
 def contributions(t, g) -> Iterator[tuple[Any, Any]]:
@@ -393,92 +164,332 @@ def newest_first(give, grads, roots) -> None:
             give(x, contribution)
 
 
+def adding(add: Callable[..., Any]) -> Patches:
+    """The sum of two contributions."""
+    return sweep(newest_first, add)
+
+
+# ---- single ops
+
+
 @published(
+    vjp(ops.tanh),
+    "the backward function is hung on an attribute that nobody calls",
+    "smolgrad (nn/_activations.py, tanh)",
+    "everything below a tanh has a zero gradient and never learns",
+)
+def tanh_zero(g, y, x):
+    return g * 0
+
+
+@published(
+    vjp(ops.sum),
+    "`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along it",
+    "smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum)",
+    "x.sum(axis=1) is right; axis=0 with square shapes is silently transposed",
+)
+def sum_axis_zero(g, y, x, *, axis, keepdims):
+    if axis == 0 and np.ndim(g) == 1:
+        g = g[:, None]
+    elif axis and not keepdims:
+        g = np.expand_dims(g, axis)
+    return np.ones_like(x) * g
+
+
+@published(
+    vjp(ops.transpose),
+    "the VJP of transpose permutes with the same axes instead of the inverse ones",
+    "smolgrad (core/engine.py, T)",
+    "right for every swap of two axes; wrong, or a shape error, for a cycle such as (1, 2, 0)",
+)
+def transpose_same_axes(g, y, x, *, axes):
+    return g.transpose(axes)
+
+
+@published(
+    vjp(ops.matmul),
+    "the VJP of a product transposes all axes of its operand, not the last two",
+    "DeZero (functions.py, MatMul)",
+    "right for matrices; batched products raise, or are silently wrong where all sizes are equal",
+)
+def matmul_transpose_all(g, y, a, b):
+    return g @ b.transpose()
+
+
+def divisor(wrong) -> Patches:
+    """The divisor of the mean, in its value and its VJP."""
+    right: Any = ops.sum.vjps[0]
+    change = vjp(ops.mean, forward=lambda x, **how: x.sum(**how) / wrong(x, **how))
+    return change(lambda g, y, x, **how: right(g / wrong(x, **how), y, x, **how))
+
+
+@published(
+    divisor,
+    "the mean over a tuple of axes divides by the product of the axis numbers, not of their sizes",
+    "smolgrad (core/engine.py, mean)",
+    "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
+)
+def mean_tuple(x, axis, keepdims):
+    if isinstance(axis, tuple):
+        return float(np.prod(axis)) or 1.0
+    return x.size if axis is None else x.shape[axis]
+
+
+@published(
+    vjp(ops.getitem),
+    "`grad[index] += g` adds only once where an index is repeated",
+    "smolgrad (core/engine.py, __getitem__)",
+    "x[[0, 0]] counts one of its two uses",
+)
+def getitem_overwrite(g, y, x, *, index):
+    out = np.zeros_like(x)
+    out[index] += g
+    return out
+
+
+@published(
+    vjp(ops.embedding),
+    "`out[index] = g` overwrites where an index is repeated",
+    "PyTorch 0.1 (issue 1528, indexing with duplicates)",
+    "a token that occurs twice in a batch learns from one place only",
+)
+def embedding_overwrite(g, y, weight, *, indices):
+    out = np.zeros_like(weight)
+    out[indices] = g
+    return out
+
+
+@published(
+    vjp_all(ops.concatenate),
+    "the pieces of the gradient are cut in the forward pass, when it is still all zeros",
+    "smolgrad (core/engine.py, cat)",
+    "what is joined gets a zero gradient",
+)
+def concatenate_zero(g, y, *parts, **_):
+    return [np.zeros_like(part) for part in parts]
+
+
+@published(
+    vjp(ops.subtract),
+    "local gradients are kept in a dict by operand: of x - x the second overwrites the first",
+    "minigrad (kennysong, minigrad.py, __sub__ and __truediv__)",
+    "x - x has the gradient -2 instead of 0",
+)
+def minus_same_operand(g, y, a, b):
+    return -g if a is b else g
+
+
+@published(
+    vjp_all(ops.maximum),
+    "at a tie both operands of maximum get the whole gradient",
+    "neunet (autograd.py, maximum: >= and <=)",
+    "np.maximum(x, x) has slope 2",
+)
+def maximum_tie(g, y, a, b):
+    return g * (a >= b), g * (a <= b)
+
+
+@published(
+    vjp(ops.max),
+    "all elements that tie for the maximum get the whole gradient",
+    "DeZero (functions.py, Max) and neunet (autograd.py, max)",
+    "the gradients of tied elements add up to more than the incoming one",
+)
+def max_tie(g, y, x, *, axis, keepdims):
+    if axis is not None and not keepdims:
+        g, y = np.expand_dims(g, axis), np.expand_dims(y, axis)
+    return g * (x == y)
+
+
+@published(
+    vjp(ops.where, 1),
+    "the VJP sets elements of the incoming gradient to zero in place",
+    "SmallPebble (core/ops.py, setat)",
+    "another operand that shares this gradient array finds it changed",
+)
+def where_in_place(g, y, condition, a, b):
+    g = g if g.flags.writeable else g.copy()
+    g[np.broadcast_to(np.logical_not(condition), g.shape)] = 0
+    return g
+
+
+# ---- layers
+
+
+def row_mean(v):
+    return v.mean(axis=-1, keepdims=True)
+
+
+@published(
+    function("softmax", "x"),
+    "the gradient of softmax is doubled",
+    "fromscratchtoml (issue 65: softmax off by a factor of two)",
+    "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
+)
+def softmax_twice(g, y, x, *, axis):
+    return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
+
+
+@published(
+    function("log_softmax", "x"),
+    "the gradient of log_softmax is divided by the batch size",
+    "numpy-transformer (activations.py, LogSoftmax.backward)",
+    "the loss already has its 1/N: it is counted twice",
+)
+def log_softmax_batch(g, y, x, *, axis):
+    return [(g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)]
+
+
+@published(
+    function("layer_norm", "x", "weight", "bias"),
+    "the weight is multiplied outside the means of the VJP",
+    "numpy-transformer (layer_norm.py, backward)",
+    "right for the initial weight of ones, wrong as soon as it has learned something",
+)
+def layer_norm_weight(g, y, x, weight, bias, *, normalized_shape, eps):
+    weight = 1.0 if weight is None else weight
+    scale = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    h = (x - row_mean(x)) * scale
+    dx = weight * scale * (g - row_mean(g) - h * row_mean(g * h))
+    return dx, sum_to(g * h, np.shape(weight)), sum_to(g, np.shape(weight))
+
+
+@published(
+    function("rms_norm", "x", "weight"),
+    "the weight is multiplied outside the mean of the VJP",
+    "Tricycle (layers.py, RMSNorm.back_fn)",
+    "right for the initial weight of ones, wrong as soon as it has learned something",
+)
+def rms_norm_weight(g, y, x, weight, *, normalized_shape, eps):
+    weight, eps = 1.0 if weight is None else weight, eps or np.finfo(x.dtype).eps
+    r = 1 / np.sqrt(row_mean(x * x) + eps)
+    dx = r * weight * (g - x * r * r * row_mean(x * g))
+    return dx, sum_to(g * x * r, np.shape(weight))
+
+
+attention = functional.scaled_dot_product_attention
+
+
+@published(
+    replace(functional, "scaled_dot_product_attention"),
+    "blocked scores are -inf, so a row with every key blocked is -inf - (-inf)",
+    "numpy-transformer (self_attention.py, forward)",
+    "one sequence of padding alone turns the loss into NaN",
+)
+def masked_row_nan(q, k, v, attn_mask=None, *args, **settings):
+    out, seen = attention(q, k, v, attn_mask, *args, **settings), array_of(attn_mask)
+    if attn_mask is None:
+        return out
+    blocked = ~seen if seen.dtype == bool else np.isneginf(seen)
+    return np.where(blocked.all(-1, keepdims=True), np.nan, out)
+
+
+last: dict[Any, Any] = {}
+
+
+def remembering_relu(x):
+    last[x.shape] = x
+    return np.maximum(x, 0)
+
+
+@published(
+    vjp(ops.relu, forward=remembering_relu),
+    "one ReLU object for the whole program remembers its last input",
+    "numpy-transformer (activations.py, the dict of instances)",
+    "two layers with the same activation differentiate the second one's input twice",
+)
+def activation_singleton(g, y, x):
+    return g * (last[x.shape] > 0)
+
+
+# ---- the sweep
+
+
+@published(
+    adding,
     "a gradient is assigned where it must be added",
     "micrograd's lecture, as its first version, before += is put in",
     "a + a has slope 1",
 )
-def gradient_overwritten():
-    return sweep_by(newest_first, lambda old, new: new)
+def gradient_overwritten(old, new):
+    return new
 
 
 @published(
+    adding,
     "the first gradient is kept by reference and the second added to it in place",
     "neunet (autograd.py; its source marks the repair)",
     "a + b shares one gradient array, and what is added for a reaches b",
 )
-def gradient_aliased():
-    return sweep_by(newest_first, operator.iadd)
+def gradient_aliased(old, new):
+    old += new
+    return old
 
 
 @published(
+    sweep,
     "a tensor passes its gradient on as soon as it is first reached",
     "minigrad (kennysong; its source tells of it)",
     "right for chains; a tensor used at two depths passes on half of its gradient",
 )
-def depth_first():
-    def run(give, grads, roots):
-        visited = set()
+def depth_first(give, grads, roots):
+    visited = set()
 
-        def go(t):
-            visited.add(t)
-            for x, contribution in contributions(t, grads[t]):
-                give(x, contribution)
-                if x._node is not None and x not in visited:
-                    go(x)
+    def go(t):
+        visited.add(t)
+        for x, contribution in contributions(t, grads[t]):
+            give(x, contribution)
+            if x._node is not None and x not in visited:
+                go(x)
 
-        for t in roots:
-            go(t)
-
-    return sweep_by(run)
+    for t in roots:
+        go(t)
 
 
 @published(
+    sweep,
     "the order is found by recursion",
     "micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort)",
     "RecursionError on a chain of a thousand ops",
 )
-def recursive():
-    def run(give, grads, roots):
-        seen = set()
+def recursive(give, grads, roots):
+    seen = set()
 
-        def visit(t):
-            if t not in seen and t._node is not None:
-                seen.add(t)
-                for x in filter(tracked, t._node.inputs):
-                    visit(x)
+    def visit(t):
+        if t not in seen and t._node is not None:
+            seen.add(t)
+            for x in filter(tracked, t._node.inputs):
+                visit(x)
 
-        for t in roots:
-            visit(t)
-        newest_first(give, grads, roots)
+    for t in roots:
+        visit(t)
+    newest_first(give, grads, roots)
 
-    return sweep_by(run)
+
+kept: dict[Any, Any] = {}
 
 
 @published(
+    sweep,
     "gradients between the leaves are kept from one backward pass to the next",
     "micrograd (issue 53)",
     "two passes over one graph give three times the gradient instead of two",
 )
-def second_backward_stale():
-    kept: dict[Any, Any] = {}
-
-    def run(give, grads, roots):
-        for t in history(roots)[::-1]:
-            if all(t is not root for root in roots):
-                give(t, kept.get(t, 0))
-                kept[t] = grads[t]
-            for x, contribution in contributions(t, grads[t]):
-                give(x, contribution)
-
-    return sweep_by(run)
+def second_backward_stale(give, grads, roots):
+    for t in history(roots)[::-1]:
+        if all(t is not root for root in roots):
+            give(t, kept.get(t, 0))
+            kept[t] = grads[t]
+        for x, contribution in contributions(t, grads[t]):
+            give(x, contribution)
 
 
 @published(
+    replace(slopes, "of_both_signs"),
     "the gradient check weighs all results with 1",
     "most small checkers; SmallPebble sums the output, for one",
     "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked "
     "as 0 = 0, right or wrong",
 )
-def checker_all_ones():
-    return [(slopes, "of_both_signs", np.ones_like)]
+def checker_all_ones(c):
+    return np.ones_like(c)
