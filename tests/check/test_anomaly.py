@@ -25,13 +25,13 @@ ones = lambda *shape: Tensor(np.ones(shape), requires_grad=True)
 halved = op(lambda x: x * 2.0)
 halved.vjp(lambda g, y, x: g / (x - x))
 FORWARD = [  # what is computed, the op, the index, a word of the reason
-    (lambda: np.exp(t(1, 100)), "exp", "(1,)", "overflow in exp"),
+    (lambda: np.exp(t(1, 100)), "exp", "(1,)", "before exp subtract the maximum"),
     (lambda: t(1, 0) / t(1, 0), "divide", "(1,)", "0/0"),
     (lambda: t(2, 1) / t(0, 1), "divide", "(0,)", "division by zero"),
-    (lambda: np.log(t(1, 0)), "log", "(1,)", "log 0"),
-    (lambda: np.log(t(-1)), "log", "(0,)", "negative number -1"),
-    (lambda: np.log1p(t(-1)), "log1p", "(0,)", "log1p -1"),
-    (lambda: np.sqrt(t(0.5) - 1), "sqrt", "(0,)", "sqrt of the negative number -0.5"),
+    (lambda: np.log(t(1, 0)), "log", "(1,)", "log of 0."),
+    (lambda: np.log(t(-1)), "log", "(0,)", "log of -1."),
+    (lambda: np.log1p(t(-1)), "log1p", "(0,)", "log1p of -1."),
+    (lambda: np.sqrt(t(0.5) - 1), "sqrt", "(0,)", "sqrt of -0.5."),
     (lambda: t(0.0) * np.float32(INF), "multiply", "(0,)", "0 x inf"),
     (lambda: t(-8.0) ** 0.5, "power", "(0,)", "outside the domain"),
     (lambda: t(0.0) ** -1.0, "power", "(0,)", "division by zero"),
@@ -63,7 +63,7 @@ def caught(run):
     before = context.watchers
     assert not before, "nothing is left behind"
     text = str(error.value)
-    assert __file__ in text or "not known" in text
+    assert __file__ in text or "ran outside" in text
     return re.sub("`.*?`", "", text)  # the line that is quoted holds the words too
 
 
@@ -100,7 +100,7 @@ def test_what_comes_in_is_told_from_what_was_made():
     text = caught(lambda: nn.Linear(2, 2)(Tensor(np.array([[np.nan, 1]], np.float32))))
     assert "already holds NaN at index (0, 0)" in text
     loss = np.sqrt(t(0)).sum()
-    assert "its line is not known" in caught(lambda: loss.backward())
+    assert "ran outside detect_anomaly" in caught(lambda: loss.backward())
 
 
 def test_a_training_inside_remembers_living_results_only():
