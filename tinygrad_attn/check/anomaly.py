@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, tracked, watching
+from ..engine import Watcher, context, tracked, watching
 from ..errors import describe
 from .report import index_of_largest
-from .trace import Array, array_of, module_name, numeric, pull, user_place
+from .trace import Array, Step, array_of, numeric, user_place
 
 
 @contextmanager
@@ -59,9 +59,8 @@ class _Detector(Watcher):
                 )
             if bad.any():
                 return  # another op made it
-        again = lambda: op.forward(*map(_plain, inputs), **settings)
-        what, scope = f"its result {describe(value)}", context.scope
-        raise _error(what, op.__name__, place, scope, inputs, value, again)
+        step = Step(op, inputs, settings, output, context.scope, place)
+        raise _error(f"its result {describe(value)}", step, value)
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
@@ -75,14 +74,8 @@ class _Detector(Watcher):
             )
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
-            args, needs = [list(map(f, node.inputs)) for f in (_plain, tracked)]
-            again = partial(pull, node.op, g, y._data, node, args, needs)
-            what = f"the gradient of its operand {i}, {describe(x)}"
-            raise _error(what, name, place, node.scope, node.inputs, made, again, g)
-
-
-def _plain(x: Any) -> Any:
-    return x._data if isinstance(x, Variable) else x
+            step = Step(node.op, node.inputs, node.settings, y, node.scope, place)
+            raise _error(f"the gradient of its operand {i}, {describe(x)}", step, made, g)
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
@@ -92,20 +85,17 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
     return np.nan
 
 
-def _error(
-    what: str, name: str, place: Any, scope: Any, inputs: tuple, made: Array, compute: Callable,
-    g: Any = None,
-) -> FloatingPointError:  # fmt: skip
-    """The error for an op that made NaN or Inf; `compute` does it again, from g if given."""
+def _error(what: str, step: Step, made: Array, g: Any = None) -> FloatingPointError:
+    """The error for NaN or Inf in an output, or in a gradient that was computed from g."""
     index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
     backward = "in the backward pass, " * (g is not None)
-    inside = f" in the module {module_name(scope)!r}" * (scope is not None)
-    given = [(describe(x), _there(x, made, index)) for x in inputs if numeric(x)]
+    inside = f" in the module {step.module!r}" * (step.scope is not None)
+    given = [(describe(x), _there(x, made, index)) for x in step.inputs if numeric(x)]
     operands = ", ".join(x + f" with {v:.6g} there" * (v == v) for x, v in given)
     return FloatingPointError(
-        f"detect_anomaly: {backward}op {name!r} made {made[index]} at index {index} of {what}"
-        f"{inside}, called at {place}. Operands: {operands}. Reason: "
-        + _reason(name, inputs, made, index, compute, g)
+        f"detect_anomaly: {backward}op {step.name!r} made {made[index]} at index {index} of {what}"
+        f"{inside}, called at {step.place}. Operands: {operands}. Reason: "
+        + _reason(step, made, index, g)
     )
 
 
@@ -122,11 +112,9 @@ COMPLAINTS = {
 }
 
 
-def _reason(
-    name: str, inputs: tuple, made: Array, at: tuple[int, ...], compute: Callable, g: Any = None
-) -> str:
+def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
     """Why the element is NaN or Inf."""
-    operands = [array_of(x) for x in inputs if numeric(x)]
+    name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
     first = _there(operands[0], made, at) if operands else np.nan
     if np.isnan(made[at]) and any(map(_empty_row, operands)):
         return (
@@ -145,9 +133,9 @@ def _reason(
             f"other branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the "
             "argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
-    heard = set[str]()
+    call, heard = step.call(), set[str]()
     with suppress(Exception), np.errstate(all="call", call=lambda kind, _: heard.add(kind)):
-        compute()
+        call.forward() if g is None else call.pull(g, list(map(tracked, step.inputs)))
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (
             "inf - inf, inf/inf or 0 x inf: an operand holds infinities. A factor of 0 does not "
