@@ -26,7 +26,7 @@ import numpy as np
 from .. import functional, ops
 from ..engine import Op, history, op, sum_to, tracked
 from . import slopes
-from .trace import array_of, pull
+from .trace import pull
 
 Patches = list[tuple[Any, str, Any]]
 """(object, attribute, new value)"""
@@ -119,10 +119,8 @@ def function(name: str, *operands: str) -> Change:
             return right(**dict(zip(operands, inputs)), **settings)
 
         def call(*args, **keywords):
-            bound = signature.bind(*args, **keywords)
-            bound.apply_defaults()
-            settings = bound.arguments
-            return new(*[settings.pop(operand) for operand in operands], **settings)
+            settings = signature.bind(*args, **keywords).arguments
+            return new(*[settings.pop(operand, None) for operand in operands], **settings)
 
         new.__name__ = name
         new.vjp_all(wrong)
@@ -143,8 +141,7 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Pa
         for t, seed in zip(roots, seeds):
             give(t, np.array(seed))
         run(give, grads, roots)
-        goal = {x for x in grads if x._node is None} if wanted is None else set(wanted)
-        return {x: np.array(g) for x, g in grads.items() if x in goal}
+        return {x: np.array(g) for x, g in grads.items() if wanted or x._node is None}
 
     return [(import_module("tinygrad_attn.engine.backward"), "sweep", wrong)]
 
@@ -189,11 +186,7 @@ def tanh_zero(g, y, x):
     "x.sum(axis=1) is right; axis=0 with square shapes is silently transposed",
 )
 def sum_axis_zero(g, y, x, *, axis, keepdims):
-    if axis == 0 and np.ndim(g) == 1:
-        g = g[:, None]
-    elif axis and not keepdims:
-        g = np.expand_dims(g, axis)
-    return np.ones_like(x) * g
+    return np.ones_like(x) * (g if keepdims else np.expand_dims(g, axis or -1))
 
 
 @published(
@@ -230,9 +223,7 @@ def divisor(wrong) -> Patches:
     "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
 )
 def mean_tuple(x, axis, keepdims):
-    if isinstance(axis, tuple):
-        return float(np.prod(axis)) or 1.0
-    return x.size if axis is None else x.shape[axis]
+    return np.prod(axis) or 1.0 if isinstance(axis, tuple) else np.size(x, axis)
 
 
 @published(
@@ -296,9 +287,8 @@ def maximum_tie(g, y, a, b):
     "the gradients of tied elements add up to more than the incoming one",
 )
 def max_tie(g, y, x, *, axis, keepdims):
-    if axis is not None and not keepdims:
-        g, y = np.expand_dims(g, axis), np.expand_dims(y, axis)
-    return g * (x == y)
+    g = g if keepdims or axis is None else np.expand_dims(g, axis)
+    return g * (x == x.max(axis, keepdims=True))
 
 
 @published(
@@ -308,8 +298,7 @@ def max_tie(g, y, x, *, axis, keepdims):
     "another operand that shares this gradient array finds it changed",
 )
 def where_in_place(g, y, condition, a, b):
-    g = g if g.flags.writeable else g.copy()
-    g[np.broadcast_to(np.logical_not(condition), g.shape)] = 0
+    g *= condition
     return g
 
 
@@ -326,7 +315,7 @@ def row_mean(v):
     "fromscratchtoml (issue 65: softmax off by a factor of two)",
     "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
 )
-def softmax_twice(g, y, x, *, axis):
+def softmax_twice(g, y, x, axis=-1):
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
 
@@ -336,7 +325,7 @@ def softmax_twice(g, y, x, *, axis):
     "numpy-transformer (activations.py, LogSoftmax.backward)",
     "the loss already has its 1/N: it is counted twice",
 )
-def log_softmax_batch(g, y, x, *, axis):
+def log_softmax_batch(g, y, x, axis=-1):
     return [(g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)]
 
 
@@ -346,12 +335,12 @@ def log_softmax_batch(g, y, x, *, axis):
     "numpy-transformer (layer_norm.py, backward)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
-def layer_norm_weight(g, y, x, weight, bias, *, normalized_shape, eps):
-    weight = 1.0 if weight is None else weight
+def layer_norm_weight(g, y, x, weight, bias, normalized_shape, eps=1e-5):
     scale = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     h = (x - row_mean(x)) * scale
-    dx = weight * scale * (g - row_mean(g) - h * row_mean(g * h))
-    return dx, sum_to(g * h, np.shape(weight)), sum_to(g, np.shape(weight))
+    dx = scale * (g - row_mean(g) - h * row_mean(g * h))
+    rows = np.shape(weight)
+    return dx if weight is None else dx * weight, sum_to(g * h, rows), sum_to(g, rows)
 
 
 @published(
@@ -360,11 +349,10 @@ def layer_norm_weight(g, y, x, weight, bias, *, normalized_shape, eps):
     "Tricycle (layers.py, RMSNorm.back_fn)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
-def rms_norm_weight(g, y, x, weight, *, normalized_shape, eps):
-    weight, eps = 1.0 if weight is None else weight, eps or np.finfo(x.dtype).eps
+def rms_norm_weight(g, y, x, weight, normalized_shape, eps=2.0**-52):
     r = 1 / np.sqrt(row_mean(x * x) + eps)
-    dx = r * weight * (g - x * r * r * row_mean(x * g))
-    return dx, sum_to(g * x * r, np.shape(weight))
+    dx = r * (g - x * r * r * row_mean(x * g))
+    return dx if weight is None else dx * weight, sum_to(g * x * r, np.shape(weight))
 
 
 attention = functional.scaled_dot_product_attention
@@ -376,12 +364,9 @@ attention = functional.scaled_dot_product_attention
     "numpy-transformer (self_attention.py, forward)",
     "one sequence of padding alone turns the loss into NaN",
 )
-def masked_row_nan(q, k, v, attn_mask=None, *args, **settings):
-    out, seen = attention(q, k, v, attn_mask, *args, **settings), array_of(attn_mask)
-    if attn_mask is None:
-        return out
-    blocked = ~seen if seen.dtype == bool else np.isneginf(seen)
-    return np.where(blocked.all(-1, keepdims=True), np.nan, out)
+def masked_row_nan(q, k, v, *args, **settings):
+    totals = attention(q, k, np.ones_like(v), *args, **settings)  # 0 where all is blocked, else 1
+    return np.where(totals == 0, np.nan, attention(q, k, v, *args, **settings))
 
 
 last: dict[Any, Any] = {}
@@ -466,7 +451,7 @@ def recursive(give, grads, roots):
     newest_first(give, grads, roots)
 
 
-kept: dict[Any, Any] = {}
+kept: dict[int, Any] = {}
 
 
 @published(
@@ -478,8 +463,8 @@ kept: dict[Any, Any] = {}
 def second_backward_stale(give, grads, roots):
     for t in history(roots)[::-1]:
         if all(t is not root for root in roots):
-            give(t, kept.get(t, 0))
-            kept[t] = grads[t]
+            give(t, kept.get(t._node.number, 0))
+            kept[t._node.number] = grads[t]
         for x, contribution in contributions(t, grads[t]):
             give(x, contribution)
 
