@@ -16,8 +16,8 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from importlib import import_module
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -26,10 +26,7 @@ import numpy as np
 from .. import functional, ops
 from ..engine import Op, history, op, sum_to, tracked
 from . import slopes
-from .trace import pull
-
-Patches = list[tuple[Any, str, Any]]
-"""(object, attribute, new value)"""
+from .trace import Step
 
 
 class Bug(NamedTuple):
@@ -39,7 +36,7 @@ class Bug(NamedTuple):
     what: str  # the mistake
     where: str  # the project and place it was found in
     symptom: str  # what a user would see
-    patches: Patches
+    switched_on: Any  # the context in which it replaces the right text
 
     def __str__(self) -> str:
         return f"{self.name}: {self.what}\n    found in {self.where}\n    symptom: {self.symptom}"
@@ -68,15 +65,13 @@ def bug(name: str) -> Iterator[Bug]:
     """
     if name not in bugs:
         raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
-    with ExitStack() as stack:
-        for change in bugs[name].patches:
-            stack.enter_context(patch.object(*change))
+    with bugs[name].switched_on:
         yield bugs[name]
 
 
 # ---- what a wrong function replaces
 
-Change = Callable[[Callable], Patches]
+Change = Callable[[Callable], Any]
 
 
 def published(change: Change, what: str, where: str, symptom: str) -> Callable[..., Any]:
@@ -90,22 +85,21 @@ def published(change: Change, what: str, where: str, symptom: str) -> Callable[.
     return enter
 
 
-def replace(target: Any, attribute: str, **more: Any) -> Change:
-    """This attribute, and further ones by other values."""
-    values = lambda wrong: {attribute: wrong, **more}.items()
-    return lambda wrong: [(target, name, value) for name, value in values(wrong)]
+def replace(target: Any, attribute: str) -> Change:
+    """This attribute."""
+    return lambda wrong: patch.object(target, attribute, wrong)
 
 
 def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
     """The VJP of an op for one operand."""
-    change = replace(of, "vjps", kernel=None, adds_in_place=None, **more)
     before, after = of.vjps[:operand], of.vjps[operand + 1 :]
-    return lambda wrong: change((*before, wrong, *after))
+    more |= dict(kernel=None, adds_in_place=None)
+    return lambda wrong: patch.multiple(of, vjps=(*before, wrong, *after), **more)
 
 
 def vjp_all(of: Op) -> Change:
     """The VJPs of an op for all operands."""
-    return replace(of, "joint_vjp", kernel=None)
+    return lambda wrong: patch.multiple(of, joint_vjp=wrong, kernel=None)
 
 
 def function(name: str, *operands: str) -> Change:
@@ -113,7 +107,7 @@ def function(name: str, *operands: str) -> Change:
     right = getattr(functional, name)
     signature = inspect.signature(right)
 
-    def change(wrong: Callable) -> Patches:
+    def change(wrong: Callable) -> Any:
         @op
         def new(*inputs, **settings):
             return right(**dict(zip(operands, inputs)), **settings)
@@ -124,12 +118,12 @@ def function(name: str, *operands: str) -> Change:
 
         new.__name__ = name
         new.vjp_all(wrong)
-        return [(functional, name, call)]
+        return patch.object(functional, name, call)
 
     return change
 
 
-def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Patches:
+def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Any:
     """The engine's sweep, to first order only."""
 
     def wrong(roots, seeds, *, wanted=None, **_):
@@ -143,14 +137,14 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Pa
         run(give, grads, roots)
         return {x: np.array(g) for x, g in grads.items() if wanted or x._node is None}
 
-    return [(import_module("tinygrad_attn.engine.backward"), "sweep", wrong)]
+    return patch("tinygrad_attn.engine.backward.sweep", wrong)
 
 
 def contributions(t, g) -> Iterator[tuple[Any, Any]]:
     """(input, contribution) for each use by the op that computed t."""
-    node, args = t._node, [getattr(x, "_data", x) for x in t._node.inputs]
-    needs = [tracked(x) for x in node.inputs]
-    for i, contribution in pull(node.op, np.array(g), t._data, node, args, needs).items():
+    node = t._node
+    call = Step(node.op, node.inputs, node.settings, t, None, None).call()
+    for i, contribution in call.pull(np.array(g), [*map(tracked, node.inputs)]).items():
         yield node.inputs[i], contribution
 
 
@@ -161,7 +155,7 @@ def newest_first(give, grads, roots) -> None:
             give(x, contribution)
 
 
-def adding(add: Callable[..., Any]) -> Patches:
+def adding(add: Callable[..., Any]) -> Any:
     """The sum of two contributions."""
     return sweep(newest_first, add)
 
@@ -209,21 +203,15 @@ def matmul_transpose_all(g, y, a, b):
     return g @ b.transpose()
 
 
-def divisor(wrong) -> Patches:
-    """The divisor of the mean, in its value and its VJP."""
-    right: Any = ops.sum.vjps[0]
-    change = vjp(ops.mean, forward=lambda x, **how: x.sum(**how) / wrong(x, **how))
-    return change(lambda g, y, x, **how: right(g / wrong(x, **how), y, x, **how))
-
-
 @published(
-    divisor,
+    replace(ops, "mean"),
     "the mean over a tuple of axes divides by the product of the axis numbers, not of their sizes",
     "smolgrad (core/engine.py, mean)",
     "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
 )
-def mean_tuple(x, axis, keepdims):
-    return np.prod(axis) or 1.0 if isinstance(axis, tuple) else np.size(x, axis)
+def mean_tuple(x, axis=None, keepdims=False):
+    count = x.size if axis is None else np.prod(axis) if axis.__class__ is tuple else x.shape[axis]
+    return ops.sum(x, axis=axis, keepdims=keepdims) / float(count or 1)
 
 
 @published(
@@ -438,12 +426,10 @@ def depth_first(give, grads, roots):
     "RecursionError on a chain of a thousand ops",
 )
 def recursive(give, grads, roots):
-    seen = set()
-
+    @cache
     def visit(t):
-        if t not in seen and t._node is not None:
-            seen.add(t)
-            for x in filter(tracked, t._node.inputs):
+        for x in t._node.inputs if t._node else ():
+            if tracked(x):
                 visit(x)
 
     for t in roots:
@@ -462,7 +448,7 @@ kept: dict[int, Any] = {}
 )
 def second_backward_stale(give, grads, roots):
     for t in history(roots)[::-1]:
-        if all(t is not root for root in roots):
+        if t not in set(roots):
             give(t, kept.get(t._node.number, 0))
             kept[t._node.number] = grads[t]
         for x, contribution in contributions(t, grads[t]):
