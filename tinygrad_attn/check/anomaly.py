@@ -99,33 +99,26 @@ def _error(what: str, step: Step, made: Array, g: Any = None) -> FloatingPointEr
     )
 
 
-EDGES = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0, "sqrt": 0.0}
-"""Where the domain of a function ends."""
-
 COMPLAINTS = {
-    "divide by zero": "a division by zero inside it, or an infinite slope (of a root or logarithm "
-    "at 0). Add a small eps, as in sqrt(x + eps), or choose a safe value with np.where before it.",
+    "divide by zero": "a division by zero, log 0, or an infinite slope (of a root or logarithm at "
+    "0). Add a small eps, as in sqrt(x + eps), choose a safe value with np.where before it, or "
+    "compute with log_softmax instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale the "
     "loss, normalise, or before exp subtract the maximum, as softmax and logsumexp do.",
     "invalid value": "0/0, a mean or variance over no elements (are all targets ignored?), or an "
-    "argument outside the domain, as of a root or a logarithm of a negative number.",
+    "argument outside the domain, as the root or logarithm of a negative number (rounding makes "
+    "one of a small variance, say): np.maximum(x, 0) first.",
 }
 
 
 def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
     """Why the element is NaN or Inf."""
     name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
-    first = _there(operands[0], made, at) if operands else np.nan
     if np.isnan(made[at]) and any(map(_empty_row, operands)):
         return (
             "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "
             "blocked. Leave one key open, or use F.scaled_dot_product_attention, which gives zeros "
             "for such a row."
-        )
-    if g is None and first <= EDGES.get(name, -np.inf):
-        return (
-            f"{name} of {first:.6g}. Clip the argument with np.maximum(x, eps), or compute with "
-            "log_softmax instead of log(softmax)."
         )
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from .. import functional, ops
+from .. import functional, ops, transforms
 from ..engine import Op, history, op, sum_to, tracked
 from . import slopes
 from .trace import Step
@@ -293,8 +293,14 @@ def where_in_place(g, y, condition, a, b):
 # ---- layers
 
 
-def row_mean(v):
-    return v.mean(axis=-1, keepdims=True)
+def weight_outside(norm, g, x, weight, **settings):
+    """The gradients with respect to x and the weight of norm(x) * weight, that of x wrong."""
+    h, pullback = transforms.vjp(lambda x: norm(x, **settings), x)
+    dx = pullback(g)[0].numpy() * (1 if weight is None else weight)
+    return dx, sum_to(g * h.numpy(), np.shape(weight))
+
+
+layer_norm, rms_norm = functional.layer_norm, functional.rms_norm
 
 
 @published(
@@ -323,12 +329,8 @@ def log_softmax_batch(g, y, x, axis=-1):
     "numpy-transformer (layer_norm.py, backward)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
-def layer_norm_weight(g, y, x, weight, bias, normalized_shape, eps=1e-5):
-    scale = 1 / np.sqrt(x.var(axis=-1, keepdims=True) + eps)
-    h = (x - row_mean(x)) * scale
-    dx = scale * (g - row_mean(g) - h * row_mean(g * h))
-    rows = np.shape(weight)
-    return dx if weight is None else dx * weight, sum_to(g * h, rows), sum_to(g, rows)
+def layer_norm_weight(g, y, x, weight, bias, **settings):
+    return *weight_outside(layer_norm, g, x, weight, **settings), sum_to(g, np.shape(bias))
 
 
 @published(
@@ -337,10 +339,8 @@ def layer_norm_weight(g, y, x, weight, bias, normalized_shape, eps=1e-5):
     "Tricycle (layers.py, RMSNorm.back_fn)",
     "right for the initial weight of ones, wrong as soon as it has learned something",
 )
-def rms_norm_weight(g, y, x, weight, normalized_shape, eps=2.0**-52):
-    r = 1 / np.sqrt(row_mean(x * x) + eps)
-    dx = r * (g - x * r * r * row_mean(x * g))
-    return dx if weight is None else dx * weight, sum_to(g * x * r, np.shape(weight))
+def rms_norm_weight(g, y, x, weight, **settings):
+    return weight_outside(rms_norm, g, x, weight, **settings)
 
 
 attention = functional.scaled_dot_product_attention
