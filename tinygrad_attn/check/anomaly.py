@@ -32,7 +32,7 @@ def detect_anomaly() -> Iterator[None]:
         yield
 
 
-OUTSIDE = "a line that ran outside detect_anomaly()"
+OUTSIDE: Any = "a line that ran outside detect_anomaly()"
 
 
 class _Detector(Watcher):

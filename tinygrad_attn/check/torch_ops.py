@@ -38,11 +38,11 @@ class TorchBackend(Backend):
 
     def wants_gradient(self, t: Any) -> bool:
         """Whether gradients flow to this tensor."""
-        return t.requires_grad  # type: ignore[no-any-return]
+        return t.requires_grad
 
     def value(self, t: Any) -> Array:
         """The values of a tensor."""
-        return t.detach().cpu().numpy()  # type: ignore[no-any-return]
+        return t.detach().cpu().numpy()
 
     def put(self, t: Any, array: Array) -> None:
         """Give a tensor other values."""
@@ -97,7 +97,7 @@ class TorchStep(Step):
     @property
     def differentiable(self) -> bool:
         """Whether a gradient passes through it."""
-        return self.result.requires_grad  # type: ignore[no-any-return]
+        return self.result.requires_grad
 
     def call(self) -> TorchCall:
         """The call as a function of arrays."""
@@ -122,7 +122,7 @@ class TorchCall(OpCall):
 
     def forward(self) -> Array:
         """The output; several in one row."""
-        return self._run()[1].detach().numpy()  # type: ignore[no-any-return]
+        return self._run()[1].detach().numpy()
 
     def _run(self) -> tuple[list[Any], Any]:
         """The operands, and the output; several that have a gradient in one row."""

@@ -140,19 +140,18 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
     return patch("tinygrad_attn.engine.backward.sweep", wrong)
 
 
-def contributions(t, g) -> Iterator[tuple[Any, Any]]:
-    """(input, contribution) for each use by the op that computed t."""
+def pull_back(give, grads, t) -> None:
+    """Give each input its contribution, for each use by the op that computed t."""
     node = t._node
     call = Step(node.op, node.inputs, node.settings, t, None, None).call()
-    for i, contribution in call.pull(np.array(g), [*map(tracked, node.inputs)]).items():
-        yield node.inputs[i], contribution
+    for i, contribution in call.pull(np.array(grads[t]), [*map(tracked, node.inputs)]).items():
+        give(node.inputs[i], contribution)
 
 
 def newest_first(give, grads, roots) -> None:
     """Go through the graph as the engine does."""
     for t in history(roots)[::-1]:
-        for x, contribution in contributions(t, grads[t]):
-            give(x, contribution)
+        pull_back(give, grads, t)
 
 
 def adding(add: Callable[..., Any]) -> Any:
@@ -406,17 +405,17 @@ def gradient_aliased(old, new):
     "right for chains; a tensor used at two depths passes on half of its gradient",
 )
 def depth_first(give, grads, roots):
-    visited = set()
-
-    def go(t):
-        visited.add(t)
-        for x, contribution in contributions(t, grads[t]):
+    @cache
+    def visit(t):
+        def give_and_visit(x, contribution):
             give(x, contribution)
-            if x._node is not None and x not in visited:
-                go(x)
+            visit(x)
+
+        if t._node is not None:
+            pull_back(give_and_visit, grads, t)
 
     for t in roots:
-        go(t)
+        visit(t)
 
 
 @published(
@@ -451,8 +450,7 @@ def second_backward_stale(give, grads, roots):
         if t not in set(roots):
             give(t, kept.get(t._node.number, 0))
             kept[t._node.number] = grads[t]
-        for x, contribution in contributions(t, grads[t]):
-            give(x, contribution)
+        pull_back(give, grads, t)
 
 
 @published(
