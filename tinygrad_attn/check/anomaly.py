@@ -48,16 +48,9 @@ class _Detector(Watcher):
         if np.isfinite(value).all():
             return
         is_bad = np.isnan if np.isnan(value).any() else np.isinf
-        for i, x in enumerate(filter(numeric, (*inputs, *settings.values()))):
-            bad = is_bad(array_of(x))
-            if bad.any() and is_bad is np.isnan and getattr(x, "_node", None) is None:
-                raise FloatingPointError(
-                    f"detect_anomaly: operand {i} of op {op.__name__!r}, {describe(x)}, already "
-                    f"holds NaN at index {index_of_largest(bad)}, called at {place}. It came in "
-                    "with the data, or an optimiser step made the weights NaN (a learning rate too "
-                    "large)."
-                )
-            if bad.any():
+        for x in filter(numeric, (*inputs, *settings.values())):
+            came_in = is_bad is np.isnan and getattr(x, "_node", None) is None
+            if is_bad(array_of(x)).any() and not came_in:
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
         raise _error(f"its result {describe(value)}", step, value)
@@ -65,17 +58,12 @@ class _Detector(Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        name, place = node.op.__name__, self.places.get(y._node.number, (OUTSIDE,))[0]
-        g, made, total = array_of(g), array_of(contribution), array_of(total)
-        if not np.isfinite(g).all():
-            raise FloatingPointError(
-                f"detect_anomaly: the gradient given to backward() holds NaN or Inf, and op "
-                f"{name!r}, called at {place}, is the first that it reaches."
-            )
+        made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
+            place = self.places.get(y._node.number, (OUTSIDE,))[0]
             step = Step(node.op, node.inputs, node.settings, y, node.scope, place)
-            raise _error(f"the gradient of its operand {i}, {describe(x)}", step, made, g)
+            raise _error(f"the gradient of its operand {i}, {describe(x)}", step, made, array_of(g))
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
@@ -114,6 +102,14 @@ COMPLAINTS = {
 def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
     """Why the element is NaN or Inf."""
     name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
+    for o in operands:
+        if (nan := np.isnan(o)).any():
+            return (
+                f"an operand already holds NaN, at index {index_of_largest(nan)}. It came in with "
+                "the data, or an optimiser step made the weights NaN (a learning rate too large)."
+            )
+    if g is not None and not np.isfinite(g).all():
+        return "the gradient given to backward() already holds NaN or Inf."
     if np.isnan(made[at]) and any(map(_empty_row, operands)):
         return (
             "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "

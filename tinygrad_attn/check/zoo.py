@@ -209,8 +209,8 @@ def matmul_transpose_all(g, y, a, b):
     "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
 )
 def mean_tuple(x, axis=None, keepdims=False):
-    count = x.size if axis is None else np.prod(axis) if axis.__class__ is tuple else x.shape[axis]
-    return ops.sum(x, axis=axis, keepdims=keepdims) / float(count or 1)
+    total = ops.sum(x, axis=axis, keepdims=keepdims)
+    return total / (float(np.prod(axis) or 1) if axis.__class__ is tuple else x.size / total.size)
 
 
 @published(
