@@ -24,6 +24,8 @@ from .trace import Array, Backend, nested
 TOLERANCE = 1e-8
 """Relative to the largest element; both sides compute in float64."""
 
+NO_GRADIENT = "no gradient here"
+
 WHOLE = "(whole)"
 """The name of the outputs of the module itself, before their place in a tuple, list or dict."""
 
@@ -33,9 +35,9 @@ class Row:
     """The largest error of a value and of its gradient, over the largest element."""
 
     name: str
-    kind: str
     value: float = 0.0
     gradient: float = 0.0
+    note: str = ""
 
     @property
     def ok(self) -> bool:
@@ -62,10 +64,10 @@ class TorchComparison(Verdict):
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
-        lines = [f"{'name':{width}}  {'what':24}  value     gradient"]
+        lines = [f"{'name':{width}}  value     gradient"]
         lines += [
-            f"{row.name:{width}}  {row.kind:24}  {row.value:8.1e}  {row.gradient:8.1e}  "
-            f"{'ok' if row.ok else 'DIFFERS'}"
+            f"{row.name:{width}}  {row.value:8.1e}  {row.gradient:8.1e}  "
+            f"{'ok' if row.ok else 'DIFFERS'} {row.note}".rstrip()
             for row in self.rows
         ]
         differs = f"NOT the same as torch; the first to differ: {self.first}"
@@ -114,9 +116,6 @@ def compare_with_torch(
 
 # ---- running one side
 
-Run = dict[str, tuple[str, Any]]
-"""(kind, tensor) by name: outputs of submodules in calling order, weights and inputs."""
-
 
 class Side(NamedTuple):
     """A module of one library, and how it is run."""
@@ -125,38 +124,38 @@ class Side(NamedTuple):
     module: Any
     given: dict[Any, Any]  # positional arguments by number, keyword arguments by name
 
-    def run(self, change: Any = None) -> Run:
-        """Run a copy of the module, which `change` may vary first."""
+    def run(self, change: Any = None) -> dict[str, Any]:
+        """The tensors of a run by name: what submodules return, in order, parameters and inputs.
+
+        It is a run of a copy of the module, which `change` may vary first.
+        """
         module = copy.deepcopy(self.module)
         given = {key: self.leaf(x) for key, x in self.given.items()}
         if change:
             change(module, given)
-        seen: Run = {}
+        seen: dict[str, Any] = {}
 
-        def watched(name: str, part: Any, forward: Callable, *args: Any, **keywords: Any) -> Any:
+        def watched(name: str, forward: Callable, *args: Any, **keywords: Any) -> Any:
             found = forward(*args, **keywords)
             for k, t in enumerate(nested(found)):
                 if isinstance(t, self.backend.kind):  # those of the first call
-                    seen.setdefault(name + f"[{k}]" * (k > 0), (type(part).__name__, t))
+                    seen.setdefault(name + f"[{k}]" * (k > 0), t)
             return found
 
         for name, part in list(module.named_modules()):
-            part.forward = partial(watched, name or WHOLE, part, part.forward)
+            part.forward = partial(watched, name or WHOLE, part.forward)
         args = [x for key, x in given.items() if isinstance(key, int)]
         module(*args, **{key: x for key, x in given.items() if isinstance(key, str)})
-        leaves = {name: ("parameter", p) for name, p in module.named_parameters()}
-        leaves |= {f"input {k}": ("input", x) for k, x in given.items()}
-        tensors = {n: leaf for n, leaf in leaves.items() if isinstance(leaf[1], self.backend.kind)}
-        return seen | tensors
+        inputs = {f"input {key}": x for key, x in given.items() if isinstance(x, self.backend.kind)}
+        return {**seen, **dict(module.named_parameters()), **inputs}
 
-    def values(self, run: Run) -> dict[str, Array]:
+    def values(self, run: dict[str, Any]) -> dict[str, Array]:
         """The values of the outputs in a run."""
-        whole = {name: t for name, (_, t) in run.items() if name.startswith(WHOLE)}
-        return {name: self.backend.value(t) for name, t in whole.items()}
+        return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
-    def gradients(self, run: Run, roots: list[str]) -> dict[str, Array]:
+    def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
         """The gradients of everything, from random cotangents for these outputs."""
-        wanted = {name: t for name, (_, t) in run.items() if self.backend.wants_gradient(t)}
+        wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
         outputs = {k: wanted[name] for k, name in enumerate(roots) if name in wanted}
         draw = lambda k, t: np.random.default_rng(k).standard_normal(tuple(t.shape))
         cotangents = [draw(k, t) for k, t in outputs.items()]
@@ -186,16 +185,14 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
             "both. Give finite inputs; .numpy() and .data in forward() leave the graph."
         )
     gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
-    report = TorchComparison([Row(name, "not compared") for name in a.keys() ^ b.keys()])
+    report = TorchComparison([Row(name, note="not compared") for name in a.keys() ^ b.keys()])
     for name in filter(mine.__contains__, reference):
-        kind, t = reference[name]
-        row = Row(
-            name, kind, difference(ours.backend.value(mine[name][1]), theirs.backend.value(t))
-        )
+        value, other = ours.backend.value(mine[name]), theirs.backend.value(reference[name])
+        row = Row(name, difference(value, other))
         if name in gradients and name in expected:
             row.gradient = difference(gradients[name], expected[name])
         elif greatest(expected.get(name, np.zeros(0))) > 1e-12:
-            row.kind, row.gradient = "no gradient here", math.inf
+            row.note, row.gradient = NO_GRADIENT, math.inf
         report.rows.append(row)
     if not report:
         wrong = [row for row in report.rows if not row.ok]
@@ -238,7 +235,7 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
 
 def _of_the_gradients(report: TorchComparison) -> str:
     """The values are the same: then a tensor has left the graph, or a VJP is wrong."""
-    lost = ", ".join(row.name for row in report.rows if row.kind == "no gradient here")
+    lost = ", ".join(row.name for row in report.rows if row.note == NO_GRADIENT)
     why = (
         f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), "
         ".data, .numpy(), .item(), Tensor(...) and no_grad()."
