@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import describe
+from ..nn import Module
 from .report import Verdict, deviation, greatest
 from .trace import Array, Backend, nested
 
@@ -98,7 +99,7 @@ def compare_with_torch(
             'compare_with_torch needs torch: pip install "tinygrad_attn[torch]". ta.gradcheck '
             "checks a module without it."
         ) from None
-    if [isinstance(m, torch.nn.Module) for m in (module, torch_module)] != [False, True]:
+    if not isinstance(module, Module) or not isinstance(torch_module, torch.nn.Module):
         raise TypeError(
             "compare_with_torch(module, torch_module, *inputs) takes one of our modules and then "
             f"a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
@@ -156,12 +157,12 @@ class Side(NamedTuple):
     def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
         """The gradients of everything, from random cotangents for these outputs."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
-        outputs = {k: wanted[name] for k, name in enumerate(roots) if name in wanted}
         draw = lambda k, t: np.random.default_rng(k).standard_normal(tuple(t.shape))
-        cotangents = [draw(k, t) for k, t in outputs.items()]
-        if not outputs:
+        ends = [(wanted[n], draw(k, wanted[n])) for k, n in enumerate(roots) if n in wanted]
+        if not ends:
             return {}
-        found = self.backend.vjp([*outputs.values()], [*wanted.values()], cotangents)
+        outputs, cotangents = zip(*ends)
+        found = self.backend.vjp(outputs, [*wanted.values()], cotangents)
         return {name: self.backend.value(g) for name, g in zip(wanted, found) if g is not None}
 
     def leaf(self, x: Any) -> Any:

@@ -68,8 +68,9 @@ class TorchBackend(Backend):
         """d(sum of cotangent * output)/d(input) for each input, None where no path leads there."""
         pairs = zip(cotangents, outputs)
         seeds = [torch.as_tensor(c, dtype=y.dtype, device=y.device) for c, y in pairs]
-        flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
-        return torch.autograd.grad(outputs, inputs, seeds, **flags)
+        return torch.autograd.grad(
+            outputs, inputs, seeds, retain_graph=True, create_graph=create_graph, allow_unused=True
+        )
 
     @contextmanager
     def watch(self) -> Iterator[Any]:

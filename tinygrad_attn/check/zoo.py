@@ -105,15 +105,12 @@ def vjp_all(of: Op) -> Change:
 def function(name: str, *operands: str) -> Change:
     """A function of F, by an op with this VJP for all these operands."""
     right = getattr(functional, name)
-    signature = inspect.signature(right)
 
     def change(wrong: Callable) -> Any:
-        @op
-        def new(*inputs, **settings):
-            return right(**dict(zip(operands, inputs)), **settings)
+        new = op(lambda *xs, **settings: right(**dict(zip(operands, xs)), **settings))
 
         def call(*args, **keywords):
-            settings = signature.bind(*args, **keywords).arguments
+            settings = inspect.signature(right).bind(*args, **keywords).arguments
             return new(*[settings.pop(operand, None) for operand in operands], **settings)
 
         new.__name__ = name
