@@ -111,8 +111,8 @@ MASK, QKV = dict(attn_mask=CAUSAL), (X, X, X)
 between = lambda n, layer: n.Sequential(n.Linear(8, 8), layer, n.Linear(8, 2))
 DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first module that differs
     ("weight transposed", Layer(lambda x, w, b: x @ w + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
-    ("run gradcheck", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
-    ("none reaches weight", Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
+    ("names the op whose VJP is wrong", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
+    ("leaves the graph", Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
     ("eps=1e-12", between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1"),
     ("biased variance", Layer(unbiased, 8), torch.nn.LayerNorm(8), (X,), {}, "(whole)"),
     ("one has the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),

@@ -25,8 +25,6 @@ from .trace import Array, Backend, nested
 TOLERANCE = 1e-8
 """Relative to the largest element; both sides compute in float64."""
 
-NO_GRADIENT = "no gradient here"
-
 WHOLE = "(whole)"
 """The name of the outputs of the module itself, before their place in a tuple, list or dict."""
 
@@ -193,13 +191,12 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
         if name in gradients and name in expected:
             row.gradient = difference(gradients[name], expected[name])
         elif greatest(expected.get(name, np.zeros(0))) > 1e-12:
-            row.note, row.gradient = NO_GRADIENT, math.inf
+            row.gradient = math.inf  # none reaches it
         report.rows.append(row)
     if not report:
         wrong = [row for row in report.rows if not row.ok]
         report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
-        differ = apart(a, b)
-        report.explanation = _by_trying(a, ours, theirs) if differ else _of_the_gradients(report)
+        report.explanation = _by_trying(a, ours, theirs) if apart(a, b) else VALUES_AGREE
     return report
 
 
@@ -234,16 +231,11 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
     return ""
 
 
-def _of_the_gradients(report: TorchComparison) -> str:
-    """The values are the same: then a tensor has left the graph, or a VJP is wrong."""
-    lost = ", ".join(row.name for row in report.rows if row.note == NO_GRADIENT)
-    why = (
-        f"none reaches {lost}, which leaves the graph on its way through ours. Look for detach(), "
-        ".data, .numpy(), .item(), Tensor(...) and no_grad()."
-        if lost
-        else "run gradcheck on this module, which names the op whose VJP is wrong."
-    )
-    return f"the values agree and the gradients do not: {why}"
+VALUES_AGREE = (
+    "the values agree and the gradients do not. Run gradcheck on this module: it names the op "
+    "whose VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
+    "Tensor(...), no_grad())."
+)
 
 
 # ---- what most often sets two implementations of a layer apart, as changes to a torch module

@@ -7,13 +7,12 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from .trace import Answers, Array, Backend, OpCall, Step, nested, user_place
+from .trace import Answers, Array, Backend, OpCall, Step, Trace, nested, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -75,7 +74,7 @@ class TorchBackend(Backend):
     @contextmanager
     def watch(self) -> Iterator[Any]:
         """List each call of a torch.autograd.Function; others have the VJPs of PyTorch itself."""
-        trace = SimpleNamespace(steps=[])
+        trace = Trace()
         code = torch.autograd.Function.apply.__func__.__code__
 
         def look(frame: Any, event: str, found: Any) -> None:
