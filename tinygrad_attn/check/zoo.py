@@ -33,13 +33,11 @@ class Bug(NamedTuple):
     """One entry of the zoo."""
 
     name: str
-    what: str  # the mistake
-    where: str  # the project and place it was found in
-    symptom: str  # what a user would see
+    text: str  # the mistake, the project and place it was found in, and what a user would see
     switched_on: Any  # the context in which it replaces the right text
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.what}\n    found in {self.where}\n    symptom: {self.symptom}"
+        return f"{self.name}: {self.text}"
 
 
 class Bugs(tuple[Bug, ...]):
@@ -74,12 +72,12 @@ def bug(name: str) -> Iterator[Bug]:
 Change = Callable[[Callable], Any]
 
 
-def published(change: Change, what: str, where: str, symptom: str) -> Callable[..., Any]:
-    """Put a wrong function into the zoo, under its own name; `change` says what it replaces."""
+def published(change: Change) -> Callable[..., Any]:
+    """Put a wrong function into the zoo, with its name and docstring; `change` patches it in."""
 
     def enter(wrong: Callable) -> Callable:
         name = wrong.__name__.replace("_", "-")
-        bugs[name] = Bug(name, what, where, symptom, change(wrong))
+        bugs[name] = Bug(name, inspect.getdoc(wrong) or "", change(wrong))
         return wrong
 
     return enter
@@ -159,129 +157,132 @@ def adding(add: Callable[..., Any]) -> Any:
 # ---- single ops
 
 
-@published(
-    vjp(ops.tanh),
-    "the backward function is hung on an attribute that nobody calls",
-    "smolgrad (nn/_activations.py, tanh)",
-    "everything below a tanh has a zero gradient and never learns",
-)
+@published(vjp(ops.tanh))
 def tanh_zero(g, y, x):
+    """The backward function is hung on an attribute that nobody calls.
+
+    Found in smolgrad (nn/_activations.py, tanh).
+    Symptom: everything below a tanh has a zero gradient and never learns.
+    """
     return g * 0
 
 
-@published(
-    vjp(ops.sum),
-    "`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along it",
-    "smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum)",
-    "x.sum(axis=1) is right; axis=0 with square shapes is silently transposed",
-)
+@published(vjp(ops.sum))
 def sum_axis_zero(g, y, x, *, axis, keepdims):
+    """`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along it.
+
+    Found in smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum).
+    Symptom: x.sum(axis=1) is right; axis=0 with square shapes is silently transposed.
+    """
     return np.ones_like(x) * (g if keepdims else np.expand_dims(g, axis or -1))
 
 
-@published(
-    vjp(ops.transpose),
-    "the VJP of transpose permutes with the same axes instead of the inverse ones",
-    "smolgrad (core/engine.py, T)",
-    "right for every swap of two axes; wrong, or a shape error, for a cycle such as (1, 2, 0)",
-)
+@published(vjp(ops.transpose))
 def transpose_same_axes(g, y, x, *, axes):
+    """The VJP of transpose permutes with the same axes instead of the inverse ones.
+
+    Found in smolgrad (core/engine.py, T).
+    Symptom: right for every swap of two axes; wrong, or a shape error, for a cycle such as
+    (1, 2, 0).
+    """
     return g.transpose(axes)
 
 
-@published(
-    vjp(ops.matmul),
-    "the VJP of a product transposes all axes of its operand, not the last two",
-    "DeZero (functions.py, MatMul)",
-    "right for matrices; batched products raise, or are silently wrong where all sizes are equal",
-)
+@published(vjp(ops.matmul))
 def matmul_transpose_all(g, y, a, b):
+    """The VJP of a product transposes all axes of its operand, not the last two.
+
+    Found in DeZero (functions.py, MatMul).
+    Symptom: right for matrices; batched products raise, or are silently wrong where all sizes are
+    equal.
+    """
     return g @ b.transpose()
 
 
-@published(
-    replace(ops, "mean"),
-    "the mean over a tuple of axes divides by the product of the axis numbers, not of their sizes",
-    "smolgrad (core/engine.py, mean)",
-    "value and gradient agree with each other, so no gradient check sees it; the value is wrong",
-)
+@published(replace(ops, "mean"))
 def mean_tuple(x, axis=None, keepdims=False):
+    """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
+
+    Found in smolgrad (core/engine.py, mean).
+    Symptom: value and gradient agree with each other, so no gradient check sees it; the value is
+    wrong.
+    """
     total = ops.sum(x, axis=axis, keepdims=keepdims)
-    return total / (float(np.prod(axis) or 1) if axis.__class__ is tuple else x.size / total.size)
+    return total / (float(np.prod(axis) or 1) if isinstance(axis, tuple) else x.size / total.size)
 
 
-@published(
-    vjp(ops.getitem),
-    "`grad[index] += g` adds only once where an index is repeated",
-    "smolgrad (core/engine.py, __getitem__)",
-    "x[[0, 0]] counts one of its two uses",
-)
+@published(vjp(ops.getitem))
 def getitem_overwrite(g, y, x, *, index):
+    """`grad[index] += g` adds only once where an index is repeated.
+
+    Found in smolgrad (core/engine.py, __getitem__).
+    Symptom: x[[0, 0]] counts one of its two uses.
+    """
     out = np.zeros_like(x)
     out[index] += g
     return out
 
 
-@published(
-    vjp(ops.embedding),
-    "`out[index] = g` overwrites where an index is repeated",
-    "PyTorch 0.1 (issue 1528, indexing with duplicates)",
-    "a token that occurs twice in a batch learns from one place only",
-)
+@published(vjp(ops.embedding))
 def embedding_overwrite(g, y, weight, *, indices):
+    """`out[index] = g` overwrites where an index is repeated.
+
+    Found in PyTorch 0.1 (issue 1528, indexing with duplicates).
+    Symptom: a token that occurs twice in a batch learns from one place only.
+    """
     out = np.zeros_like(weight)
     out[indices] = g
     return out
 
 
-@published(
-    vjp_all(ops.concatenate),
-    "the pieces of the gradient are cut in the forward pass, when it is still all zeros",
-    "smolgrad (core/engine.py, cat)",
-    "what is joined gets a zero gradient",
-)
+@published(vjp_all(ops.concatenate))
 def concatenate_zero(g, y, *parts, **_):
+    """The pieces of the gradient are cut in the forward pass, when it is still all zeros.
+
+    Found in smolgrad (core/engine.py, cat).
+    Symptom: what is joined gets a zero gradient.
+    """
     return [np.zeros_like(part) for part in parts]
 
 
-@published(
-    vjp(ops.subtract),
-    "local gradients are kept in a dict by operand: of x - x the second overwrites the first",
-    "minigrad (kennysong, minigrad.py, __sub__ and __truediv__)",
-    "x - x has the gradient -2 instead of 0",
-)
+@published(vjp(ops.subtract))
 def minus_same_operand(g, y, a, b):
+    """Local gradients are kept in a dict by operand: of x - x the second overwrites the first.
+
+    Found in minigrad (kennysong, minigrad.py, __sub__ and __truediv__).
+    Symptom: x - x has the gradient -2 instead of 0.
+    """
     return -g if a is b else g
 
 
-@published(
-    vjp_all(ops.maximum),
-    "at a tie both operands of maximum get the whole gradient",
-    "neunet (autograd.py, maximum: >= and <=)",
-    "np.maximum(x, x) has slope 2",
-)
+@published(vjp_all(ops.maximum))
 def maximum_tie(g, y, a, b):
+    """At a tie both operands of maximum get the whole gradient.
+
+    Found in neunet (autograd.py, maximum: >= and <=).
+    Symptom: np.maximum(x, x) has slope 2.
+    """
     return g * (a >= b), g * (a <= b)
 
 
-@published(
-    vjp(ops.max),
-    "all elements that tie for the maximum get the whole gradient",
-    "DeZero (functions.py, Max) and neunet (autograd.py, max)",
-    "the gradients of tied elements add up to more than the incoming one",
-)
+@published(vjp(ops.max))
 def max_tie(g, y, x, *, axis, keepdims):
+    """All elements that tie for the maximum get the whole gradient.
+
+    Found in DeZero (functions.py, Max) and neunet (autograd.py, max).
+    Symptom: the gradients of tied elements add up to more than the incoming one.
+    """
     g = g if keepdims or axis is None else np.expand_dims(g, axis)
     return g * (x == x.max(axis, keepdims=True))
 
 
-@published(
-    vjp(ops.where, 1),
-    "the VJP sets elements of the incoming gradient to zero in place",
-    "SmallPebble (core/ops.py, setat)",
-    "another operand that shares this gradient array finds it changed",
-)
+@published(vjp(ops.where, 1))
 def where_in_place(g, y, condition, a, b):
+    """The VJP sets elements of the incoming gradient to zero in place.
+
+    Found in SmallPebble (core/ops.py, setat).
+    Symptom: another operand that shares this gradient array finds it changed.
+    """
     g *= condition
     return g
 
@@ -299,56 +300,56 @@ def weight_outside(norm, g, x, weight, **settings):
 layer_norm, rms_norm = functional.layer_norm, functional.rms_norm
 
 
-@published(
-    function("softmax", "x"),
-    "the gradient of softmax is doubled",
-    "fromscratchtoml (issue 65: softmax off by a factor of two)",
-    "trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0",
-)
+@published(function("softmax", "x"))
 def softmax_twice(g, y, x, axis=-1):
+    """The gradient of softmax is doubled.
+
+    Found in fromscratchtoml (issue 65: softmax off by a factor of two).
+    Symptom: trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0.
+    """
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
 
-@published(
-    function("log_softmax", "x"),
-    "the gradient of log_softmax is divided by the batch size",
-    "numpy-transformer (activations.py, LogSoftmax.backward)",
-    "the loss already has its 1/N: it is counted twice",
-)
+@published(function("log_softmax", "x"))
 def log_softmax_batch(g, y, x, axis=-1):
+    """The gradient of log_softmax is divided by the batch size.
+
+    Found in numpy-transformer (activations.py, LogSoftmax.backward).
+    Symptom: the loss already has its 1/N: it is counted twice.
+    """
     return [(g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)]
 
 
-@published(
-    function("layer_norm", "x", "weight", "bias"),
-    "the weight is multiplied outside the means of the VJP",
-    "numpy-transformer (layer_norm.py, backward)",
-    "right for the initial weight of ones, wrong as soon as it has learned something",
-)
+@published(function("layer_norm", "x", "weight", "bias"))
 def layer_norm_weight(g, y, x, weight, bias, **settings):
+    """The weight is multiplied outside the means of the VJP.
+
+    Found in numpy-transformer (layer_norm.py, backward).
+    Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
+    """
     return *weight_outside(layer_norm, g, x, weight, **settings), sum_to(g, np.shape(bias))
 
 
-@published(
-    function("rms_norm", "x", "weight"),
-    "the weight is multiplied outside the mean of the VJP",
-    "Tricycle (layers.py, RMSNorm.back_fn)",
-    "right for the initial weight of ones, wrong as soon as it has learned something",
-)
+@published(function("rms_norm", "x", "weight"))
 def rms_norm_weight(g, y, x, weight, **settings):
+    """The weight is multiplied outside the mean of the VJP.
+
+    Found in Tricycle (layers.py, RMSNorm.back_fn).
+    Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
+    """
     return weight_outside(rms_norm, g, x, weight, **settings)
 
 
 attention = functional.scaled_dot_product_attention
 
 
-@published(
-    replace(functional, "scaled_dot_product_attention"),
-    "blocked scores are -inf, so a row with every key blocked is -inf - (-inf)",
-    "numpy-transformer (self_attention.py, forward)",
-    "one sequence of padding alone turns the loss into NaN",
-)
+@published(replace(functional, "scaled_dot_product_attention"))
 def masked_row_nan(q, k, v, *args, **settings):
+    """Blocked scores are -inf, so a row with every key blocked is -inf - (-inf).
+
+    Found in numpy-transformer (self_attention.py, forward).
+    Symptom: one sequence of padding alone turns the loss into NaN.
+    """
     totals = attention(q, k, np.ones_like(v), *args, **settings)  # 0 where all is blocked, else 1
     return np.where(totals == 0, np.nan, attention(q, k, v, *args, **settings))
 
@@ -361,47 +362,48 @@ def remembering_relu(x):
     return np.maximum(x, 0)
 
 
-@published(
-    vjp(ops.relu, forward=remembering_relu),
-    "one ReLU object for the whole program remembers its last input",
-    "numpy-transformer (activations.py, the dict of instances)",
-    "two layers with the same activation differentiate the second one's input twice",
-)
+@published(vjp(ops.relu, forward=remembering_relu))
 def activation_singleton(g, y, x):
-    return g * (last[x.shape] > 0)
+    """One ReLU object for the whole program remembers its last input.
+
+    Found in numpy-transformer (activations.py, the dict of instances).
+    Symptom: two layers with the same activation differentiate the second one's input twice.
+    """
+    return g * (last.get(x.shape, x) > 0)
 
 
 # ---- the sweep
 
 
-@published(
-    adding,
-    "a gradient is assigned where it must be added",
-    "micrograd's lecture, as its first version, before += is put in",
-    "a + a has slope 1",
-)
+@published(adding)
 def gradient_overwritten(old, new):
+    """A gradient is assigned where it must be added.
+
+    Found in micrograd's lecture, as its first version, before += is put in.
+    Symptom: a + a has slope 1.
+    """
     return new
 
 
-@published(
-    adding,
-    "the first gradient is kept by reference and the second added to it in place",
-    "neunet (autograd.py; its source marks the repair)",
-    "a + b shares one gradient array, and what is added for a reaches b",
-)
+@published(adding)
 def gradient_aliased(old, new):
+    """The first gradient is kept by reference and the second added to it in place.
+
+    Found in neunet (autograd.py; its source marks the repair).
+    Symptom: a + b shares one gradient array, and what is added for a reaches b.
+    """
     old += new
     return old
 
 
-@published(
-    sweep,
-    "a tensor passes its gradient on as soon as it is first reached",
-    "minigrad (kennysong; its source tells of it)",
-    "right for chains; a tensor used at two depths passes on half of its gradient",
-)
+@published(sweep)
 def depth_first(give, grads, roots):
+    """A tensor passes its gradient on as soon as it is first reached.
+
+    Found in minigrad (kennysong; its source tells of it).
+    Symptom: right for chains; a tensor used at two depths passes on half of its gradient.
+    """
+
     @cache
     def visit(t):
         def give_and_visit(x, contribution):
@@ -415,13 +417,14 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(
-    sweep,
-    "the order is found by recursion",
-    "micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort)",
-    "RecursionError on a chain of a thousand ops",
-)
+@published(sweep)
 def recursive(give, grads, roots):
+    """The order is found by recursion.
+
+    Found in micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort).
+    Symptom: RecursionError on a chain of a thousand ops.
+    """
+
     @cache
     def visit(t):
         for x in t._node.inputs if t._node else ():
@@ -436,13 +439,13 @@ def recursive(give, grads, roots):
 kept: dict[int, Any] = {}
 
 
-@published(
-    sweep,
-    "gradients between the leaves are kept from one backward pass to the next",
-    "micrograd (issue 53)",
-    "two passes over one graph give three times the gradient instead of two",
-)
+@published(sweep)
 def second_backward_stale(give, grads, roots):
+    """Gradients between the leaves are kept from one backward pass to the next.
+
+    Found in micrograd (issue 53).
+    Symptom: two passes over one graph give three times the gradient instead of two.
+    """
     for t in history(roots)[::-1]:
         if t not in set(roots):
             give(t, kept.get(t._node.number, 0))
@@ -450,12 +453,12 @@ def second_backward_stale(give, grads, roots):
         pull_back(give, grads, t)
 
 
-@published(
-    replace(slopes, "of_both_signs"),
-    "the gradient check weighs all results with 1",
-    "most small checkers; SmallPebble sums the output, for one",
-    "the results of softmax sum to 1 and those of layer norm to 0, so their gradients are checked "
-    "as 0 = 0, right or wrong",
-)
+@published(replace(slopes, "of_both_signs"))
 def checker_all_ones(c):
+    """The gradient check weighs all results with 1.
+
+    Found in most small checkers; SmallPebble sums the output, for one.
+    Symptom: the results of softmax sum to 1 and those of layer norm to 0, so their gradients are
+    checked as 0 = 0, right or wrong.
+    """
     return np.ones_like(c)
