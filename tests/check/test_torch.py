@@ -118,10 +118,10 @@ DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first mod
     ("one has the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
     ("mask inverted", Attention(mask=lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
     ("mask is not applied", Attention(mask=lambda m, s: s), attention(), QKV, MASK, "(whole)"),
-    ("looks at the next", Attention(further=2, mask=lambda m, s: s), attention(), QKV, MASK, "(whole)"),
-    ("position itself", Attention(further=0), attention(), QKV, MASK, "(whole)"),
-    ("norm_first differs", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
-    ("batch and sequence swapped", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
+    ("triu(ones, 2)", Attention(further=2, mask=lambda m, s: s), attention(), QKV, MASK, "(whole)"),
+    ("triu(ones, 0)", Attention(further=0), attention(), QKV, MASK, "(whole)"),
+    ("norm_first is set", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
+    ("batch_first is set", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
     ("two calls of the same module differ", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None),
 ]  # fmt: skip
 

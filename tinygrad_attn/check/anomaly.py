@@ -110,7 +110,8 @@ def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
             )
     if g is not None and not np.isfinite(g).all():
         return "the gradient given to backward() already holds NaN or Inf."
-    if np.isnan(made[at]) and any(map(_empty_row, operands)):
+    rows = [o for o in operands if o.ndim and o.shape[-1] > 1]
+    if np.isnan(made[at]) and any(np.isneginf(row).all(-1).any() for row in rows):
         return (
             "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "
             "blocked. Leave one key open, or use F.scaled_dot_product_attention, which gives zeros "
@@ -132,8 +133,3 @@ def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
         )
     heard.add("overflow" if np.isinf(made[at]) else "invalid value")
     return next(text for kind, text in COMPLAINTS.items() if kind in heard)
-
-
-def _empty_row(scores: Array) -> bool:
-    """Whether one row, along the last axis, is all -inf."""
-    return scores.ndim > 0 and scores.shape[-1] > 1 and bool(np.isneginf(scores).all(-1).any())

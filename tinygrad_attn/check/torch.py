@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ class TorchComparison(Verdict):
     `explanation` a change of the torch module that makes it give our numbers.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row]
     first: str | None = None
     explanation: str = ""
 
@@ -106,8 +106,7 @@ def compare_with_torch(
     given: dict[Any, Any] = {**dict(enumerate(inputs)), **keywords}
     ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), given)
     theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), given)
-    with np.errstate(all="ignore"):
-        report = _compare(ours, theirs)
+    report = _compare(ours, theirs)
     if verbose:
         print(report)
     return report
@@ -257,23 +256,14 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
         "the mask is not applied: ours gives what torch gives without any mask.",
         masks(lambda mask: None),
     )
-    for further, does in {
-        0: "does not look at the position itself",
-        2: "looks at the next",
-    }.items():
+    for k in (0, 2):
         yield (
-            f"causal mask off by one: ours {does}.",
-            masks(lambda mask: torch.ones_like(mask).triu(further)),  # noqa: B023
+            f"causal mask off by one: ours blocks np.triu(ones, {k}), torch np.triu(ones, 1).",
+            masks(lambda mask: torch.ones_like(mask).triu(k)),  # noqa: B023
         )
-    yield (
-        "batch and sequence swapped: torch has batch_first set the other way. Give both the same "
-        "batch_first.",
-        attribute("batch_first", lambda first: not first),
-    )
-    yield (
-        "norm_first differs: one is pre-norm, the other post-norm.",
-        attribute("norm_first", lambda first: not first),
-    )
+    for name in ("batch_first", "norm_first"):
+        text = f"{name} is set the other way in torch. Give both the same {name}."
+        yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
         text = f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps."
         yield text, attribute("eps", lambda _: eps)  # noqa: B023
