@@ -172,7 +172,7 @@ def test_every_tensor_of_a_result_is_compared(make, place):
 
 def test_what_cannot_be_compared_is_said(capsys):
     one = compare(Both(lambda a, b: a, 4), TorchBoth(lambda a, b: (a, b)), X)
-    assert one and one.rows[0].name == "(whole)[1]" and one.rows[0].note == "not compared"
+    assert one and one.rows[0].name == "(whole)[1] (not compared)"
     linear = nn.Linear(8, 4), torch.nn.Linear(8, 4)
     for ours, theirs, x in (
         (*linear, X * np.nan),

@@ -36,7 +36,6 @@ class Row:
     name: str
     value: float = 0.0
     gradient: float = 0.0
-    note: str = ""
 
     @property
     def ok(self) -> bool:
@@ -66,7 +65,7 @@ class TorchComparison(Verdict):
         lines = [f"{'name':{width}}  value     gradient"]
         lines += [
             f"{row.name:{width}}  {row.value:8.1e}  {row.gradient:8.1e}  "
-            f"{'ok' if row.ok else 'DIFFERS'} {row.note}".rstrip()
+            f"{'ok' if row.ok else 'DIFFERS'}"
             for row in self.rows
         ]
         differs = f"NOT the same as torch; the first to differ: {self.first}"
@@ -183,7 +182,7 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
             "both. Give finite inputs; .numpy() and .data in forward() leave the graph."
         )
     gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
-    report = TorchComparison([Row(name, note="not compared") for name in a.keys() ^ b.keys()])
+    report = TorchComparison([Row(f"{name} (not compared)") for name in a.keys() ^ b.keys()])
     for name in filter(mine.__contains__, reference):
         value, other = ours.backend.value(mine[name]), theirs.backend.value(reference[name])
         row = Row(name, difference(value, other))
@@ -209,8 +208,7 @@ def difference(a: Array, b: Array) -> float:
 def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
     """Whether an output differs that both have, apart from NaN in b, as torch's blocked rows."""
     for name in a.keys() & b.keys():
-        x, y = a[name], b[name]
-        known = np.isfinite(y)
+        x, y, known = a[name], b[name], np.isfinite(b[name])
         if x.shape != y.shape or known.mean() <= 0.25 or difference(x[known], y[known]) > TOLERANCE:
             return True
     return False
@@ -287,10 +285,11 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
 
 def masks(f: Callable[[Any], Any]) -> Change:
     """Change the masks: boolean arguments, and those with mask in their names."""
-    is_mask = lambda key, x: "mask" in str(key) or str(getattr(x, "dtype", "")) == "torch.bool"
-    return lambda module, given: given.update(
-        {key: f(x) for key, x in given.items() if is_mask(key, x)}
-    )
+    return lambda module, given: given.update({
+        key: f(x)
+        for key, x in given.items()
+        if "mask" in str(key) or str(getattr(x, "dtype", "")) == "torch.bool"
+    })  # fmt: skip
 
 
 def attribute(name: str, f: Callable[[Any], Any]) -> Change:

@@ -350,8 +350,9 @@ def masked_row_nan(q, k, v, *args, **settings):
     Found in numpy-transformer (self_attention.py, forward).
     Symptom: one sequence of padding alone turns the loss into NaN.
     """
-    totals = attention(q, k, np.ones_like(v), *args, **settings)  # 0 where all is blocked, else 1
-    return np.where(totals == 0, np.nan, attention(q, k, v, *args, **settings))
+    # The weights of a row add up to 1, or to 0 if all keys are blocked.
+    out, totals = (attention(q, k, x, *args, **settings) for x in (v, np.ones_like(v)))
+    return np.where(totals == 0, np.nan, out)
 
 
 last: dict[Any, Any] = {}
