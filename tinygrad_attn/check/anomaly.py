@@ -49,8 +49,8 @@ class _Detector(Watcher):
             return
         is_bad = np.isnan if np.isnan(value).any() else np.isinf
         for x in filter(numeric, (*inputs, *settings.values())):
-            came_in = is_bad is np.isnan and getattr(x, "_node", None) is None
-            if is_bad(array_of(x)).any() and not came_in:
+            is_computed = getattr(x, "_node", None) is not None
+            if is_bad(array_of(x)).any() and (is_computed or is_bad is np.isinf):
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
         raise _error(f"its result {describe(value)}", step, value)

@@ -153,8 +153,11 @@ class Side(NamedTuple):
     def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
         """The gradients of everything, from random cotangents for these outputs."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
-        draw = lambda k, t: np.random.default_rng(k).standard_normal(tuple(t.shape))
-        ends = [(wanted[n], draw(k, wanted[n])) for k, n in enumerate(roots) if n in wanted]
+        ends = [
+            (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
+            for k, name in enumerate(roots)
+            if name in wanted
+        ]
         if not ends:
             return {}
         outputs, cotangents = zip(*ends)
@@ -237,8 +240,8 @@ VALUES_AGREE = (
 
 # ---- what most often sets two implementations of a layer apart, as changes to a torch module
 
-Change = Callable[[Any, dict[Any, Any]], Any]
-"""Changes a module and its arguments in place."""
+Change = Callable[..., Any]
+"""(module, arguments): changes both in place."""
 
 
 def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
@@ -294,16 +297,14 @@ def masks(f: Callable[[Any], Any]) -> Change:
 
 def attribute(name: str, f: Callable[[Any], Any]) -> Change:
     """Change this attribute of every submodule that has it."""
-
-    def change(module: Any, given: dict[Any, Any]) -> None:
-        for part in module.modules():
-            if hasattr(part, name):
-                setattr(part, name, f(getattr(part, name)))
-
-    return change
+    return lambda module, given: [
+        part.__setattr__(name, f(getattr(part, name)))
+        for part in module.modules()
+        if hasattr(part, name)
+    ]
 
 
-def _unbiased(module: Any, given: dict[Any, Any]) -> None:
+def _unbiased(module: Any, given: Any) -> None:
     """(x - mean) / sqrt(n / (n - 1) var + eps), by the weight and eps of each layer norm."""
     for norm in module.modules():
         if type(norm).__name__ == "LayerNorm":

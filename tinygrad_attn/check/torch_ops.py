@@ -17,6 +17,11 @@ from .trace import Answers, Array, Backend, OpCall, Step, Trace, nested, user_pl
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
 
+def values_of(x: Any) -> Any:
+    """The values of a tensor; anything else as it is."""
+    return x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x
+
+
 class TorchBackend(Backend):
     """torch tensors, and torch.autograd.grad for VJPs."""
 
@@ -26,6 +31,7 @@ class TorchBackend(Backend):
     double_module = "module.double()"
     writes = "torch functions of the saved tensors and the incoming gradient"
     recording = staticmethod(torch.enable_grad)
+    value: Any = staticmethod(values_of)
 
     def leaf(self, array: Array) -> Any:
         """A tensor of these values, which requires a gradient if it can."""
@@ -38,10 +44,6 @@ class TorchBackend(Backend):
     def wants_gradient(self, t: Any) -> bool:
         """Whether gradients flow to this tensor."""
         return t.requires_grad
-
-    def value(self, t: Any) -> Array:
-        """The values of a tensor."""
-        return t.detach().cpu().numpy()
 
     def put(self, t: Any, array: Array) -> None:
         """Give a tensor other values."""
@@ -116,9 +118,7 @@ class TorchCall(OpCall):
         inputs = self.step.inputs
         return (getattr(x, "requires_grad", False) and x.dtype == torch.float64 for x in inputs)
 
-    def plain(self, x: Any) -> Any:
-        """The values of a tensor; anything else as it is."""
-        return x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x
+    plain = staticmethod(values_of)
 
     def forward(self) -> Array:
         """The output; several in one row."""

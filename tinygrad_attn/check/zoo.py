@@ -91,8 +91,9 @@ def replace(target: Any, attribute: str) -> Change:
 def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
     """The VJP of an op for one operand."""
     before, after = of.vjps[:operand], of.vjps[operand + 1 :]
-    more |= dict(kernel=None, adds_in_place=None)
-    return lambda wrong: patch.multiple(of, vjps=(*before, wrong, *after), **more)
+    return lambda wrong: patch.multiple(
+        of, vjps=(*before, wrong, *after), kernel=None, adds_in_place=None, **more
+    )
 
 
 def vjp_all(of: Op) -> Change:
@@ -208,7 +209,7 @@ def mean_tuple(x, axis=None, keepdims=False):
     wrong.
     """
     total = ops.sum(x, axis=axis, keepdims=keepdims)
-    return total / (float(np.prod(axis) or 1) if isinstance(axis, tuple) else x.size / total.size)
+    return total / (np.prod(axis) or 1 if isinstance(axis, tuple) else x.size / total.size)
 
 
 @published(vjp(ops.getitem))
@@ -428,9 +429,8 @@ def recursive(give, grads, roots):
 
     @cache
     def visit(t):
-        for x in t._node.inputs if t._node else ():
-            if tracked(x):
-                visit(x)
+        for x in filter(tracked, t._node.inputs if t._node else ()):
+            visit(x)
 
     for t in roots:
         visit(t)
