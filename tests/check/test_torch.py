@@ -1,6 +1,5 @@
 """compare_with_torch: the shipped layers agree; planted differences are found at the right module and explained."""
 
-import math
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from support import require
 torch = require("torch")
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn, op
+from tinygrad_attn import nn, op
 from tinygrad_attn.check import compare_with_torch
 
 
@@ -52,28 +51,21 @@ def test_our_layers_are_torch_layers(name):
 
 
 class Attention(nn.Module):
-    """Attention by hand, with one change."""
+    """Attention by hand; `mask` applies the mask to the scores."""
 
-    def __init__(self, order=(0, 1, 2), heads=2, scale=0.5, mask=lambda mask, scores: np.where(mask, -1e30, scores), split=F.split_heads, merge=F.merge_heads, further=None):  # fmt: skip
+    def __init__(self, mask):
         self.in_proj_weight = nn.Parameter(np.zeros((24, 8), np.float32))
         self.in_proj_bias = nn.Parameter(np.zeros(24, np.float32))
-        self.out_proj, self.settings = (
-            nn.Linear(8, 8),
-            (order, heads, scale, mask, split, merge, further),
-        )
+        self.out_proj, self.mask = nn.Linear(8, 8), mask
 
-    def forward(self, query, key, value, attn_mask=None):
-        order, heads, scale, mask, split, merge, further = self.settings
+    def forward(self, query, key, value, attn_mask):
         weights, biases = self.in_proj_weight.reshape(3, 8, 8), self.in_proj_bias.reshape(3, 8)
-        parts = zip((query, key, value), order)
-        q, k, v = (split(np.swapaxes(x @ weights[i].T + biases[i], 0, 1), heads) for x, i in parts)
-        scores = q @ k.mT * (scale if heads == 2 else 1 / math.sqrt(8 // heads)) / math.sqrt(1)
-        if further is not None:
-            scores = np.where(np.triu(np.ones((5, 5), bool), further), -1e30, scores)
-        if attn_mask is not None:
-            blocked = attn_mask.numpy() if isinstance(attn_mask, Tensor) else attn_mask
-            scores = mask(blocked, scores)
-        return self.out_proj(np.swapaxes(merge(F.softmax(scores) @ v), 0, 1)), None
+        q, k, v = (
+            F.split_heads(np.swapaxes(x @ w.T + b, 0, 1), 2)
+            for x, w, b in zip((query, key, value), weights, biases, strict=True)
+        )
+        scores = self.mask(attn_mask.numpy(), q @ k.mT / 2)
+        return self.out_proj(np.swapaxes(F.merge_heads(F.softmax(scores) @ v), 0, 1)), None
 
 
 class Layer(nn.Module):
@@ -96,14 +88,6 @@ def unbiased(x, w, b):
     ) * w + b
 
 
-def inside_out(x, heads):
-    return np.transpose(x.reshape(*x.shape[:2], 4, 2), (0, 3, 1, 2))
-
-
-def outside_in(x):
-    return np.transpose(x, (0, 2, 3, 1)).reshape(x.shape[0], x.shape[2], 8)
-
-
 half = op(lambda x: x * 1.0)
 half.vjp(lambda g, y, x: g * 0.5)
 attention = lambda: torch.nn.MultiheadAttention(8, 2)
@@ -116,10 +100,10 @@ DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first mod
     ("eps=1e-12", between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1"),
     ("biased variance", Layer(unbiased, 8), torch.nn.LayerNorm(8), (X,), {}, "(whole)"),
     ("one has the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
-    ("mask inverted", Attention(mask=lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
-    ("mask is not applied", Attention(mask=lambda m, s: s), attention(), QKV, MASK, "(whole)"),
-    ("triu(ones, 2)", Attention(further=2, mask=lambda m, s: s), attention(), QKV, MASK, "(whole)"),
-    ("triu(ones, 0)", Attention(further=0), attention(), QKV, MASK, "(whole)"),
+    ("mask inverted", Attention(lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
+    ("mask is not applied", Attention(lambda m, s: s), attention(), QKV, MASK, "(whole)"),
+    ("triu(ones, 2)", Attention(lambda m, s: np.where(np.triu(m, 2), -1e30, s)), attention(), QKV, MASK, "(whole)"),
+    ("triu(ones, 0)", Attention(lambda m, s: np.where(np.triu(np.ones_like(m)), -1e30, s)), attention(), QKV, MASK, "(whole)"),
     ("norm_first is set", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
     ("batch_first is set", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
     ("two calls of the same module differ", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None),
