@@ -1,6 +1,5 @@
 """compare_with_torch: the shipped layers agree; planted differences are found at the right module and explained."""
 
-
 import numpy as np
 import pytest
 from support import require

@@ -151,18 +151,19 @@ class Side(NamedTuple):
         return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
     def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
-        """The gradients of everything, from random cotangents for these outputs."""
+        """The gradients of everything, from random cotangents for these outputs; else zeros."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
         ends = [
             (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
             for k, name in enumerate(roots)
             if name in wanted
         ]
-        if not ends:
-            return {}
-        outputs, cotangents = zip(*ends)
-        found = self.backend.vjp(outputs, [*wanted.values()], cotangents)
-        return {name: self.backend.value(g) for name, g in zip(wanted, found) if g is not None}
+        gradients = {name: np.zeros(tuple(t.shape)) for name, t in run.items()}
+        if ends:
+            outputs, cotangents = zip(*ends)
+            found = zip(wanted, self.backend.vjp(outputs, [*wanted.values()], cotangents))
+            gradients |= {name: self.backend.value(g) for name, g in found if g is not None}
+        return gradients
 
     def leaf(self, x: Any) -> Any:
         """An input or keyword as this side takes it."""
@@ -188,12 +189,8 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
     report = TorchComparison([Row(f"{name} (not compared)") for name in a.keys() ^ b.keys()])
     for name in filter(mine.__contains__, reference):
         value, other = ours.backend.value(mine[name]), theirs.backend.value(reference[name])
-        row = Row(name, difference(value, other))
-        if name in gradients and name in expected:
-            row.gradient = difference(gradients[name], expected[name])
-        elif greatest(expected.get(name, np.zeros(0))) > 1e-12:
-            row.gradient = math.inf  # none reaches it
-        report.rows.append(row)
+        errors = difference(value, other), difference(gradients[name], expected[name])
+        report.rows.append(Row(name, *errors))
     if not report:
         wrong = [row for row in report.rows if not row.ok]
         report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
