@@ -25,13 +25,13 @@ ones = lambda *shape: Tensor(np.ones(shape), requires_grad=True)
 halved = op(lambda x: x * 2.0)
 halved.vjp(lambda g, y, x: g / (x - x))
 FORWARD = [  # what is computed, the op, the index, a word of the reason
-    (lambda: np.exp(t(1, 100)), "exp", "(1,)", "overflow in exp"),
+    (lambda: np.exp(t(1, 100)), "exp", "(1,)", "before exp subtract the maximum"),
     (lambda: t(1, 0) / t(1, 0), "divide", "(1,)", "0/0"),
     (lambda: t(2, 1) / t(0, 1), "divide", "(0,)", "division by zero"),
     (lambda: np.log(t(1, 0)), "log", "(1,)", "log 0"),
-    (lambda: np.log(t(-1)), "log", "(0,)", "negative number -1"),
-    (lambda: np.log1p(t(-1)), "log1p", "(0,)", "log1p -1"),
-    (lambda: np.sqrt(t(0.5) - 1), "sqrt", "(0,)", "sqrt of the negative number -0.5"),
+    (lambda: np.log(t(-1)), "log", "(0,)", "logarithm of a negative number"),
+    (lambda: np.log1p(t(-1)), "log1p", "(0,)", "division by zero"),
+    (lambda: np.sqrt(t(0.5) - 1), "sqrt", "(0,)", "np.maximum(x, 0) first"),
     (lambda: t(0.0) * np.float32(INF), "multiply", "(0,)", "0 x inf"),
     (lambda: t(-8.0) ** 0.5, "power", "(0,)", "outside the domain"),
     (lambda: t(0.0) ** -1.0, "power", "(0,)", "division by zero"),
@@ -63,7 +63,7 @@ def caught(run):
     before = context.watchers
     assert not before, "nothing is left behind"
     text = str(error.value)
-    assert __file__ in text or "not known" in text
+    assert __file__ in text or "ran outside" in text
     return re.sub("`.*?`", "", text)  # the line that is quoted holds the words too
 
 
@@ -96,11 +96,13 @@ def test_what_comes_in_is_told_from_what_was_made():
     with detect_anomaly():
         by_hand(np.where(np.array([[True, False, False]]), -INF, scores)).sum().backward()
     assert np.isfinite(scores.grad.numpy()).all()
-    assert "given to backward()" in caught(lambda: (t(1, 2) * 2).backward(np.array([np.nan, 1])))
+    assert "given to backward() already" in caught(
+        lambda: (t(1, 2) * 2).backward(np.array([np.nan, 1]))
+    )
     text = caught(lambda: nn.Linear(2, 2)(Tensor(np.array([[np.nan, 1]], np.float32))))
-    assert "already holds NaN at index (0, 0)" in text
+    assert "already holds NaN, at index (0, 0)" in text
     loss = np.sqrt(t(0)).sum()
-    assert "its line is not known" in caught(lambda: loss.backward())
+    assert "ran outside detect_anomaly" in caught(lambda: loss.backward())
 
 
 def test_a_training_inside_remembers_living_results_only():

@@ -93,6 +93,24 @@ def test_a_module_that_is_wrong_and_dropout():
     assert not detached and "detach()" in detached.diagnosis
 
 
+def test_a_function_with_several_outputs():
+    class Parts(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.factor = factor
+            ctx.mark_non_differentiable(places := x.argmax(-1))
+            return x * 2, places, None, x.sum(-1) * 3
+
+        @staticmethod
+        def backward(ctx, g, _, __, h):
+            return g * 2 + h[:, None] * ctx.factor, None
+
+    both = lambda factor: lambda x: sum(y.sum() for y in Parts.apply(x, factor)[::3])
+    assert gradcheck(both(3), [rand(3, 4)])
+    report = gradcheck(both(4), [rand(3, 4)], raise_exception=False)
+    assert not report and report.op == "Parts", report
+
+
 def test_the_second_order():
     assert gradgradcheck(square, [rand(4)]) and gradgradcheck(torch.tanh, [rand(4)])
     once = wrong(lambda g, x: 2 * g * x.detach())

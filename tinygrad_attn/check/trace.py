@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import (
+    Node,
     Variable,
     Watcher,
     context,
@@ -60,17 +61,6 @@ def module_name(scope: Any) -> str:
     return "" if scope is None else dotted_name(scope)
 
 
-def pull(
-    op: Any, g: Any, y: Any, node: Any, args: Sequence[Any], needs: Sequence[bool]
-) -> dict[int, Array]:
-    """The gradients that the VJPs of an op return for these arrays."""
-    answers = enumerate(op.pull(g, y, node, list(args), list(needs)))
-    found = {i: array_of(v) for i, v in answers if v is not None and needs[i]}
-    if op.broadcasts:
-        return {i: array_of(sum_to(v, np.shape(args[i]))) for i, v in found.items()}
-    return found
-
-
 class Step(NamedTuple):
     """One op as it ran."""
 
@@ -95,6 +85,20 @@ class Step(NamedTuple):
     def differentiable(self) -> bool:
         """Whether a gradient passes through this op, and not through ops inside it."""
         return tracked(self.result) and self.name != "checkpoint"
+
+    def pull(self, g: Any) -> dict[int, Array]:
+        """Compute the op again on arrays, and the gradients that its VJPs give for g, if any."""
+        op, args = self.op, [x._data if isinstance(x, Variable) else x for x in self.inputs]
+        found = op.forward(*args, **self.settings)
+        y, saved = found if op.saves else (found, None)
+        if g is None:
+            return {}
+        node = Node(op, (), self.settings, saved, None)
+        answers = op.pull(g, y, node, args, list(map(tracked, self.inputs)))
+        gradients = {i: array_of(v) for i, v in enumerate(answers) if v is not None}
+        if op.broadcasts:
+            return {i: array_of(sum_to(v, np.shape(args[i]))) for i, v in gradients.items()}
+        return gradients
 
     def run(self, operands: Sequence[Any]) -> Any:
         """The op on other operands."""

@@ -21,7 +21,7 @@ from tinygrad_attn import Tensor
 from tinygrad_attn.check import zoo
 
 SWEEP = "sweep"
-"""The answer if all rules are right and the engine goes through them wrongly."""
+"""The answer if all VJPs are right and the engine goes through them wrongly."""
 
 
 class Case(NamedTuple):
@@ -171,7 +171,7 @@ def main(number: str | None, answer: str | None) -> int:
         for i, case in enumerate(CASES, 1):
             print(f"{i:4}  {case.text}")
         print(
-            "\nIn each of these one rule, or the sweep through the rules, is wrong, as it was in "
+            "\nIn each of these one VJP, or the sweep through the VJPs, is wrong, as it was in "
             "a published engine. Look at one with\n    python -m tinygrad_attn exercise zoo NUMBER"
         )
         return 0
@@ -209,7 +209,7 @@ def check(case: Case) -> Any:
 
 
 def symptom(case: Case, number: int) -> str:
-    """What a user of the engine would see: the value, and every gradient beside the measured one."""
+    """What a user of the engine would see: the value, and each gradient beside the slope."""
     plain = lambda: np.asarray(case.f(*map(Tensor, inputs(case))).numpy())
     right = plain()
     with zoo.bug(case.bug):
@@ -227,7 +227,7 @@ def symptom(case: Case, number: int) -> str:
             lines.append(f"The gradient with respect to {name} agrees with the slope of the value.")
         else:
             lines += [
-                f"The gradient with respect to {name}: by the rules",
+                f"The gradient with respect to {name}: by the VJPs",
                 str(entry.analytic.round(4)),
                 "by central differences",
                 str(entry.numeric.round(4)),
@@ -236,7 +236,7 @@ def symptom(case: Case, number: int) -> str:
         lines.append("gradcheck stops before it compares: see the hint.")
     lines += [
         "",
-        f"Which op is to blame: {', '.join(ops(case))}? Or are all rules right, and the sweep "
+        f"Which op is to blame: {', '.join(ops(case))}? Or are all VJPs right, and the sweep "
         f"through them is wrong ({SWEEP})?",
         f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it "
         "looks like",
@@ -265,9 +265,9 @@ def judge(case: Case, answer: str) -> int:
         print(
             f"No: {case.text} goes wrong although "
             + (
-                "the sweep is right: one rule is to blame."
+                "the sweep is right: one VJP is to blame."
                 if answer == SWEEP
-                else f"{answer} is right, its value and its rule."
+                else f"{answer} is right, its value and its VJP."
             )
         )
         return 1
