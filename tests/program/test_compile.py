@@ -446,7 +446,7 @@ def backward(inputs, saved, d_output0):
     t16 = np.broadcast_to(t15, (2, 3, 5))
     t17 = np.multiply(2, t16)
     t18 = np.multiply(t17, t5, out=t17)
-    t19 = t5 != 0
+    t19 = np.not_equal(t5, 0)
     t20 = t18.view(np.int64)
     t21 = np.multiply(t20, t19, out=t20)
     t22 = t21.view(np.float64)

@@ -291,6 +291,7 @@ class Entry:
         names = [n for n in found.inputs if n in used and n[0] == "x"]
         count, places = len(call.leaves), [int(n[1:]) for n in names]
         self.given = [i for i in places if i < count]
+        self.plain_given = any(not isinstance(call.leaves[i], Variable) for i in self.given)
         self.params = [self.params[i - count] for i in places if i >= count]
         self.flat = Flat(names, *made)
 
@@ -338,7 +339,8 @@ class Entry:
             node = None
             if op is not None:
                 node = Node(op, kept, {}, (saved, arrays, call), context.scope)
-                inplace.protect(node, None)
+                if self.plain_given or inplace.exposed:
+                    inplace.protect(node, None)
             if is_tensor:
                 values[i] = tensor_of(values[i], node)
         return self.result.filled(values)

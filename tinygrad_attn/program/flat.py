@@ -171,6 +171,8 @@ class Writer:
 
 def fresh(e: Expression) -> bool:
     """Whether this is surely an array of its own."""
+    if e.kind == "item":
+        return any(x.ndim for x in inside(e.args[1]))  # an index of places copies
     kinds = ("operator", "update", "check")
     return e.kind in kinds or is_ufunc(e) or e.name in FRESH.get(e.kind, "").split()
 
