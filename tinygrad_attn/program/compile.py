@@ -39,7 +39,7 @@ from ..nn.cache import KeyValueCache
 from ..nn.module import Module
 from ..tensor import get_default_dtype
 from .flat import Changed, Flat
-from .ir import BACKWARD, reached, rewrite
+from .ir import BACKWARD, reached, replaced, rewrite
 from .lower import Lowering
 from .simplify import simplified
 from .source import largest_in, same
@@ -167,7 +167,7 @@ class Nested:
         self.arrays = arrays
         self.leaves: list[Any] = []
         self.kinds: list[Any] = []
-        self.places = mapped(value, self.place)
+        self.places = replaced(value, self.place)
         self.form = repr(self.places), self.kinds, context.recording, get_default_dtype()
 
     def place(self, x: Any) -> int:
@@ -182,22 +182,12 @@ class Nested:
 
     def filled(self, leaves: list[Any]) -> Any:
         """The same structure of these leaves."""
-        return mapped(self.places, leaves.__getitem__)
+        return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
         """What f returns for arguments that are these leaves."""
         args, kwargs = self.filled(leaves)
         return Nested(f(*args, **kwargs), RESULTS)
-
-
-def mapped(a: Any, f: Callable[[Any], Any]) -> Any:
-    """f of each value in nested tuples, named tuples, lists and dicts."""
-    kind = type(a)
-    if kind is dict:
-        return {k: mapped(v, f) for k, v in a.items()}
-    if hasattr(kind, "_fields"):
-        return kind(*(mapped(x, f) for x in a))
-    return kind(mapped(x, f) for x in a) if kind in (tuple, list) else f(a)
 
 
 class Seen(Watcher):

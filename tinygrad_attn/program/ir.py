@@ -7,7 +7,7 @@ or quicker steps, and `text` (for readers) or `flat` (for speed) writes it as Py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -48,7 +48,7 @@ class Expression:
     ) -> None:
         self.id, self.kind, self.name, self.args = id, kind, name, args
         self.settings, self.value = settings, value
-        self.operands = tuple(inside((args, settings)))  # one that is used twice comes twice
+        self.operands = inside((args, settings))  # one that is used twice comes twice
         self.phase, self.scope = FORWARD, ""
         self.hint: tuple[float, str] = (0, "")
         self.by: Expression | None = None
@@ -152,7 +152,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
 def reached(outputs: Any) -> list[Expression]:
     """All expressions that these outputs need, in an order to compute them."""
     seen: dict[int, Expression] = {}
-    waiting = list(inside(outputs))
+    waiting = inside(outputs)
     while waiting:
         e = waiting.pop()
         if e.id not in seen:
@@ -170,25 +170,27 @@ def is_array(a: Any) -> bool:
 
 
 def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
-    """f of each value in nested tuples, lists, dicts and slices."""
-    if issubclass(type(a), (tuple, list)):
-        return (list if type(a) is list else tuple)(replaced(x, f) for x in a)
-    if type(a) is dict:
+    """f of each value in nested tuples, named tuples, lists, dicts and slices."""
+    kind = type(a)
+    if kind in (tuple, list):
+        return kind(replaced(x, f) for x in a)
+    if kind is dict:
         return {k: replaced(v, f) for k, v in a.items()}
-    if type(a) is slice:
+    if kind is slice:
         return slice(*replaced((a.start, a.stop, a.step), f))
-    return f(a)
+    return kind(*(replaced(x, f) for x in a)) if hasattr(kind, "_fields") else f(a)
 
 
-def inside(a: Any, kind: type = Expression) -> Iterator[Any]:
-    """What is of this kind in nested tuples, lists, dicts and slices."""
-    if issubclass(type(a), kind):
-        yield a
-    elif type(a) is slice:
-        yield from inside((a.start, a.stop, a.step), kind)
-    elif issubclass(type(a), (tuple, list, dict)):
-        for x in a.values() if type(a) is dict else a:
-            yield from inside(x, kind)
+def leaves(a: Any) -> list[Any]:
+    """The values in nested tuples, named tuples, lists, dicts and slices."""
+    found: list[Any] = []
+    replaced(a, found.append)
+    return found
+
+
+def inside(a: Any, kind: type = Expression) -> list[Any]:
+    """The nested values of this kind."""
+    return [x for x in leaves(a) if issubclass(type(x), kind)]
 
 
 # ---- questions

@@ -18,7 +18,7 @@ from ..engine import Variable, array_of, enable_grad, grad, plain
 from ..errors import describe
 from ..files.atomic import write_atomically
 from ..tensor import Tensor
-from .ir import Expression, reached, replaced
+from .ir import Expression, leaves, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
 from .text import NO_DTYPE, Sizes
@@ -130,13 +130,13 @@ def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
     given = [Tensor(x, requires_grad=True) if is_floating(x) else x for x in args]
     inputs = {n: e.value for n, e in found.inputs.items() if n not in found.parameters}
     arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
-    leaves = dict(zip(inputs, arrays)) | found.parameters
+    tensors = dict(zip(inputs, arrays)) | found.parameters
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
-        expected = [array_of(x) for x in flat(y)]
-        values = flat(program.function(*inputs.values(), **program.arrays()))
+        expected = [array_of(x) for x in leaves(y)]
+        values = leaves(program.function(*inputs.values(), **program.arrays()))
         if found.gradients:
-            by = [leaves[n] for n in found.gradients]
+            by = [tensors[n] for n in found.gradients]
             slopes = grad(y, by, inputs.get(found.seed), allow_unused=True)
             expected += [None if g is None else g._data for g in slopes]
     steps = reached([found.outputs, found.gradients])
@@ -153,12 +153,6 @@ def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
 def is_floating(x: Any) -> bool:
     """Whether this is an array of floating-point numbers."""
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
-
-
-def flat(a: Any) -> list[Any]:
-    """What is inside of nested tuples, lists and dicts."""
-    parts = a.values() if isinstance(a, dict) else a
-    return [x for part in parts for x in flat(part)] if isinstance(a, (dict, tuple, list)) else [a]
 
 
 def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
