@@ -436,7 +436,7 @@ def forward(inputs):
     t9 = t8.dot(c7)
     t10 = t9.reshape(2, 3)
     t11 = t10.sum()
-    return [t11, ], (t2, t5, )
+    return [t11], (t2, t5, )
 def backward(inputs, saved, d_output0):
     (x0, x2, ) = inputs
     (t2, t5, ) = saved
@@ -456,7 +456,7 @@ def backward(inputs, saved, d_output0):
     t26 = t25.reshape(2, 3, 4)
     t27 = t2.T
     t28 = t27.dot(t24)
-    return [t26, t28, ]
+    return [t26, t28]
 """
 
 

@@ -11,7 +11,6 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -48,7 +47,7 @@ from .trace import Trace, expressed, input_symbol, parameters_as_symbols, random
 PROGRAMS = 8
 """Kinds of call for which a function has programs. Calls of further kinds run as they are."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
-VALUES = (bool, int, float, str, slice, type(None), type(...), np.generic)
+VALUES = (bool, int, float, str, type(None), type(...), np.generic)
 """Types whose values are part of the program."""
 LEAST = 0.005
 """Smaller numbers are compared as those of this size are."""

@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from .ir import BACKWARD, Expression, inside, is_, number_in, reached
+from .ir import BACKWARD, Expression, inside, number_in, reached
 from .simplify import uniform
 from .text import Sizes, Text, pattern
 from .trace import NAMED_BY_OP, Trace, identifier
@@ -142,9 +140,7 @@ class Layout:
             taken[name] = end + 1
         for i, e in enumerate(statements):
             name = self.wished(e)
-            if e.kind == "update" and self.goes_on(e) and e.id not in self.result_names:
-                name = self.names[e.args[0].id]
-            elif e.id not in self.result_names:
+            if e.id not in self.result_names:
                 name = self.prefixed(name, e)
                 name = f"{name}_part" if name in self.results else name
                 name = free(name, taken, i - (e.kind == "update"))
@@ -175,21 +171,7 @@ class Layout:
             return self.checked(e, text)
         if e.kind != "update":
             return [f"{name} = {text.spelled(e)[0]}"]
-        base, index, *values = e.args
-        start = text.of(base) if self.goes_on(e) else f"{text.array(base)}.copy()"
-        if base.kind == "constant" and base.id not in self.constants:
-            start = str(pattern(base.value, self.sizes, changes=True))  # made anew each time
-        words = [text.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
-        change = f"np.{e.name}({', '.join([name, text.of(index), *words])})"
-        if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
-            zero = base.kind == "constant" and not base.value.any()
-            sign = "=" if zero or e.name == "setitem" else "+="
-            change = f"{name}[{text.index(index)}] {sign} {words[0]}"
-        return [change] if start == name else [f"{name} = {start}", change]
-
-    def goes_on(self, e: Expression) -> bool:
-        """Whether e writes into what another write has made, for e alone."""
-        return bool(e.args[0].kind == "update" and self.uses[e.args[0].id] == 1)
+        return text.update(e, name)
 
     def checked(self, e: Expression, text: Text) -> list[str]:
         """The lines that check that the package would read the same number again."""
@@ -292,25 +274,3 @@ def written_anew(e: Expression, x: Expression) -> bool:
     """Whether x is the constant that a write changes, or one that it writes as a number."""
     changed = x is e.args[0] or uniform(x) and any(x is value for value in e.args[2:])
     return x.kind == "constant" and changed
-
-
-def basic(index: Any) -> bool:
-    """Whether an index picks no place twice, as far as its form shows."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(isinstance(p, (int, np.integer, slice)) or p is None or p is Ellipsis for p in parts)
-
-
-def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index has one place in each row, as np.take_along_axis's has: none comes twice."""
-    if not isinstance(index, tuple) or len(index) != len(shape):
-        return False
-    others = []
-    for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
-        if not (
-            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
-        ):
-            free = (
-                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
-            )
-            others.append(free)
-    return others in ([], [True])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .ir import Expression, is_
-from .simplify import REDUCTIONS, repeats
+from .simplify import REDUCTIONS, repeats, uniform
 
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
@@ -193,6 +193,20 @@ class Text:
         first = self.of(a, left, beside(a, [b]))
         return f"{first} {e.name} {self.of(b, right, beside(b, [a]))}", precedence
 
+    def update(self, e: Expression, name: str, reused: bool = False) -> list[str]:
+        """The statements that change a copy of an array, or if it is reused the array itself."""
+        base, index, *values = e.args
+        # Constants with a pattern are made anew.
+        anew = pattern(base.value, self.sizes, changes=True) if base.kind == "constant" else None
+        start = self.of(base) if reused else anew or f"{self.array(base)}.copy()"
+        words = [self.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
+        change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
+        if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
+            zero = base.kind == "constant" and not base.value.any()
+            sign = "=" if zero or e.name == "setitem" else "+="
+            change = f"{name}[{self.index(index)}] {sign} {words[0]}"
+        return [f"{name} = {start}", change]
+
     def index(self, i: Any) -> str:
         """The text between square brackets."""
         return ", ".join(map(self.one_index, i if isinstance(i, tuple) else (i,))) or "()"
@@ -210,3 +224,25 @@ def beside(x: Any, others: Sequence[Any]) -> Any:
     arrays = [o for o in others if isinstance(o, Expression) and o.kind != "number"]
     typed = isinstance(x, np.generic) or is_(x, "number")
     return next((o.dtype for o in arrays if typed and o.dtype == x.dtype), NO_DTYPE)
+
+
+def basic(index: Any) -> bool:
+    """Whether an index picks no place twice, as far as its form shows."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(isinstance(p, (int, np.integer, slice)) or p is None or p is Ellipsis for p in parts)
+
+
+def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an index has one place in each row, as np.take_along_axis's has: none comes twice."""
+    if not isinstance(index, tuple) or len(index) != len(shape):
+        return False
+    others = []
+    for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
+        if not (
+            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
+        ):
+            free = (
+                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
+            )
+            others.append(free)
+    return others in ([], [True])
