@@ -84,7 +84,7 @@ class Lowering(Rewriting):
         condition, x, *zero = e.args
         if [str(number_in(n)) for n in zero] not in (["0"], ["0.0"]) or not like(x, e):
             return None
-        if x.dtype.kind != "f" or getattr(condition, "dtype", None) != bool:
+        if x.dtype.kind != "f" or not isinstance(condition, Expression) or condition.dtype != bool:
             return None
         bits = self.of("method", "view", x, np.dtype(f"i{x.dtype.itemsize}"))
         kept = self.make("call", "multiply", (bits, condition), {}, bits.value)

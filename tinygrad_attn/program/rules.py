@@ -115,14 +115,13 @@ class Rewriting(Listing):
 
     def ruled(self, e: Expression) -> Expression | None:
         """What the first rule that fits puts in the place of e."""
-        known = lambda *parts: self.known.get(form(*parts))
+        known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
             found: dict[str, Any] = {"here": e}
             if matches(pattern, e, found):
                 of = lambda p: self.instance(p, found, known)  # noqa: B023
                 if all(condition(*map(of, args)) for condition, args in conditions):
-                    build = lambda *parts: self.built(e.dtype, *parts)
-                    made: Expression = self.instance(replacement, found, build)
+                    made: Expression = self.instance(replacement, found, self.of)
                     return made
         return None
 
@@ -133,15 +132,7 @@ class Rewriting(Listing):
         if p.kind == "letter":
             return found[p.name]
         args = tuple(self.instance(a, found, make) for a in p.args)
-        return make(p.kind, p.name, args, found["s"] if p.settings else {})
-
-    def built(self, dtype: np.dtype, kind: str, name: str, args: Any, settings: Any) -> Any:
-        """The expression of these operands; of two numbers the result, in this dtype."""
-        if kind == "operator" and len(args) == 2 and None not in map(number_in, args):
-            numbers: list[Any] = [*map(fraction, args)]  # exact where both are fractions
-            a, b = map(number_in, args) if None in numbers else numbers
-            return self.number_of(float(a * b if name == "*" else a / b), dtype)
-        return self.of(kind, name, *args, **settings)
+        return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
     def of(self, kind: str, name: str, *args: Any, **settings: Any) -> Expression:
         """The expression of these operands, with its value."""

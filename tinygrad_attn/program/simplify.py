@@ -42,8 +42,6 @@ x * -y -> -(x * y)
 x * n -> n * x                                    if moving(x)
 1 * x -> x                                        if like(x, here)
 -1 * x -> -x                                      if like(x, here)
-m * (n * x) -> (m * n) * x                        if foldable(m, n, here)
-m * (x / n) -> (m / n) * x                        if exact(m, n)
 n * (x / (n * y)) -> x / y
 n * (x / (n * y) * z) -> x / y * z
 n * (z * (x / (n * y))) -> z * (x / y)
@@ -62,18 +60,17 @@ x.swapaxes(a, b).swapaxes(a, b) -> x
 (-x).T -> -x.T
 (x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
 x.copy() -> x
-(-x).astype(z) -> -x.astype(z)                    if narrows(x, z)
+(-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
 (-x).mean(**s) -> -x.mean(**s)
 (u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y), fits(r, here, s)
 (y * (u / r)).sum(**s) -> (u * y).sum(**s) / r    if rows(u / r, y * (u / r)), fits(r, here, s)
 (u / r * y).mean(**s) -> (u * y).mean(**s) / r    if rows(u / r, u / r * y), fits(r, here, s)
 (y * (u / r)).mean(**s) -> (u * y).mean(**s) / r  if rows(u / r, y * (u / r)), fits(r, here, s)
-np.count_nonzero(b) == n -> b.all()               if boolean(b), size(b, n)
+np.count_nonzero(b) == n -> b.all()               if size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
 np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
 np.broadcast_to(np.broadcast_to(x, y), z) -> np.broadcast_to(x, z)
-np.where(c, x, y) -> x                            if all(c), like(x, here)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
 np.where(c, 0, -x) -> -np.where(c, 0, x)
 np.where(c, -x, 0) -> -np.where(c, x, 0)
@@ -94,11 +91,6 @@ def simplified(outputs: Any) -> Any:
 
 
 # ---- conditions of rules
-
-
-def exact(m: Any, n: Any) -> bool:
-    """Numbers that a reader would write as quotients of whole numbers."""
-    return None not in (fraction(m), fraction(n))
 
 
 def like(x: Any, e: Any) -> bool:
@@ -132,19 +124,15 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (exact, like, counts, rows, turns, span)},
-    "foldable": lambda m, n, e: e.dtype == np.float64 or exact(m, n),
+    **{f.__name__: f for f in (like, counts, rows, turns, span)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
-    "boolean": lambda x: x.dtype == bool,
     "size": lambda x, n: number_in(n) == x.value.size,
     "nothing": lambda c: is_(c, "constant") and c.dtype == bool and not c.value.any(),
-    "all": lambda c: is_(c, "constant") and c.value.all(),
     "backward": lambda e: e.phase == BACKWARD,
     "forward": lambda e, here: e is not None and e.phase != BACKWARD and e.dtype == here.dtype,
     "keeps": lambda settings: settings.get("keepdims"),
     "fits": lambda r, e, settings: r.shape == e.shape and settings.keys() <= {"axis", "keepdims"},
-    "narrows": lambda x, dtype: x.dtype == np.float64 and dtype == np.float32,
 }
 
 
