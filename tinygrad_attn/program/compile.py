@@ -8,7 +8,6 @@ function is an op, whose node holds the inputs and what the backward function ne
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import types
 from contextlib import suppress
@@ -209,15 +208,6 @@ class Seen(Watcher):
                 self.tensors[x] = None
 
 
-def named_by(f: Any) -> list[Any]:
-    """What a function is, or refers to by name."""
-    found = [f]
-    with suppress(TypeError, ValueError):  # no function of Python's, or a name without a value yet
-        outside = inspect.getclosurevars(f)
-        found += [*outside.nonlocals.values(), *outside.globals.values()]
-    return found
-
-
 class Entry:
     """One kind of call: a program, or the reason why there is none."""
 
@@ -259,7 +249,7 @@ class Entry:
 
     def look_outside(self, seen: Seen) -> None:
         """Note the Tensors that f may read beside its arguments, and what holds them."""
-        roots = [*named_by(self.f), *seen.modules, *self.objects]
+        roots = [self.f, *seen.modules, *self.objects]
         modules = {m: None for x in roots if isinstance(x, Module) for m in x.modules()}
         self.attributes = [
             (vars(m), name, x)

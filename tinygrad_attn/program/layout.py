@@ -18,11 +18,9 @@ from .trace import NAMED_BY_OP, Trace, identifier
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 CALLED = {
-    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "min": "smallest"},
-    **{"exp": "exponentials", "log": "logarithm", "stack": "stacked", "concatenate": "joined"},
-    **{"where": "chosen", "maximum": "larger", "minimum": "smaller", "tanh": "tanh"},
-    **{"erf": "erf_", "take_along_axis": "picked", ">": "above", "<": "below", "==": "equal"},
-    **{"!=": "unequal", "@": "product", "-": "difference"},
+    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
+    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
+    **{">": "above", "@": "product", "-": "difference"},
 }
 """Names for values of which nothing is known but how they were made."""
 

@@ -16,20 +16,15 @@ from .simplify import SUMMED_IN_SINGLE, like
 
 
 class Lowering(Rewriting):
-    """A listing that makes the fastest expression for each value.
-
-    The methods `kind_name` return one, or None where the expression stays as it is.
-    """
+    """A listing that makes the fastest expression for each value."""
 
     def shorter(self, e: Expression) -> Expression | None:
-        """The fastest expression for this."""
-        if e.kind == "operator":  # a call can write its result into an operand
-            negated = e.name == "-" and len(e.args) == 1
-            name = "negative" if negated else UFUNCS[e.name].__name__
-            return self.make("call", name, e.args, e.settings, e.value)
-        rule = getattr(self, f"{e.kind}_{e.name}", None)
-        found: Expression | None = rule(e) if rule is not None else None
-        return found
+        """An operator as a call, which can write its result into an operand."""
+        if e.kind != "operator":
+            return None
+        negated = e.name == "-" and len(e.args) == 1
+        name = "negative" if negated else UFUNCS[e.name].__name__
+        return self.make("call", name, e.args, e.settings, e.value)
 
     def reshaped(self, x: Expression, *shape: int) -> Expression:
         """x.reshape(shape)"""

@@ -96,7 +96,10 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
 
 
 class Rewriting(Listing):
-    """A listing whose `make` applies the rules of a table."""
+    """A listing whose `make` applies the rules of a table, and its methods `kind_name`.
+
+    Such a method returns an expression, or None where the given one stays as it is.
+    """
 
     rules: dict[tuple[str, str], list[Rule]] = {}
 
@@ -106,7 +109,8 @@ class Rewriting(Listing):
         """The expression, or what the first rule that fits puts in its place."""
         e = Expression(-1, kind, name, tuple(args), settings, value)
         e.phase = self.phase
-        found = self.shorter(e) or self.ruled(e)
+        rule = getattr(self, f"{kind}_{name}", lambda _: None)
+        found = self.shorter(e) or rule(e) or self.ruled(e)
         return found or super().make(kind, name, args, settings, value)
 
     def shorter(self, e: Expression) -> Expression | None:

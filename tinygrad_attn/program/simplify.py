@@ -153,14 +153,7 @@ class Simplifier(Rewriting):
         if e.kind == "operator" and len(e.args) == 2 and e.name in "+-*/":
             found = self.unrepeated(e)
             return self.collected(e) if found is None and e.name == "+" else found
-        if e.kind == "method":
-            rule = self.reduced if e.name in REDUCTIONS else getattr(self, e.name, None)
-            return rule(e) if e.name in METHODS and rule is not None else None
         return None
-
-    def again(self, e: Expression, *args: Any, **settings: Any) -> Expression:
-        """The method e of other arguments, which has the same value."""
-        return self.make(e.kind, e.name, args, settings, e.value)
 
     def folded(self, e: Expression) -> Expression | None:
         """A constant, where it is one number again and again."""
@@ -181,7 +174,8 @@ class Simplifier(Rewriting):
                 n = x.value.flat[0]
                 small = None if fraction(n) is None else self.number_of(n, x.dtype)
             if small is not None:
-                return self.again(e, *((small, other) if i == 0 else (other, small)))
+                args = (small, other) if i == 0 else (other, small)
+                return self.make(e.kind, e.name, args, {}, e.value)
         return None
 
     def collected(self, e: Expression) -> Expression | None:
@@ -203,12 +197,10 @@ class Simplifier(Rewriting):
             return self.make("call", "concatenate", (parts,), {}, e.value)
         return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
 
-    def transpose(self, e: Expression) -> Expression | None:
+    def method_transpose(self, e: Expression) -> Expression | None:
         """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
-        if not moved:
-            return x
         if is_(x, "call", "stack") and x.settings["axis"] == 0 and axes[0] != 0:
             rest = [a - 1 for a in axes if a != 0]
             parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
@@ -219,26 +211,27 @@ class Simplifier(Rewriting):
             return self.make("method", "swapaxes", (x, *moved), {}, e.value)
         return None
 
-    def reshape(self, e: Expression) -> Expression | None:
-        """x.reshape(shape), also of another one, or of a sum that keeps its axes."""
-        x, *shape = e.args
+    def method_reshape(self, e: Expression) -> Expression | None:
+        """x.reshape(shape), also of a sum that keeps its axes."""
+        x = e.args[0]
         if x.shape == e.shape:
             return x
-        if is_(x, "method", "reshape") and x.nameless:
-            return self.again(e, x.args[0], *shape)
         if is_(x, "method", "sum"):
             rest = plainest(x.args[0], {**x.settings, "keepdims": False})
             if x.args[0].value.sum(axis=rest.get("axis")).shape == e.shape:
                 return self.make("method", "sum", x.args, rest, e.value)
         return None
 
-    def reduced(self, e: Expression) -> Expression | None:
-        """A reduction of all elements, whatever shape they were given before."""
+    def method_mean(self, e: Expression) -> Expression | None:
+        """A mean or sum of all elements, whatever shape they were given before."""
         x = e.args[0]
-        whole = not e.settings and is_(x, "method", "reshape") and x.nameless
-        return self.again(e, x.args[0]) if whole else None
+        if not e.settings and is_(x, "method", "reshape") and x.nameless:
+            return self.make("method", e.name, x.args[:1], {}, e.value)
+        return None
 
-    def astype(self, e: Expression) -> Expression | None:
+    method_sum = method_mean
+
+    def method_astype(self, e: Expression) -> Expression | None:
         """A sum of few float32 numbers in float64, rounded: a sum in float32."""
         x, dtype = e.args
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
@@ -249,7 +242,6 @@ class Simplifier(Rewriting):
 
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
-METHODS = (*REDUCTIONS, "transpose", "reshape", "astype")
 
 
 def uniform(a: Any) -> bool:

@@ -83,8 +83,6 @@ class Program:
         self.text, self.name = text, name
         self._arguments = dict(arguments)  # name: (shape, dtype), None for what is no array
         self._held = dict(held)  # identifier: a parameter, or a constant array
-        arrays = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
-        self._expected = {k: v for k, v in self._arguments.items() if v is not None} | arrays
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable[..., Any] = space[name]
@@ -94,20 +92,20 @@ class Program:
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
-        names, held = self._arguments, self.arrays()
+        names, given = self._arguments, []
         if len(args) != len(names):
             raise TypeError(
                 f"{self.name} takes {len(names)} arguments, {', '.join(names)}, got {len(args)}."
             )
-        given = dict(zip(names, map(array_of, args))) | held
-        for name, expected in self._expected.items():
-            array = given[name] = np.asarray(given[name])
-            if (array.shape, array.dtype) != expected:
-                raise ValueError(
-                    "this program was written for {} {} {}, got {}. Write another one with "
-                    "ta.source for other shapes.".format(name, *expected, describe(array))
-                )
-        return self.function(*[given[n] for n in names if n in self._expected], **held)
+        for (name, expected), x in zip(names.items(), map(array_of, args)):
+            if expected is not None:
+                given.append(np.asarray(x))
+                if (given[-1].shape, given[-1].dtype) != expected:
+                    raise ValueError(
+                        "this program was written for {} {} {}, got {}. Write another one with "
+                        "ta.source for other shapes.".format(name, *expected, describe(given[-1]))
+                    )
+        return self.function(*given, **self.arrays())
 
     def save(self, path: str | Path) -> Path:
         """Write the text to a file, atomically; returns its path."""

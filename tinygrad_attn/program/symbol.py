@@ -251,9 +251,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             like = function(*concrete(args), **concrete(settings))
             value = np.full_like(like, FRESH[function])
             return Symbol(self.listing.constant(value), value, self.listing)
-        for x in inside((args[1:], settings), Symbol):
-            if x.ndim == 0 and x.dtype.kind in "iu":  # a size, an axis
-                operator.index(x)
         value = function(*concrete(args), **concrete(settings))
         if function in MOVING and is_symbol(args[0]):
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape

@@ -80,7 +80,7 @@ def literal(value: Any, dtype: Any = None) -> str:
 
 
 def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
-    """A constant as a call of NumPy, or as a short list; None where it is neither.
+    """A constant as a call of NumPy; None where it is none.
 
     A single number is written as such, unless it `changes`: then it has to be an array.
     """
@@ -93,26 +93,14 @@ def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
         shape, name = sizes.shape(a.shape), PLAIN.get(text)
         return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{usual})"
     if a.dtype == bool and a.ndim == 2:
-        for k in (0, -1, 1):
-            triangle = np.tri(a.shape[0], a.shape[1], k, dtype=bool)
-            text = f"np.tri({sizes.several(a.shape)}{f', {k}' if k else ''}, dtype=bool)"
-            for array, sign in ((triangle, ""), (~triangle, "~")):
-                if (a == array).all():
-                    return sign + text
-    if a.ndim == 2 and np.array_equal(a, np.eye(len(a))):
-        return f"np.eye({sizes.one(len(a))}{d.replace(' ', ' dtype=')})"
+        triangle = np.tri(*a.shape, dtype=bool)
+        for array, sign in ((triangle, ""), (~triangle, "~")):
+            if (a == array).all():
+                return f"{sign}np.tri({sizes.several(a.shape)}, dtype=bool)"
     if a.dtype == np.int64 and a.size > 2 and (a.reshape(-1) == np.arange(a.size)).all():
         text = f"np.arange({sizes.one(a.size)})"
         return text if a.ndim == 1 else f"{text}.reshape({sizes.several(a.shape)})"
-    if a.size <= 8:
-        text = f"np.array({list_text(a)}{usual})"
-        return text if len(text) <= 60 else None
     return None
-
-
-def list_text(a: np.ndarray) -> str:
-    """A short array as nested lists."""
-    return f"[{', '.join(map(list_text, a))}]" if a.ndim else literal(a[()], a.dtype)
 
 
 class Text:

@@ -150,11 +150,8 @@ def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[A
 
 def names_of(function: Callable[..., Any], count: int) -> list[str]:
     """What the function calls its positional arguments."""
-    try:
-        every = inspect.signature(getattr(function, "forward", function)).parameters.values()
-        names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    except ValueError:  # of a ufunc
-        names = []
+    every = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
     return (names + [f"x{i}" for i in range(len(names), count)])[:count]
 
 
