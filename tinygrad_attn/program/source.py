@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of, enable_grad, grad, plain
+from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
 from ..errors import describe
 from ..files.atomic import write_atomically
 from ..tensor import Tensor
@@ -58,12 +58,13 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
             "dict(model.named_parameters())."
         )
     buffers = {} if module is None else dict(module.named_buffers())
-    found = trace(f, args, named, buffers, backward, module)
+    given = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
+    found = trace(f, given, named, buffers, backward, module)
     title = "forward_backward" if backward else "forward"
     what = getattr(f, "__name__", type(f).__name__) if own is None else type(own).__name__
     text, constants = written(found, title, "a function" if what == "<lambda>" else what)
     program = Program(text, title, found.arguments, {**found.parameters, **constants})
-    compare(program, f, args, found)
+    compare(program, f, given, found)
     return program
 
 
@@ -123,23 +124,20 @@ class Program:
 # ---- the program and the function give the same
 
 
-def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
+def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     """Raise TypeError unless the program gives what the function gives when it is called again."""
-    given = [Tensor(x, requires_grad=True) if is_floating(x) else x for x in args]
     inputs = {n: e.value for n, e in found.inputs.items() if n not in found.parameters}
     arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
     tensors = dict(zip(inputs, arrays)) | found.parameters
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
-        expected = [array_of(x) for x in leaves(y)]
         values = leaves(program.function(*inputs.values(), **program.arrays()))
-        if found.gradients:
-            by = [tensors[n] for n in found.gradients]
-            slopes = grad(y, by, inputs.get(found.seed), allow_unused=True)
-            expected += [None if g is None else g._data for g in slopes]
+    by = [tensors[n] for n in found.gradients]
+    seeds = [inputs.get(found.seed, np.ones_like(array_of(y))[()])] if by else []
+    expected = [*map(array_of, leaves(y)), *gradients_of([y] * len(seeds), by, seeds)]
     steps = reached([found.outputs, found.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
-    if len(values) != len(expected) or not all(map(same, values, expected, repeat(size))):
+    if not agree(values, expected, size):
         raise TypeError(
             "ta.source: the function returns another value when it is called again than it gave "
             "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
@@ -153,12 +151,22 @@ def is_floating(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
-def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
-    """Whether two arrays agree in shape, dtype and, up to the rounding of numbers of this size, in
-    numbers; None is not known.
-    """
+def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
+    """The gradients of a weighted sum of the outputs, zeros where there is none."""
+    with no_grad(), np.errstate(all="ignore"):
+        by = sweep(outputs, seeds, wanted=inputs, retain_graph=True, stop=True)
+    return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
+
+
+def agree(mine: list[Any], expected: list[Any], size: float) -> bool:
+    """Whether numbers agree up to the rounding of numbers of this size."""
+    return len(mine) == len(expected) and all(map(same, mine, expected, repeat(size)))
+
+
+def same(mine: Any, expected: Any, size: float) -> bool:
+    """Whether two arrays agree in shape, dtype and, up to rounding, in numbers."""
     if not isinstance(expected, (np.ndarray, np.generic)):
-        return expected is None or bool(mine is expected or mine == expected)
+        return bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
     if not is_floating(expected):
@@ -179,7 +187,7 @@ def largest_in(array: Any) -> float:
 
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """The text of the file, and the constants that its function takes by name."""
-    outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
+    outputs, gradients, checks = simplified([found.outputs, found.gradients, found.listing.checks])
     checks = [e for e in checks if e.args[0].kind not in ("constant", "number")]
     results = named_results(found, outputs, gradients)
     known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
