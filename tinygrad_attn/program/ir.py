@@ -28,7 +28,6 @@ class Expression:
         operator   a sign of Python's (`+`, `@`, `-` with one operand) as `name`
         call       a function of NumPy (or `erf`), method, attribute (`T`, `size`)
         item       args[0][args[1]]
-        part       element `name` of a call that returns several arrays
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
         check      args[0] has to be args[1]; `name` is the function that read it
     `args` and `settings` (keyword arguments) hold expressions, Python values, and tuples, lists and
@@ -66,7 +65,7 @@ class Expression:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return () if isinstance(self.value, (tuple, list)) else np.shape(self.value)
+        return np.shape(self.value)
 
     @property
     def dtype(self) -> np.dtype:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from .ir import BACKWARD, Expression, inside, number_in, reached
-from .simplify import uniform
 from .text import Sizes, Text, pattern
 from .trace import NAMED_BY_OP, Trace, identifier
 
@@ -60,11 +59,7 @@ class Layout:
             return e.id not in self.ends and spelled and uses - self.bases[e.id] > 1
         if e.kind in ("input", "number"):
             return False
-        if isinstance(e.value, (tuple, list)):
-            return uses > 1
         turned = e.name in ("T", "swapaxes")  # which costs nothing
-        if turned and e.args[0].kind == "input" and e.id not in self.ends:
-            return False
         cheap = turned and self.needs_a_line(e.args[0])
         return e.id in self.ends or named(e) or uses > 1 + cheap
 
@@ -99,7 +94,8 @@ class Layout:
     def within(self, e: Expression) -> list[Expression]:
         """What the line of e spells out, and what it names."""
         found: dict[int, Expression] = {}
-        waiting = [x for x in e.operands if not (e.kind == "update" and written_anew(e, x))]
+        anew: Any = e.args[0] if e.kind == "update" else None
+        waiting = [x for x in e.operands if not (x is anew and x.kind == "constant")]
         while waiting:
             x = waiting.pop()
             if x.id not in found:
@@ -114,8 +110,6 @@ class Layout:
         """The name of e if nothing else had it."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        if e.id in self.ends and e.hint[0] <= NAMED_BY_OP:
-            return "output"
         by = e.gradient_by
         if e.hint[0]:
             return e.hint[1]
@@ -266,9 +260,3 @@ def named(e: Expression) -> bool:
     if by:
         return by.kind != "input" and not by.gradient_by and named(by)
     return e.hint[0] > NAMED_BY_OP
-
-
-def written_anew(e: Expression, x: Expression) -> bool:
-    """Whether x is the constant that a write changes, or one that it writes as a number."""
-    changed = x is e.args[0] or uniform(x) and any(x is value for value in e.args[2:])
-    return x.kind == "constant" and changed

@@ -35,7 +35,9 @@ class Lowering(Rewriting):
         x = e.args[0]
         if x.shape == e.shape:
             return x
-        return self.reshaped(x.args[0], *e.shape) if is_(x, "method", "reshape") else None
+        if is_(x, "method", "reshape"):
+            return self.make("method", "reshape", (x.args[0], *e.shape), {}, e.value)
+        return None
 
     def call_matmul(self, e: Expression) -> Expression | None:
         """a @ b with one matrix b, as one product of two matrices"""
@@ -67,8 +69,12 @@ class Lowering(Rewriting):
 
     def method_max(self, e: Expression) -> Expression | None:
         """x.max(-1), picked by argmax: NumPy's maximum begins anew in each row."""
-        x, settings = e.args[0], e.settings
-        if settings.get("axis") != -1 or settings.keys() - {"axis", "keepdims"} or not e.value.size:
+        x, usual = e.args[0], {"axis", "keepdims"}
+        if (
+            e.settings.get("axis") != -1
+            or e.settings.keys() - usual
+            or not (e.ndim and e.value.size)
+        ):
             return None
         rows = self.reshaped(x, e.value.size, x.shape[-1])
         index = np.arange(e.value.size), self.of("method", "argmax", rows, axis=-1)

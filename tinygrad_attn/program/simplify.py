@@ -157,7 +157,7 @@ class Simplifier(Rewriting):
 
     def folded(self, e: Expression) -> Expression | None:
         """A constant, where it is one number again and again."""
-        if isinstance(e.value, (tuple, list)) or e.kind in ("update", "check"):
+        if e.kind in ("update", "check"):
             return None
         if e.ndim == 0 and e.dtype.kind in "fiu":
             return None if fraction(e.value) is None else self.number_of(e.value, e.dtype)

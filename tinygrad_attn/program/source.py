@@ -303,4 +303,4 @@ def shares_memory(e: Expression) -> bool:
     """Whether this may be a view of an array that something else is computed from."""
     view = e.kind == "call" and getattr(e.value, "base", None) is not None
     named = e.name in ("T", "swapaxes", "transpose", "reshape", "broadcast_to")
-    return view or named or e.kind in ("part", "item")
+    return view or named or e.kind == "item"

@@ -190,17 +190,16 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- calls of NumPy
 
     def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
-        """The symbol of a new value, or one for each of several."""
+        """The symbol of a new value."""
         listing = self.listing
         if listing.phase == FORWARD:
             listing.scope = listing.where()
-        if isinstance(value, (tuple, list)):
-            whole = self._written(kind, name, args, settings, value)
-            part = lambda i, v: Symbol(listing.make("part", i, (whole,), {}, v), v, listing)
-            return getattr(value, "_make", type(value))(map(part, range(len(value)), value))
-        value = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
-        if getattr(value, "dtype", np.dtype(object)).kind not in "fiub":
-            raise listing.refusal(f"calls {name}", "A program only has calls that return arrays.")
+        several = isinstance(value, (tuple, list))
+        if not several and not isinstance(value, (np.ndarray, np.generic)):
+            value = np.asarray(value)[()]
+        if several or value.dtype.kind not in "fiub":
+            advice = "A program only has calls that return one array."
+            raise listing.refusal(f"calls {name}", advice)
         made = Symbol(self._written(kind, name, args, settings, value), value, listing)
         listing.names()
         return made

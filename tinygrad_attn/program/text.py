@@ -93,7 +93,7 @@ def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
         shape, name = sizes.shape(a.shape), PLAIN.get(text)
         return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{usual})"
     if a.dtype == bool and a.ndim == 2:
-        triangle = np.tri(*a.shape, dtype=bool)
+        triangle: Any = np.tri(*a.shape, dtype=bool)
         for array, sign in ((triangle, ""), (~triangle, "~")):
             if (a == array).all():
                 return f"{sign}np.tri({sizes.several(a.shape)}, dtype=bool)"
@@ -162,7 +162,7 @@ class Text:
             return self.called(f"{self.array(x)}.", e, rest, settings), ATOM
         if e.kind == "attribute":
             return f"{self.array(x)}.{'swapaxes(-1, -2)' if e.ndim > 2 else e.name}", ATOM
-        return f"{self.array(x)}[{self.index(*args) if args else e.name}]", ATOM
+        return f"{self.array(x)}[{self.index(*args)}]", ATOM
 
     def called(self, start: str, e: Expression, args: list[str], settings: dict[str, Any]) -> str:
         """The call of a function or a method."""

@@ -212,7 +212,7 @@ def expressed(found: Trace, y: Any) -> Any:
 
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     """The backward pass, run on symbols."""
-    if not isinstance(y, Variable) or not is_symbol(y._data):
+    if not is_symbol(array_of(y)) or array_of(y) is y:
         raise TypeError(
             "ta.source differentiates a function that returns one Tensor made from its arguments, "
             f"got {describe(y)}. Return the loss alone, or write ta.source(..., backward=False)."
