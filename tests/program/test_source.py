@@ -47,6 +47,9 @@ def assert_right(program, f, args, params=None, tolerance=1e-12):
 
 # ---- every op
 
+FACTORISED = ("logabsdet", "eigvalsh", "singular_values", "eigh", "svd", "qr")
+"""Ops that compute with functions of NumPy that return several arrays."""
+
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_entry_of_the_table_of_ops(name):
@@ -65,6 +68,10 @@ def test_every_entry_of_the_table_of_ops(name):
         args = [x.astype(np.float64) for x in sample.inputs]
         y = sample.ours(*[Tensor(x, requires_grad=True) for x in args])
         if not isinstance(y, Tensor) or not y.requires_grad:
+            return
+        if name in FACTORISED:
+            with pytest.raises(TypeError, match="calls linalg.*that return one array"):
+                ta.source(sample.ours, *args)
             return
         program = ta.source(sample.ours, *args)
         assert_tidy(program.text)

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..engine import Variable, Watcher, context, inplace, op, tracked
 from ..nn import Module
-from ..program.compile import mapped
+from ..program.ir import replaced
 from ..tensor import Tensor
 from .group import Group, group
 
@@ -49,7 +49,7 @@ class DataParallel(Module):
         if self._group.size == 1 or not self._averages:
             return outputs
         enter = lambda y: average_gradients(y, average=self._average) if tracked(y) else y
-        return mapped(outputs, enter)
+        return replaced(outputs, enter)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

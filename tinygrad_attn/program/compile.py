@@ -8,10 +8,8 @@ function is an op, whose node holds the inputs and what the backward function ne
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import types
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -26,7 +24,6 @@ from ..engine import (
     context,
     enable_grad,
     inplace,
-    no_grad,
     plain,
     sweep,
     tensor_of,
@@ -39,16 +36,24 @@ from ..nn.cache import KeyValueCache
 from ..nn.module import Module
 from ..tensor import get_default_dtype
 from .flat import Changed, Flat
-from .ir import BACKWARD, reached, rewrite
+from .ir import reached, replaced, rewrite
 from .lower import Lowering
 from .simplify import simplified
-from .source import largest_in, same
-from .trace import Trace, expressed, input_symbol, parameters_as_symbols, random_states
+from .source import agree, gradients_of, largest_in
+from .trace import (
+    Trace,
+    expressed,
+    gradients,
+    parameters_as_symbols,
+    random_states,
+    seed_of,
+    stand_in,
+)
 
 PROGRAMS = 8
 """Kinds of call for which a function has programs. Calls of further kinds run as they are."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
-VALUES = (bool, int, float, str, slice, type(None), type(...), np.generic)
+VALUES = (bool, int, float, str, type(None), type(...), np.generic)
 """Types whose values are part of the program."""
 LEAST = 0.005
 """Smaller numbers are compared as those of this size are."""
@@ -167,7 +172,7 @@ class Nested:
         self.arrays = arrays
         self.leaves: list[Any] = []
         self.kinds: list[Any] = []
-        self.places = mapped(value, self.place)
+        self.places = replaced(value, self.place)
         self.form = repr(self.places), self.kinds, context.recording, get_default_dtype()
 
     def place(self, x: Any) -> int:
@@ -182,22 +187,12 @@ class Nested:
 
     def filled(self, leaves: list[Any]) -> Any:
         """The same structure of these leaves."""
-        return mapped(self.places, leaves.__getitem__)
+        return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
         """What f returns for arguments that are these leaves."""
         args, kwargs = self.filled(leaves)
         return Nested(f(*args, **kwargs), RESULTS)
-
-
-def mapped(a: Any, f: Callable[[Any], Any]) -> Any:
-    """f of each value in nested tuples, named tuples, lists and dicts."""
-    kind = type(a)
-    if kind is dict:
-        return {k: mapped(v, f) for k, v in a.items()}
-    if hasattr(kind, "_fields"):
-        return kind(*(mapped(x, f) for x in a))
-    return kind(mapped(x, f) for x in a) if kind in (tuple, list) else f(a)
 
 
 class Seen(Watcher):
@@ -218,15 +213,6 @@ class Seen(Watcher):
         for x in inputs:
             if tracked(x) and (x._node is None or x._node.number < self.begin):
                 self.tensors[x] = None
-
-
-def named_by(f: Any) -> list[Any]:
-    """What a function is, or refers to by name."""
-    found = [f]
-    with suppress(TypeError, ValueError):  # no function of Python's, or a name without a value yet
-        outside = inspect.getclosurevars(f)
-        found += [*outside.nonlocals.values(), *outside.globals.values()]
-    return found
 
 
 class Entry:
@@ -270,7 +256,7 @@ class Entry:
 
     def look_outside(self, seen: Seen) -> None:
         """Note the Tensors that f may read beside its arguments, and what holds them."""
-        roots = [*named_by(self.f), *seen.modules, *self.objects]
+        roots = [self.f, *seen.modules, *self.objects]
         modules = {m: None for x in roots if isinstance(x, Module) for m in x.modules()}
         self.attributes = [
             (vars(m), name, x)
@@ -291,6 +277,7 @@ class Entry:
         names = [n for n in found.inputs if n in used and n[0] == "x"]
         count, places = len(call.leaves), [int(n[1:]) for n in names]
         self.given = [i for i in places if i < count]
+        self.plain_given = any(not isinstance(call.leaves[i], Variable) for i in self.given)
         self.params = [self.params[i - count] for i in places if i >= count]
         self.flat = Flat(names, *made)
 
@@ -299,32 +286,23 @@ class Entry:
         found, given = Trace(), [*call.leaves]
         for i, x in enumerate(given):
             if isinstance(x, INPUTS):
-                given[i] = symbol = input_symbol(found, f"x{i}", np.asarray(array_of(x)))
-            if isinstance(x, Variable):
-                given[i] = tensor_of(symbol)
-                given[i]._tracked = x._tracked
+                given[i] = stand_in(found, f"x{i}", x)
         tensors = {f"x{i}": t for i, t in enumerate(given + self.params) if isinstance(t, Variable)}
         leaves = {t: n for n, t in tensors.items() if t._tracked}
-        gradients: list[Any] = []
+        by: list[Any] = []
         with parameters_as_symbols(found, tensors), plain():
             self.result = call.applied(self.f, given)
             outputs = expressed(found, self.result.leaves)
-            found.listing.phase = BACKWARD
             for i, y in enumerate(self.result.leaves):
-                op, by = None, {}
+                if not isinstance(y, (*RESULTS, *VALUES)):
+                    raise TypeError(f"it returns {describe(y)}")
+                op, each = None, {}
                 if tracked(y):
                     op = Program(self, i)
-                    example = np.random.default_rng(i).standard_normal(y.shape, y.dtype)
-                    seed = input_symbol(found, f"d_output{i}", np.asarray(example))
-                    with no_grad():
-                        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
-                elif not isinstance(y, (*RESULTS, *VALUES)):
-                    raise TypeError(f"it returns {describe(y)}")
-                gradients.append({leaves[t]: g for t, g in by.items() if t in leaves})
+                    each = gradients(found, y, seed_of(found, f"d_output{i}", y), leaves)
+                by.append(each)
                 self.result.leaves[i] = isinstance(y, Variable), op
-        for refused in found.listing.refused:  # which the function, or a VJP, has caught
-            raise refused
-        return found, [outputs, expressed(found, gradients), found.checks]
+        return found, [outputs, by, found.listing.checks]
 
     def run(self, call: Nested) -> Any:
         """The output of the program, in which each differentiated Tensor has a node."""
@@ -334,12 +312,11 @@ class Entry:
         with np.errstate(all="ignore"):
             values, saved = self.flat.forward(arrays)
         kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays))
-        exposed = inplace.exposed or not all(isinstance(x, Variable) for x in inputs)
         for i, (is_tensor, op) in enumerate(self.result.leaves):
             node = None
             if op is not None:
                 node = Node(op, kept, {}, (saved, arrays, call), context.scope)
-                if exposed:  # the user can write to some of this memory
+                if self.plain_given or inplace.exposed:
                     inplace.protect(node, None)
             if is_tensor:
                 values[i] = tensor_of(values[i], node)
@@ -350,27 +327,21 @@ class Entry:
         theirs, ours = Nested(y, RESULTS), Nested(mine, RESULTS)
         nodes = [part._node for part in ours.leaves if tracked(part)]
         inputs = [*dict.fromkeys(x for node in nodes for x in node.inputs if tracked(x))]
-        expected, found = (gradients_of(each.leaves, inputs) for each in (theirs, ours))
+        expected, found = (self.gradients(each.leaves, inputs) for each in (theirs, ours))
         # Where all terms cancel, only rounding errors are left.
         size = max(map(largest_in, expected), default=0.0) + LEAST
-        sizes = [LEAST] * len(ours.leaves) + [size] * len(inputs)
-        pairs = zip(
-            map(array_of, ours.leaves + found), map(array_of, theirs.leaves + expected), sizes
-        )
-        if theirs.form != ours.form or not all(same(*pair) for pair in pairs):
+        values = [*map(array_of, ours.leaves)], [*map(array_of, theirs.leaves)]
+        alike = theirs.form == ours.form and agree(*values, LEAST)
+        if not (alike and agree(found, expected, size)):
             raise RuntimeError(
                 "the program gives other numbers than the function. Does the function draw random "
                 "numbers, or keep something between calls?"
             )
 
-
-def gradients_of(outputs: list[Any], inputs: list[Any]) -> list[Any]:
-    """The gradients of a weighted sum of the outputs, zeros where there is none."""
-    parts, draw = list(filter(tracked, outputs)), np.random.default_rng(0).standard_normal
-    seeds = [draw(x.shape, x.dtype)[()] for x in parts]
-    with no_grad(), np.errstate(all="ignore"):
-        by = sweep(parts, seeds, wanted=inputs, retain_graph=True, stop=True)
-    return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
+    def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
+        """The gradients of a sum of the outputs with random weights."""
+        parts, draw = list(filter(tracked, outputs)), np.random.default_rng(0).standard_normal
+        return gradients_of(parts, inputs, [draw(x.shape).astype(x.dtype) for x in parts])
 
 
 class Program(Op):

@@ -7,18 +7,15 @@ needs and for the results, which belong to the caller.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from .ir import Expression, inside, reached
-from .layout import basic, picks_once
+from .ir import LEAVES, Expression, inside, reached
 from .text import NO_DTYPE, Sizes, Text
 
-LEAVES = ("input", "constant", "number")
 FRESH = {
     "method": "sum mean max min prod any all astype copy cumsum argmax dot",
     "call": "where stack concatenate erf",
@@ -26,11 +23,6 @@ FRESH = {
 """Beside ufuncs, what never returns a view."""
 VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
 """Views in which no element comes twice, so that they may be written to."""
-HELD, UNKNOWN = "held", "unknown"
-SHARED = {HELD, UNKNOWN}
-"""The memory of inputs, constants and saved values, which is never written to; and that of what
-may be a view of any operand.
-"""
 
 
 class Changed(Exception):
@@ -52,32 +44,26 @@ class Flat:
         checks: list[Expression],
     ) -> None:
         self.space: dict[str, Any] = {"np": np, "erf": ops.erf, "Changed": Changed}
-        self.text = ""
-        order = reached([outputs, checks])
-        known = {e.id for e in order if e.kind not in LEAVES}
-        late = [[e for e in reached(each) if e.id not in known] for each in gradients]
-        used = {*inside(gradients), *(x for each in late for e in each for x in e.operands)}
-        saved = [e for e in order if e in used and e.id in known]
-        writer = Writer(self.name, order, [*outputs, *saved])
-        lines = [f"({''.join(f'{n}, ' for n in inputs)}) = inputs"]
-        results = writer.own(outputs, SHARED.union(map(writer.group_of, saved)))
-        end = f"return [{results}], ({writer.own(saved, {UNKNOWN}, False)})"
-        self.forward = self.function("forward(inputs)", [*lines, *writer.lines(), end])
-        lines.append(f"({''.join(f'{self.name(e)}, ' for e in saved)}) = saved")
-        self.backward = []
-        for place, (each, steps) in enumerate(zip(gradients, late)):
-            ends = [each.get(n) for n in inputs]
-            writer = Writer(self.name, steps, ends)
-            body = [*lines, *writer.lines(), f"return [{writer.own(ends, SHARED)}]"]
-            self.backward.append(self.function(f"backward(inputs, saved, d_output{place})", body))
+        self.text, self.spelling = "", Text(self.name, Sizes({}))
+        steps_to = lambda ends: [e for e in reached(ends) if e.kind not in LEAVES]
+        order = steps_to([outputs, checks])
+        known = {*order}
+        late = [[e for e in steps_to(each) if e not in known] for each in gradients]
+        used = {*inside(gradients), *(x for steps in late for e in steps for x in e.operands)}
+        saved = [e for e in order if e in used]
+        given = [self.unpacked(inputs, "inputs")]
+        self.forward = self.function("forward(inputs)", given, order, outputs, saved)
+        given.append(self.unpacked(map(self.name, saved), "saved"))
+        self.backward = [
+            self.function(
+                f"backward(inputs, saved, d_output{i})", given, steps, [*map(each.get, inputs)], []
+            )
+            for i, (each, steps) in enumerate(zip(gradients, late))
+        ]
 
-    def function(self, title: str, lines: list[str]) -> Callable[..., Any]:
-        """The function with this title and these lines."""
-        text = "\n    ".join([f"def {title}:", *lines]) + "\n"
-        self.text += text
-        exec(compile(text, "<flat, written by ta.compile>", "exec"), self.space)
-        made: Callable[..., Any] = self.space[title.partition("(")[0]]
-        return made
+    def unpacked(self, names: Any, whole: str) -> str:
+        """The line that gives names to what is in a list."""
+        return f"({''.join(f'{name}, ' for name in names)}) = {whole}"
 
     def name(self, e: Expression) -> str | None:
         """The name of a value; that of a constant is a global of the functions."""
@@ -86,93 +72,57 @@ class Flat:
             return f"c{e.id}"
         return {"input": e.name, "number": None}.get(e.kind, f"t{e.id}")
 
+    def function(
+        self, title: str, given: list[str], order: list[Expression], results: Any, saved: Any
+    ) -> Callable[..., Any]:
+        """The function that computes these expressions and returns results, and what is saved."""
+        self.users: dict[int, list[Any]] = {e.id: [] for e in order}
+        for e in order:
+            for x in e.operands:
+                self.users.get(x.id, []).append(e)
+        for x in [*inside(results), *saved]:
+            self.users.get(x.id, []).append(None)
+        lines = [line for e in order for line in self.lines(e)]
+        end = [self.spelling.of(x, -1, NO_DTYPE) + ".copy()" * self.shared(x) for x in results]
+        found = f"[{', '.join(end)}]"
+        if title.startswith("forward"):
+            found += f", ({''.join(f'{self.name(e)}, ' for e in saved)})"
+        text = "\n    ".join([f"def {title}:", *given, *lines, f"return {found}"]) + "\n"
+        self.text += text
+        exec(compile(text, "<flat, written by ta.compile>", "exec"), self.space)
+        made: Callable[..., Any] = self.space[title.partition("(")[0]]
+        return made
 
-class Writer:
-    """Writes the lines of one function."""
+    def shared(self, result: Any) -> bool:
+        """Whether a result has memory that is not the caller's alone."""
+        return any(x.ndim > 0 and not self.free(x, None) for x in inside(result))
 
-    def __init__(
-        self, name: Callable[[Expression], str | None], order: list[Expression], ends: Iterable[Any]
-    ) -> None:
-        self.name, self.order = name, order
-        self.text = Text(name, Sizes({}))
-        self.group: dict[int, Any] = {}  # by expression: its memory
-        self.last: dict[Any, float] = {}  # by group: the last line that needs it
-        self.now = 0
-        for i, e in enumerate(order):
-            groups = {self.group_of(x) for x in e.operands} - {HELD}
-            if fresh(e):
-                self.group[e.id] = e.id
-            elif groups:
-                view = e.name in VIEWS or e.kind == "item" and basic(e.args[1])
-                self.group[e.id] = min(groups) if view else UNKNOWN
-            until = math.inf if self.group_of(e) == UNKNOWN else i
-            self.last |= {g: max(until, self.last.get(g, 0)) for g in groups}
-        kept = {*SHARED, *map(self.group_of, inside([*ends]))}
-        self.last |= dict.fromkeys(kept, math.inf)
+    def free(self, x: Expression, user: Expression | None) -> bool:
+        """Whether nothing but this last user, None for the caller, needs the memory of x."""
+        *before, last = self.users.get(x.id) or [x]
+        view = x.name in VIEWS and x.kind in ("method", "attribute")
+        own = view and self.free(x.args[0], x) or fresh(x)
+        return last is user and own and None not in before and all(map(fresh, before))
 
-    def group_of(self, e: Expression) -> Any:
-        """The memory of a value; a view has its operand's."""
-        return self.group.get(e.id, HELD)
-
-    def dying(self, x: Expression, e: Expression) -> bool:
-        """Whether the result e may be written into the memory of its operand x."""
-        g = self.group_of(x)
-        alike = x.ndim > 0 and x.shape == e.shape and x.dtype == e.dtype
-        alone = all(y is x or self.group_of(y) != g for y in e.operands)
-        return alike and alone and self.last[g] == self.now
-
-    def own(self, ends: list[Any], taken: set[Any], alone: bool = True) -> str:
-        """The names of results, copied where their memory is one of these groups, or if each is to
-        be alone in its memory, that of a result before.
-        """
-        text = ""
-        for e in ends:
-            groups = {self.group_of(x) for x in inside(e) if x.ndim}
-            text += self.text.of(e, -1, NO_DTYPE) + ".copy()" * bool(groups & taken) + ", "
-            taken = taken | groups if alone else taken
-        return text
-
-    def lines(self) -> list[str]:
-        """The statements that compute the expressions."""
-        found: list[str] = []
-        for i, e in enumerate(self.order):
-            self.now = i
-            if e.kind == "check":
-                asked, answer = map(self.text.of, e.args)
-                found.append(f"if {asked} != {answer}: raise Changed")
-            elif e.kind == "update":
-                found += self.update(e)
-            elif e.kind not in LEAVES:
-                found.append(f"{self.name(e)} = {self.spelled(e)}")
-        return found
-
-    def spelled(self, e: Expression) -> str:
-        """The expression, with a place for its result if an operand is not needed any more."""
-        text = self.text.spelled(e)[0]
-        out = next((self.text.of(x) for x in e.operands if self.dying(x, e)), None)
-        return f"{text[:-1]}, out={out})" if out and is_ufunc(e) else text
-
-    def update(self, e: Expression) -> list[str]:
-        """A changed copy of an array, or the array itself if nothing else needs it."""
-        base, index, *values = e.args
-        name, given = self.name(e), ", ".join(map(self.text.of, values))
-        start = f"{self.text.of(base)}.copy()"
-        if self.dying(base, e):
-            start = self.text.of(base)
-        elif base.kind == "constant" and not base.value.any():
-            start = f"np.zeros({e.shape}, {str(e.dtype)!r})"
-        change = f"np.{e.name}({name}, {self.text.of(index)}, {given})"
-        once = basic(index) or picks_once(index, base.shape)
-        if e.name == "setitem" or e.name == "add.at" and once:
-            sign = "=" if e.name == "setitem" else "+="
-            change = f"{name}[{self.text.index(index)}] {sign} {given}"
-        return [f"{name} = {start}", change]
+    def lines(self, e: Expression) -> list[str]:
+        """The statements that compute an expression."""
+        of, name = self.spelling.of, str(self.name(e))
+        if e.kind == "check":
+            return [f"if {of(e.args[0])} != {of(e.args[1])}: raise Changed"]
+        alike = lambda x: x.ndim > 0 and x.shape == e.shape and x.dtype == e.dtype
+        places = (of(x) for x in e.operands if alike(x) and self.free(x, e))
+        if e.kind == "update":
+            return self.spelling.update(e, name, self.free(e.args[0], e))
+        text, place = self.spelling.spelled(e)[0], next(places, None)
+        return [
+            f"{name} = {text[:-1]}, out={place})" if place and is_ufunc(e) else f"{name} = {text}"
+        ]
 
 
 def fresh(e: Expression) -> bool:
     """Whether this is surely an array of its own."""
     if e.kind == "item":
-        return not basic(e.args[1])
+        return any(x.ndim for x in inside(e.args[1]))  # an index of places copies
     kinds = ("operator", "update", "check")
     return e.kind in kinds or is_ufunc(e) or e.name in FRESH.get(e.kind, "").split()
 

@@ -7,7 +7,7 @@ or quicker steps, and `text` (for readers) or `flat` (for speed) writes it as Py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -28,7 +28,6 @@ class Expression:
         operator   a sign of Python's (`+`, `@`, `-` with one operand) as `name`
         call       a function of NumPy (or `erf`), method, attribute (`T`, `size`)
         item       args[0][args[1]]
-        part       element `name` of a call that returns several arrays
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
         check      args[0] has to be args[1]; `name` is the function that read it
     `args` and `settings` (keyword arguments) hold expressions, Python values, and tuples, lists and
@@ -48,7 +47,7 @@ class Expression:
     ) -> None:
         self.id, self.kind, self.name, self.args = id, kind, name, args
         self.settings, self.value = settings, value
-        self.operands = tuple(inside((args, settings)))  # one that is used twice comes twice
+        self.operands = inside((args, settings))  # one that is used twice comes twice
         self.phase, self.scope = FORWARD, ""
         self.hint: tuple[float, str] = (0, "")
         self.by: Expression | None = None
@@ -66,7 +65,7 @@ class Expression:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return () if isinstance(self.value, (tuple, list)) else np.shape(self.value)
+        return np.shape(self.value)
 
     @property
     def dtype(self) -> np.dtype:
@@ -75,10 +74,6 @@ class Expression:
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    def is_a(self, kind: str, name: Any = None) -> bool:
-        """Whether it is of this kind and, if one is given, of this name."""
-        return self.kind == kind and name in (None, self.name)
 
 
 class Listing:
@@ -152,7 +147,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
 def reached(outputs: Any) -> list[Expression]:
     """All expressions that these outputs need, in an order to compute them."""
     seen: dict[int, Expression] = {}
-    waiting = list(inside(outputs))
+    waiting = inside(outputs)
     while waiting:
         e = waiting.pop()
         if e.id not in seen:
@@ -170,25 +165,27 @@ def is_array(a: Any) -> bool:
 
 
 def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
-    """f of each value in nested tuples, lists, dicts and slices."""
-    if issubclass(type(a), (tuple, list)):
-        return (list if type(a) is list else tuple)(replaced(x, f) for x in a)
-    if type(a) is dict:
+    """f of each value in nested tuples, named tuples, lists, dicts and slices."""
+    kind = type(a)
+    if kind in (tuple, list):
+        return kind(replaced(x, f) for x in a)
+    if kind is dict:
         return {k: replaced(v, f) for k, v in a.items()}
-    if type(a) is slice:
+    if kind is slice:
         return slice(*replaced((a.start, a.stop, a.step), f))
-    return f(a)
+    return kind(*(replaced(x, f) for x in a)) if hasattr(kind, "_fields") else f(a)
 
 
-def inside(a: Any, kind: type = Expression) -> Iterator[Any]:
-    """What is of this kind in nested tuples, lists, dicts and slices."""
-    if issubclass(type(a), kind):
-        yield a
-    elif type(a) is slice:
-        yield from inside((a.start, a.stop, a.step), kind)
-    elif issubclass(type(a), (tuple, list, dict)):
-        for x in a.values() if type(a) is dict else a:
-            yield from inside(x, kind)
+def leaves(a: Any) -> list[Any]:
+    """The values in nested tuples, named tuples, lists, dicts and slices."""
+    found: list[Any] = []
+    replaced(a, found.append)
+    return found
+
+
+def inside(a: Any, kind: type = Expression) -> list[Any]:
+    """The nested values of this kind."""
+    return [x for x in leaves(a) if issubclass(type(x), kind)]
 
 
 # ---- questions
@@ -196,7 +193,7 @@ def inside(a: Any, kind: type = Expression) -> Iterator[Any]:
 
 def is_(a: Any, kind: str, name: Any = None) -> bool:
     """Whether a is an expression of this kind and name."""
-    return isinstance(a, Expression) and a.is_a(kind, name)
+    return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
 
 
 def number_in(a: Any) -> Any:

@@ -11,20 +11,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from .ir import BACKWARD, Expression, inside, is_, number_in, reached
-from .simplify import uniform
 from .text import Sizes, Text, pattern
 from .trace import NAMED_BY_OP, Trace, identifier
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 CALLED = {
-    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "min": "smallest"},
-    **{"exp": "exponentials", "log": "logarithm", "stack": "stacked", "concatenate": "joined"},
-    **{"where": "chosen", "maximum": "larger", "minimum": "smaller", "tanh": "tanh"},
-    **{"erf": "erf_", "take_along_axis": "picked", ">": "above", "<": "below", "==": "equal"},
-    **{"!=": "unequal", "@": "product", "-": "difference"},
+    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
+    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
+    **{">": "above", "@": "product", "-": "difference"},
 }
 """Names for values of which nothing is known but how they were made."""
 
@@ -64,8 +59,6 @@ class Layout:
             return e.id not in self.ends and spelled and uses - self.bases[e.id] > 1
         if e.kind in ("input", "number"):
             return False
-        if isinstance(e.value, (tuple, list)):
-            return uses > 1
         turned = e.name in ("T", "swapaxes")  # which costs nothing
         if turned and e.args[0].kind == "input" and e.id not in self.ends:
             return False
@@ -103,7 +96,8 @@ class Layout:
     def within(self, e: Expression) -> list[Expression]:
         """What the line of e spells out, and what it names."""
         found: dict[int, Expression] = {}
-        waiting = [x for x in e.operands if not (e.kind == "update" and written_anew(e, x))]
+        anew: Any = e.args[0] if e.kind == "update" else None
+        waiting = [x for x in e.operands if not (x is anew and x.kind == "constant")]
         while waiting:
             x = waiting.pop()
             if x.id not in found:
@@ -118,8 +112,6 @@ class Layout:
         """The name of e if nothing else had it."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        if e.id in self.ends and e.hint[0] <= NAMED_BY_OP:
-            return "output"
         by = e.gradient_by
         if e.hint[0]:
             return e.hint[1]
@@ -127,7 +119,7 @@ class Layout:
             return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.phase == BACKWARD and not by_row(e):
             return "g"
-        if e.is_a("operator", "*") and number_in(e.args[0]) is not None:
+        if is_(e, "operator", "*") and number_in(e.args[0]) is not None:
             return "scaled"
         return CALLED.get(e.name, "h")
 
@@ -142,9 +134,7 @@ class Layout:
             taken[name] = end + 1
         for i, e in enumerate(statements):
             name = self.wished(e)
-            if e.kind == "update" and self.goes_on(e) and e.id not in self.result_names:
-                name = self.names[e.args[0].id]
-            elif e.id not in self.result_names:
+            if e.id not in self.result_names:
                 name = self.prefixed(name, e)
                 name = f"{name}_part" if name in self.results else name
                 name = free(name, taken, i - (e.kind == "update"))
@@ -175,21 +165,7 @@ class Layout:
             return self.checked(e, text)
         if e.kind != "update":
             return [f"{name} = {text.spelled(e)[0]}"]
-        base, index, *values = e.args
-        start = text.of(base) if self.goes_on(e) else f"{text.array(base)}.copy()"
-        if base.kind == "constant" and base.id not in self.constants:
-            start = str(pattern(base.value, self.sizes, changes=True))  # made anew each time
-        words = [text.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
-        change = f"np.{e.name}({', '.join([name, text.of(index), *words])})"
-        if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
-            zero = base.kind == "constant" and not base.value.any()
-            sign = "=" if zero or e.name == "setitem" else "+="
-            change = f"{name}[{text.index(index)}] {sign} {words[0]}"
-        return [change] if start == name else [f"{name} = {start}", change]
-
-    def goes_on(self, e: Expression) -> bool:
-        """Whether e writes into what another write has made, for e alone."""
-        return bool(e.args[0].kind == "update" and self.uses[e.args[0].id] == 1)
+        return text.update(e, name)
 
     def checked(self, e: Expression, text: Text) -> list[str]:
         """The lines that check that the package would read the same number again."""
@@ -197,7 +173,7 @@ class Layout:
         condition = f"not {text.of(asked, 1)}" if answer is True else text.of(asked)
         if not isinstance(answer, bool):
             condition = f"{text.of(asked, 1)} != {answer!r}"
-        elif answer and asked.is_a("operator", "==") and asked.id not in self.names:
+        elif answer and is_(asked, "operator", "==") and asked.id not in self.names:
             condition = " != ".join(text.of(x, 1) for x in asked.args)
         message = f"{e.name}: these numbers need another program"
         return [f"if {condition}:", f'    raise ValueError("{message}")']
@@ -286,31 +262,3 @@ def named(e: Expression) -> bool:
     if by:
         return by.kind != "input" and not by.gradient_by and named(by)
     return e.hint[0] > NAMED_BY_OP
-
-
-def written_anew(e: Expression, x: Expression) -> bool:
-    """Whether x is the constant that a write changes, or one that it writes as a number."""
-    changed = x is e.args[0] or uniform(x) and any(x is value for value in e.args[2:])
-    return x.kind == "constant" and changed
-
-
-def basic(index: Any) -> bool:
-    """Whether an index picks no place twice, as far as its form shows."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(isinstance(p, (int, np.integer, slice)) or p is None or p is Ellipsis for p in parts)
-
-
-def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index has one place in each row, as np.take_along_axis's has: none comes twice."""
-    if not isinstance(index, tuple) or len(index) != len(shape):
-        return False
-    others = []
-    for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
-        if not (
-            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
-        ):
-            free = (
-                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
-            )
-            others.append(free)
-    return others in ([], [True])

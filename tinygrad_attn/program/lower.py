@@ -7,101 +7,86 @@ with one matrix is a single call of BLAS if it is flat, and a sum is a product w
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from .ir import Expression, Listing, is_, number_in
-from .rules import UFUNCS
-from .simplify import SUMMED_IN_SINGLE
+from .ir import Expression, is_, number_in
+from .rules import UFUNCS, Rewriting
+from .simplify import SUMMED_IN_SINGLE, like
 
 
-class Lowering(Listing):
-    """A listing that makes the fastest expression for each value.
+class Lowering(Rewriting):
+    """A listing that makes the fastest expression for each value."""
 
-    The methods `kind_name` return one, or None where the expression stays as it is.
-    """
+    def shorter(self, e: Expression) -> Expression | None:
+        """An operator as a call, which can write its result into an operand."""
+        if e.kind != "operator":
+            return None
+        negated = e.name == "-" and len(e.args) == 1
+        name = "negative" if negated else UFUNCS[e.name].__name__
+        return self.make("call", name, e.args, e.settings, e.value)
 
-    def make(
-        self, kind: str, name: Any, args: Any, settings: dict[str, Any], value: Any
-    ) -> Expression:
-        """The fastest expression for this."""
-        args = tuple(args)
-        if kind == "operator" and name in UFUNCS:  # a call can write its result into an operand
-            kind, name = "call", UFUNCS[name].__name__ if len(args) == 2 else "negative"
-        rule = getattr(self, f"{kind}_{name}", None)
-        found = rule(args, settings, value) if rule is not None else None
-        return super().make(kind, name, args, settings, value) if found is None else found
-
-    def method(self, name: str, x: Expression, *args: Any) -> Expression:
-        """x.name(*args)"""
-        values = [a.value if isinstance(a, Expression) else a for a in args]
-        return self.make("method", name, (x, *args), {}, getattr(x.value, name)(*values))
-
-    def method_reshape(self, args: Any, settings: Any, value: Any) -> Any:
+    def reshaped(self, x: Expression, *shape: int) -> Expression:
         """x.reshape(shape)"""
-        x = args[0]
-        if x.shape == value.shape:
+        return self.of("method", "reshape", x, *shape)
+
+    def method_reshape(self, e: Expression) -> Expression | None:
+        """x.reshape(shape), also of another one"""
+        x = e.args[0]
+        if x.shape == e.shape:
             return x
-        return (
-            self.method("reshape", x.args[0], *value.shape) if is_(x, "method", "reshape") else None
-        )
+        if is_(x, "method", "reshape"):
+            return self.make("method", "reshape", (x.args[0], *e.shape), {}, e.value)
+        return None
 
-    def call_matmul(self, args: Any, settings: Any, value: Any) -> Any:
+    def call_matmul(self, e: Expression) -> Expression | None:
         """a @ b with one matrix b, as one product of two matrices"""
-        a, b = args
-        if b.ndim != 2 or a.ndim < 2 or value.size == 0 or a.dtype != b.dtype:
+        a, b = e.args
+        if b.ndim != 2 or a.ndim < 2 or e.value.size == 0 or a.dtype != b.dtype:
             return None
-        n = math.prod(a.shape[:-1])
-        product = self.method("dot", self.method("reshape", a, n, a.shape[-1]), b)
-        return self.method("reshape", product, *value.shape)
+        rows = self.reshaped(a, math.prod(a.shape[:-1]), a.shape[-1])
+        return self.reshaped(self.of("method", "dot", rows, b), *e.shape)
 
-    def method_sum(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.sum(axis)"""
-        return self.weighted(args[0], settings, value, mean=False)
-
-    def method_mean(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.mean(axis)"""
-        return self.weighted(args[0], settings, value, mean=True)
-
-    def method_max(self, args: Any, settings: Any, value: Any) -> Any:
-        """x.max(-1), picked by argmax: NumPy's reduction of short rows takes four times as long"""
-        x, last = args[0], settings.get("axis") in (-1, args[0].ndim - 1)
-        if not last or settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not x.value.size:
-            return None
-        rows = self.method("reshape", x, value.size, x.shape[-1])
-        index = self.constant(np.arange(value.size)), self.method("argmax", rows, 1)
-        picked = self.make("item", None, (rows, index), {}, value.reshape(-1))
-        return self.method("reshape", picked, *value.shape)
-
-    def weighted(self, x: Expression, settings: Any, value: Any, mean: bool) -> Any:
+    def method_sum(self, e: Expression) -> Expression | None:
         """The sum or mean over the last axis, or over all others, as a product."""
-        axes = settings.get("axis")
-        if axes is None or settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not x.value.size:
+        x, total, axes = e.args[0], e.value.size, e.settings.get("axis")
+        if axes is None or e.settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not total:
             return None
-        n = x.value.size // value.size
-        if x.dtype != np.float64 and (x.dtype != np.float32 or n > SUMMED_IN_SINGLE):
+        n = x.value.size // total
+        if not n or x.dtype != np.float64 and (x.dtype != np.float32 or n > SUMMED_IN_SINGLE):
             return None
-        weights = self.constant(np.full(n, 1 / n if mean else 1, x.dtype))
+        weights = self.constant(np.full(n, 1 / n if e.name == "mean" else 1, x.dtype))
         axes = sorted(np.atleast_1d(axes) % x.ndim)
         if axes == [x.ndim - 1]:
-            found = self.method("dot", self.method("reshape", x, value.size, n), weights)
+            found = self.of("method", "dot", self.reshaped(x, total, n), weights)
         elif axes == [*range(x.ndim - 1)]:
-            found = self.method("dot", weights, self.method("reshape", x, n, value.size))
+            found = self.of("method", "dot", weights, self.reshaped(x, n, total))
         else:
             return None
-        return self.method("reshape", found, *value.shape)
+        return self.reshaped(found, *e.shape)
 
-    def call_where(self, args: Any, settings: Any, value: Any) -> Any:
+    method_mean = method_sum
+
+    def method_max(self, e: Expression) -> Expression | None:
+        """x.max(-1), picked by argmax: NumPy's maximum begins anew in each row."""
+        x, usual = e.args[0], {"axis", "keepdims"}
+        if (
+            e.settings.get("axis") != -1
+            or e.settings.keys() - usual
+            or not (e.ndim and e.value.size)
+        ):
+            return None
+        rows = self.reshaped(x, e.value.size, x.shape[-1])
+        index = np.arange(e.value.size), self.of("method", "argmax", rows, axis=-1)
+        return self.reshaped(self.make("item", None, (rows, index), {}, e.value.ravel()), *e.shape)
+
+    def call_where(self, e: Expression) -> Expression | None:
         """np.where(condition, x, 0) by the bits of x, in a quarter of the time"""
-        condition, x, *zero = args
-        if not zero or str(number_in(zero[0])) not in ("0", "0.0"):
+        condition, x, *zero = e.args
+        if [str(number_in(n)) for n in zero] not in (["0"], ["0.0"]) or not like(x, e):
             return None
-        if getattr(getattr(condition, "dtype", None), "kind", "") != "b":
+        if x.dtype.kind != "f" or not isinstance(condition, Expression) or condition.dtype != bool:
             return None
-        floating = getattr(x, "dtype", None) == value.dtype and value.dtype.kind == "f"
-        if not floating or x.shape != value.shape:
-            return None
-        bits = self.method("view", x, np.dtype(f"i{x.dtype.itemsize}"))
+        bits = self.of("method", "view", x, np.dtype(f"i{x.dtype.itemsize}"))
         kept = self.make("call", "multiply", (bits, condition), {}, bits.value)
-        return self.method("view", kept, x.dtype)
+        return self.of("method", "view", kept, x.dtype)

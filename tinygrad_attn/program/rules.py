@@ -19,8 +19,13 @@ import numpy as np
 
 from .ir import Expression, Listing, form, fraction, is_, number_in
 
-UFUNCS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul}
-"""The operators in rules, which are also those that `lower` writes as calls."""
+UFUNCS: dict[str, Any] = {
+    **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul},
+    **{"**": np.power, "//": np.floor_divide, "%": np.remainder, "~": np.invert},
+    **{"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
+    **{"==": np.equal, "!=": np.not_equal},
+    **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor},
+}
 
 
 class Pattern:
@@ -91,7 +96,10 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
 
 
 class Rewriting(Listing):
-    """A listing whose `make` applies the rules of a table."""
+    """A listing whose `make` applies the rules of a table, and its methods `kind_name`.
+
+    Such a method returns an expression, or None where the given one stays as it is.
+    """
 
     rules: dict[tuple[str, str], list[Rule]] = {}
 
@@ -101,7 +109,8 @@ class Rewriting(Listing):
         """The expression, or what the first rule that fits puts in its place."""
         e = Expression(-1, kind, name, tuple(args), settings, value)
         e.phase = self.phase
-        found = self.shorter(e) or self.ruled(e)
+        rule = getattr(self, f"{kind}_{name}", lambda _: None)
+        found = self.shorter(e) or rule(e) or self.ruled(e)
         return found or super().make(kind, name, args, settings, value)
 
     def shorter(self, e: Expression) -> Expression | None:
@@ -110,14 +119,13 @@ class Rewriting(Listing):
 
     def ruled(self, e: Expression) -> Expression | None:
         """What the first rule that fits puts in the place of e."""
-        known = lambda *parts: self.known.get(form(*parts))
+        known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
             found: dict[str, Any] = {"here": e}
             if matches(pattern, e, found):
                 of = lambda p: self.instance(p, found, known)  # noqa: B023
                 if all(condition(*map(of, args)) for condition, args in conditions):
-                    build = lambda *parts: self.built(e.dtype, *parts)
-                    made: Expression = self.instance(replacement, found, build)
+                    made: Expression = self.instance(replacement, found, self.of)
                     return made
         return None
 
@@ -128,15 +136,7 @@ class Rewriting(Listing):
         if p.kind == "letter":
             return found[p.name]
         args = tuple(self.instance(a, found, make) for a in p.args)
-        return make(p.kind, p.name, args, found["s"] if p.settings else {})
-
-    def built(self, dtype: np.dtype, kind: str, name: str, args: Any, settings: Any) -> Any:
-        """The expression of these operands; of two numbers the result, in this dtype."""
-        if kind == "operator" and len(args) == 2 and None not in map(number_in, args):
-            numbers: list[Any] = [*map(fraction, args)]  # exact where both are fractions
-            a, b = map(number_in, args) if None in numbers else numbers
-            return self.number_of(float(a * b if name == "*" else a / b), dtype)
-        return self.of(kind, name, *args, **settings)
+        return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
     def of(self, kind: str, name: str, *args: Any, **settings: Any) -> Expression:
         """The expression of these operands, with its value."""

@@ -42,8 +42,6 @@ x * -y -> -(x * y)
 x * n -> n * x                                    if moving(x)
 1 * x -> x                                        if like(x, here)
 -1 * x -> -x                                      if like(x, here)
-m * (n * x) -> (m * n) * x                        if foldable(m, n, here)
-m * (x / n) -> (m / n) * x                        if exact(m, n)
 n * (x / (n * y)) -> x / y
 n * (x / (n * y) * z) -> x / y * z
 n * (z * (x / (n * y))) -> z * (x / y)
@@ -62,18 +60,17 @@ x.swapaxes(a, b).swapaxes(a, b) -> x
 (-x).T -> -x.T
 (x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
 x.copy() -> x
-(-x).astype(z) -> -x.astype(z)                    if narrows(x, z)
+(-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
 (-x).mean(**s) -> -x.mean(**s)
 (u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y), fits(r, here, s)
 (y * (u / r)).sum(**s) -> (u * y).sum(**s) / r    if rows(u / r, y * (u / r)), fits(r, here, s)
 (u / r * y).mean(**s) -> (u * y).mean(**s) / r    if rows(u / r, u / r * y), fits(r, here, s)
 (y * (u / r)).mean(**s) -> (u * y).mean(**s) / r  if rows(u / r, y * (u / r)), fits(r, here, s)
-np.count_nonzero(b) == n -> b.all()               if boolean(b), size(b, n)
+np.count_nonzero(b) == n -> b.all()               if size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
 np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
 np.broadcast_to(np.broadcast_to(x, y), z) -> np.broadcast_to(x, z)
-np.where(c, x, y) -> x                            if all(c), like(x, here)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
 np.where(c, 0, -x) -> -np.where(c, 0, x)
 np.where(c, -x, 0) -> -np.where(c, x, 0)
@@ -94,11 +91,6 @@ def simplified(outputs: Any) -> Any:
 
 
 # ---- conditions of rules
-
-
-def exact(m: Any, n: Any) -> bool:
-    """Numbers that a reader would write as quotients of whole numbers."""
-    return None not in (fraction(m), fraction(n))
 
 
 def like(x: Any, e: Any) -> bool:
@@ -132,19 +124,15 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (exact, like, counts, rows, turns, span)},
-    "foldable": lambda m, n, e: e.dtype == np.float64 or exact(m, n),
+    **{f.__name__: f for f in (like, counts, rows, turns, span)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
-    "boolean": lambda x: x.dtype == bool,
     "size": lambda x, n: number_in(n) == x.value.size,
     "nothing": lambda c: is_(c, "constant") and c.dtype == bool and not c.value.any(),
-    "all": lambda c: is_(c, "constant") and c.value.all(),
     "backward": lambda e: e.phase == BACKWARD,
     "forward": lambda e, here: e is not None and e.phase != BACKWARD and e.dtype == here.dtype,
     "keeps": lambda settings: settings.get("keepdims"),
     "fits": lambda r, e, settings: r.shape == e.shape and settings.keys() <= {"axis", "keepdims"},
-    "narrows": lambda x, dtype: x.dtype == np.float64 and dtype == np.float32,
 }
 
 
@@ -165,18 +153,11 @@ class Simplifier(Rewriting):
         if e.kind == "operator" and len(e.args) == 2 and e.name in "+-*/":
             found = self.unrepeated(e)
             return self.collected(e) if found is None and e.name == "+" else found
-        if e.kind == "method":
-            rule = self.reduced if e.name in REDUCTIONS else getattr(self, e.name, None)
-            return rule(e) if e.name in METHODS and rule is not None else None
         return None
-
-    def again(self, e: Expression, *args: Any, **settings: Any) -> Expression:
-        """The method e of other arguments, which has the same value."""
-        return self.make(e.kind, e.name, args, settings, e.value)
 
     def folded(self, e: Expression) -> Expression | None:
         """A constant, where it is one number again and again."""
-        if isinstance(e.value, (tuple, list)) or e.kind in ("update", "check"):
+        if e.kind in ("update", "check"):
             return None
         if e.ndim == 0 and e.dtype.kind in "fiu":
             return None if fraction(e.value) is None else self.number_of(e.value, e.dtype)
@@ -193,7 +174,8 @@ class Simplifier(Rewriting):
                 n = x.value.flat[0]
                 small = None if fraction(n) is None else self.number_of(n, x.dtype)
             if small is not None:
-                return self.again(e, *((small, other) if i == 0 else (other, small)))
+                args = (small, other) if i == 0 else (other, small)
+                return self.make(e.kind, e.name, args, {}, e.value)
         return None
 
     def collected(self, e: Expression) -> Expression | None:
@@ -215,12 +197,10 @@ class Simplifier(Rewriting):
             return self.make("call", "concatenate", (parts,), {}, e.value)
         return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
 
-    def transpose(self, e: Expression) -> Expression | None:
+    def method_transpose(self, e: Expression) -> Expression | None:
         """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
-        if not moved:
-            return x
         if is_(x, "call", "stack") and x.settings["axis"] == 0 and axes[0] != 0:
             rest = [a - 1 for a in axes if a != 0]
             parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
@@ -231,26 +211,27 @@ class Simplifier(Rewriting):
             return self.make("method", "swapaxes", (x, *moved), {}, e.value)
         return None
 
-    def reshape(self, e: Expression) -> Expression | None:
-        """x.reshape(shape), also of another one, or of a sum that keeps its axes."""
-        x, *shape = e.args
+    def method_reshape(self, e: Expression) -> Expression | None:
+        """x.reshape(shape), also of a sum that keeps its axes."""
+        x = e.args[0]
         if x.shape == e.shape:
             return x
-        if is_(x, "method", "reshape") and x.nameless:
-            return self.again(e, x.args[0], *shape)
         if is_(x, "method", "sum"):
             rest = plainest(x.args[0], {**x.settings, "keepdims": False})
             if x.args[0].value.sum(axis=rest.get("axis")).shape == e.shape:
                 return self.make("method", "sum", x.args, rest, e.value)
         return None
 
-    def reduced(self, e: Expression) -> Expression | None:
-        """A reduction of all elements, whatever shape they were given before."""
+    def method_mean(self, e: Expression) -> Expression | None:
+        """A mean or sum of all elements, whatever shape they were given before."""
         x = e.args[0]
-        whole = not e.settings and is_(x, "method", "reshape") and x.nameless
-        return self.again(e, x.args[0]) if whole else None
+        if not e.settings and is_(x, "method", "reshape") and x.nameless:
+            return self.make("method", e.name, x.args[:1], {}, e.value)
+        return None
 
-    def astype(self, e: Expression) -> Expression | None:
+    method_sum = method_mean
+
+    def method_astype(self, e: Expression) -> Expression | None:
         """A sum of few float32 numbers in float64, rounded: a sum in float32."""
         x, dtype = e.args
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
@@ -261,7 +242,6 @@ class Simplifier(Rewriting):
 
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
-METHODS = (*REDUCTIONS, "transpose", "reshape", "astype")
 
 
 def uniform(a: Any) -> bool:

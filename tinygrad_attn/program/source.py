@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of, enable_grad, grad, plain
+from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
 from ..errors import describe
 from ..files.atomic import write_atomically
 from ..tensor import Tensor
-from .ir import Expression, reached, replaced
+from .ir import Expression, leaves, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
 from .text import NO_DTYPE, Sizes
@@ -58,12 +58,13 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
             "dict(model.named_parameters())."
         )
     buffers = {} if module is None else dict(module.named_buffers())
-    found = trace(f, args, named, buffers, backward, module)
+    given = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
+    found = trace(f, given, named, buffers, backward, module)
     title = "forward_backward" if backward else "forward"
     what = getattr(f, "__name__", type(f).__name__) if own is None else type(own).__name__
     text, constants = written(found, title, "a function" if what == "<lambda>" else what)
     program = Program(text, title, found.arguments, {**found.parameters, **constants})
-    compare(program, f, args, found)
+    compare(program, f, given, found)
     return program
 
 
@@ -83,8 +84,6 @@ class Program:
         self.text, self.name = text, name
         self._arguments = dict(arguments)  # name: (shape, dtype), None for what is no array
         self._held = dict(held)  # identifier: a parameter, or a constant array
-        arrays = {name: (x.shape, x.dtype) for name, x in self.arrays().items()}
-        self._expected = {k: v for k, v in self._arguments.items() if v is not None} | arrays
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable[..., Any] = space[name]
@@ -94,20 +93,20 @@ class Program:
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
-        names, held = self._arguments, self.arrays()
+        names, given = self._arguments, []
         if len(args) != len(names):
             raise TypeError(
                 f"{self.name} takes {len(names)} arguments, {', '.join(names)}, got {len(args)}."
             )
-        given = dict(zip(names, map(array_of, args))) | held
-        for name, expected in self._expected.items():
-            array = given[name] = np.asarray(given[name])
-            if (array.shape, array.dtype) != expected:
-                raise ValueError(
-                    "this program was written for {} {} {}, got {}. Write another one with "
-                    "ta.source for other shapes.".format(name, *expected, describe(array))
-                )
-        return self.function(*[given[n] for n in names if n in self._expected], **held)
+        for (name, expected), x in zip(names.items(), map(array_of, args)):
+            if expected is not None:
+                given.append(np.asarray(x))
+                if (given[-1].shape, given[-1].dtype) != expected:
+                    raise ValueError(
+                        "this program was written for {} {} {}, got {}. Write another one with "
+                        "ta.source for other shapes.".format(name, *expected, describe(given[-1]))
+                    )
+        return self.function(*given, **self.arrays())
 
     def save(self, path: str | Path) -> Path:
         """Write the text to a file, atomically; returns its path."""
@@ -125,23 +124,20 @@ class Program:
 # ---- the program and the function give the same
 
 
-def compare(program: Program, f: Any, args: tuple, found: Trace) -> None:
+def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     """Raise TypeError unless the program gives what the function gives when it is called again."""
-    given = [Tensor(x, requires_grad=True) if is_floating(x) else x for x in args]
     inputs = {n: e.value for n, e in found.inputs.items() if n not in found.parameters}
     arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
-    leaves = dict(zip(inputs, arrays)) | found.parameters
+    tensors = dict(zip(inputs, arrays)) | found.parameters
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
-        expected = [array_of(x) for x in flat(y)]
-        values = flat(program.function(*inputs.values(), **program.arrays()))
-        if found.gradients:
-            by = [leaves[n] for n in found.gradients]
-            slopes = grad(y, by, inputs.get(found.seed), allow_unused=True)
-            expected += [None if g is None else g._data for g in slopes]
+        values = leaves(program.function(*inputs.values(), **program.arrays()))
+    by = [tensors[n] for n in found.gradients]
+    seeds = [inputs.get(found.seed, np.ones_like(array_of(y))[()])] if by else []
+    expected = [*map(array_of, leaves(y)), *gradients_of([y] * len(seeds), by, seeds)]
     steps = reached([found.outputs, found.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
-    if len(values) != len(expected) or not all(map(same, values, expected, repeat(size))):
+    if not agree(values, expected, size):
         raise TypeError(
             "ta.source: the function returns another value when it is called again than it gave "
             "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
@@ -155,18 +151,22 @@ def is_floating(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
-def flat(a: Any) -> list[Any]:
-    """What is inside of nested tuples, lists and dicts."""
-    parts = a.values() if isinstance(a, dict) else a
-    return [x for part in parts for x in flat(part)] if isinstance(a, (dict, tuple, list)) else [a]
+def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
+    """The gradients of a weighted sum of the outputs, zeros where there is none."""
+    with no_grad(), np.errstate(all="ignore"):
+        by = sweep(outputs, seeds, wanted=inputs, retain_graph=True, stop=True)
+    return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
 
 
-def same(mine: Any, expected: Any, size: float = 0.0) -> bool:
-    """Whether two arrays agree in shape, dtype and, up to the rounding of numbers of this size, in
-    numbers; None is not known.
-    """
+def agree(mine: list[Any], expected: list[Any], size: float) -> bool:
+    """Whether numbers agree up to the rounding of numbers of this size."""
+    return len(mine) == len(expected) and all(map(same, mine, expected, repeat(size)))
+
+
+def same(mine: Any, expected: Any, size: float) -> bool:
+    """Whether two arrays agree in shape, dtype and, up to rounding, in numbers."""
     if not isinstance(expected, (np.ndarray, np.generic)):
-        return expected is None or bool(mine is expected or mine == expected)
+        return bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
     if not is_floating(expected):
@@ -187,7 +187,7 @@ def largest_in(array: Any) -> float:
 
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """The text of the file, and the constants that its function takes by name."""
-    outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
+    outputs, gradients, checks = simplified([found.outputs, found.gradients, found.listing.checks])
     checks = [e for e in checks if e.args[0].kind not in ("constant", "number")]
     results = named_results(found, outputs, gradients)
     known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
@@ -303,4 +303,4 @@ def shares_memory(e: Expression) -> bool:
     """Whether this may be a view of an array that something else is computed from."""
     view = e.kind == "call" and getattr(e.value, "base", None) is not None
     named = e.name in ("T", "swapaxes", "transpose", "reshape", "broadcast_to")
-    return view or named or e.kind in ("part", "item")
+    return view or named or e.kind == "item"

@@ -32,13 +32,7 @@ HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
 FUNCTIONS = str(Path(PACKAGE, "functional"))
 
-OPERATORS: dict[Any, str] = {
-    **{ufunc: sign for sign, ufunc in UFUNCS.items()},
-    **{np.power: "**", np.floor_divide: "//", np.remainder: "%", np.negative: "-"},
-    **{np.less: "<", np.less_equal: "<=", np.greater: ">", np.greater_equal: ">="},
-    **{np.equal: "==", np.not_equal: "!=", np.invert: "~"},
-    **{np.bitwise_and: "&", np.bitwise_or: "|", np.bitwise_xor: "^"},
-}
+OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = (np.transpose, np.swapaxes, np.moveaxis, np.matrix_transpose)
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
@@ -196,17 +190,16 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- calls of NumPy
 
     def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
-        """The symbol of a new value, or one for each of several."""
+        """The symbol of a new value."""
         listing = self.listing
         if listing.phase == FORWARD:
             listing.scope = listing.where()
-        if isinstance(value, (tuple, list)):
-            whole = self._written(kind, name, args, settings, value)
-            part = lambda i, v: Symbol(listing.make("part", i, (whole,), {}, v), v, listing)
-            return getattr(value, "_make", type(value))(map(part, range(len(value)), value))
-        value = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)[()]
-        if getattr(value, "dtype", np.dtype(object)).kind not in "fiub":
-            raise listing.refusal(f"calls {name}", "A program only has calls that return arrays.")
+        several = isinstance(value, (tuple, list))
+        if not several and not isinstance(value, (np.ndarray, np.generic)):
+            value = np.asarray(value)[()]
+        if several or value.dtype.kind not in "fiub":
+            advice = "A program only has calls that return one array."
+            raise listing.refusal(f"calls {name}", advice)
         made = Symbol(self._written(kind, name, args, settings, value), value, listing)
         listing.names()
         return made
@@ -257,9 +250,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             like = function(*concrete(args), **concrete(settings))
             value = np.full_like(like, FRESH[function])
             return Symbol(self.listing.constant(value), value, self.listing)
-        for x in inside((args[1:], settings), Symbol):
-            if x.ndim == 0 and x.dtype.kind in "iu":  # a size, an axis
-                operator.index(x)
         value = function(*concrete(args), **concrete(settings))
         if function in MOVING and is_symbol(args[0]):
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape

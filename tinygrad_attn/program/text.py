@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .ir import Expression, is_
-from .simplify import REDUCTIONS, repeats
+from .simplify import REDUCTIONS, repeats, uniform
 
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
@@ -80,7 +80,7 @@ def literal(value: Any, dtype: Any = None) -> str:
 
 
 def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
-    """A constant as a call of NumPy, or as a short list; None where it is neither.
+    """A constant as a call of NumPy; None where it is none.
 
     A single number is written as such, unless it `changes`: then it has to be an array.
     """
@@ -93,26 +93,14 @@ def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
         shape, name = sizes.shape(a.shape), PLAIN.get(text)
         return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{usual})"
     if a.dtype == bool and a.ndim == 2:
-        for k in (0, -1, 1):
-            triangle = np.tri(a.shape[0], a.shape[1], k, dtype=bool)
-            text = f"np.tri({sizes.several(a.shape)}{f', {k}' if k else ''}, dtype=bool)"
-            for array, sign in ((triangle, ""), (~triangle, "~")):
-                if (a == array).all():
-                    return sign + text
-    if a.ndim == 2 and np.array_equal(a, np.eye(len(a))):
-        return f"np.eye({sizes.one(len(a))}{d.replace(' ', ' dtype=')})"
+        triangle: Any = np.tri(*a.shape, dtype=bool)
+        for array, sign in ((triangle, ""), (~triangle, "~")):
+            if (a == array).all():
+                return f"{sign}np.tri({sizes.several(a.shape)}, dtype=bool)"
     if a.dtype == np.int64 and a.size > 2 and (a.reshape(-1) == np.arange(a.size)).all():
         text = f"np.arange({sizes.one(a.size)})"
         return text if a.ndim == 1 else f"{text}.reshape({sizes.several(a.shape)})"
-    if a.size <= 8:
-        text = f"np.array({list_text(a)}{usual})"
-        return text if len(text) <= 60 else None
     return None
-
-
-def list_text(a: np.ndarray) -> str:
-    """A short array as nested lists."""
-    return f"[{', '.join(map(list_text, a))}]" if a.ndim else literal(a[()], a.dtype)
 
 
 class Text:
@@ -174,7 +162,7 @@ class Text:
             return self.called(f"{self.array(x)}.", e, rest, settings), ATOM
         if e.kind == "attribute":
             return f"{self.array(x)}.{'swapaxes(-1, -2)' if e.ndim > 2 else e.name}", ATOM
-        return f"{self.array(x)}[{self.index(*args) if args else e.name}]", ATOM
+        return f"{self.array(x)}[{self.index(*args)}]", ATOM
 
     def called(self, start: str, e: Expression, args: list[str], settings: dict[str, Any]) -> str:
         """The call of a function or a method."""
@@ -193,6 +181,20 @@ class Text:
         first = self.of(a, left, beside(a, [b]))
         return f"{first} {e.name} {self.of(b, right, beside(b, [a]))}", precedence
 
+    def update(self, e: Expression, name: str, reused: bool = False) -> list[str]:
+        """The statements that change a copy of an array, or if it is reused the array itself."""
+        base, index, *values = e.args
+        # Constants with a pattern are made anew.
+        anew = pattern(base.value, self.sizes, changes=True) if base.kind == "constant" else None
+        start = self.of(base) if reused else anew or f"{self.array(base)}.copy()"
+        words = [self.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
+        change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
+        if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
+            zero = base.kind == "constant" and not base.value.any()
+            sign = "=" if zero or e.name == "setitem" else "+="
+            change = f"{name}[{self.index(index)}] {sign} {words[0]}"
+        return [f"{name} = {start}", change]
+
     def index(self, i: Any) -> str:
         """The text between square brackets."""
         return ", ".join(map(self.one_index, i if isinstance(i, tuple) else (i,))) or "()"
@@ -210,3 +212,25 @@ def beside(x: Any, others: Sequence[Any]) -> Any:
     arrays = [o for o in others if isinstance(o, Expression) and o.kind != "number"]
     typed = isinstance(x, np.generic) or is_(x, "number")
     return next((o.dtype for o in arrays if typed and o.dtype == x.dtype), NO_DTYPE)
+
+
+def basic(index: Any) -> bool:
+    """Whether an index picks no place twice, as far as its form shows."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(isinstance(p, (int, np.integer, slice)) or p is None or p is Ellipsis for p in parts)
+
+
+def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an index has one place in each row, as np.take_along_axis's has: none comes twice."""
+    if not isinstance(index, tuple) or len(index) != len(shape):
+        return False
+    others = []
+    for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
+        if not (
+            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
+        ):
+            free = (
+                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
+            )
+            others.append(free)
+    return others in ([], [True])

@@ -7,6 +7,7 @@ the functions of F call their values something, and a module's output is called 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +56,6 @@ class Trace:
 
     def __init__(self, root: Any = None) -> None:
         self.listing = Writing()
-        self.checks = self.listing.checks  # what the program has to read again
         self.inputs: dict[str, Expression] = {}  # by identifier
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
@@ -66,15 +66,13 @@ class Trace:
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
         self.arguments: dict[str, Any] = {}  # name: (shape, dtype), or None for what is no array
         self.seed: Any = None  # the identifier of the gradient by the output, if it is an input
-        self.scopes: dict[int, tuple[Any, str]] = {}
+        self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
         """The dotted name of a module call, seen from the root or from the outermost module."""
         if scope is None or scope.outer is None and self.root is None or scope.module is self.root:
             return ""
-        if id(scope) not in self.scopes:
-            self.scopes[id(scope)] = scope, dotted_name(scope, self.root)
-        return self.scopes[id(scope)][1]
+        return self.dotted_name(scope)
 
 
 def identifier(name: str) -> str:
@@ -100,17 +98,22 @@ def trace(
     listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
     names = Names(found)
     listing.names, listing.where = names.look, lambda: found.scope_name(context.scope)
-    with parameters_as_symbols(found, params), nothing_random(), only(names), plain():
+    before = random_states()
+    with parameters_as_symbols(found, params), only(names), plain():
         with enable_grad():
             y = function(*given)
             names.returned(None)
             names.left(None)
         found.outputs = expressed(found, y)
+        if random_states() != before:
+            raise TypeError(
+                "ta.source: the function draws random numbers (dropout in training mode, say), and "
+                "a program would drop the same elements each time. Call model.eval() before, or "
+                "draw outside and pass what was drawn as an argument."
+            )
         if backward:
             leaves = [x for x in (*given, *found.parameters.values()) if tracked(x)]
-            differentiate(found, y, leaves)
-    for error in listing.refused:  # which the function, or a rule, has caught
-        raise error
+            differentiate(found, y, {x: x._data.expression.name for x in leaves})
     return found
 
 
@@ -133,28 +136,28 @@ def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[A
     given: list[Any] = []
     for name, x in zip(names_of(function, len(args)), args, strict=True):
         array = array_of(x)
-        found.arguments[name] = None
-        if isinstance(array, (np.ndarray, np.generic)):
-            if array.dtype.kind not in "fiub":
-                raise TypeError(f"ta.source: {name} holds no real numbers, it is {describe(x)}.")
-            found.arguments[name] = array.shape, array.dtype
-            symbol = input_symbol(found, name, np.asarray(array))
-            floating, is_tensor = array.dtype.kind == "f", isinstance(x, Variable)
-            x, wanted = symbol, not is_tensor or x._tracked
-            if is_tensor or floating:
-                x = tensor_of(symbol)
-                x._tracked = floating and wanted
-        given.append(x)
+        is_array = isinstance(array, (np.ndarray, np.generic))
+        found.arguments[name] = (array.shape, array.dtype) if is_array else None
+        if is_array and array.dtype.kind not in "fiub":
+            raise TypeError(f"ta.source: {name} holds no real numbers, it is {describe(x)}.")
+        given.append(stand_in(found, name, x) if is_array else x)
     return given
+
+
+def stand_in(found: Trace, name: str, x: Any) -> Any:
+    """A symbol in place of an array, or a Tensor of it in place of a Tensor."""
+    symbol = input_symbol(found, name, np.asarray(array_of(x)))
+    if not isinstance(x, Variable):
+        return symbol
+    tensor = tensor_of(symbol)
+    tensor._tracked = x._tracked
+    return tensor
 
 
 def names_of(function: Callable[..., Any], count: int) -> list[str]:
     """What the function calls its positional arguments."""
-    try:
-        every = inspect.signature(getattr(function, "forward", function)).parameters.values()
-        names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    except ValueError:  # of a ufunc
-        names = []
+    every = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
     return (names + [f"x{i}" for i in range(len(names), count)])[:count]
 
 
@@ -171,31 +174,20 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
 
 
 @contextmanager
-def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Symbols in the parameters while the block runs; yields the parameters by identifier."""
+def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[None]:
+    """Symbols in the parameters while the block runs."""
     before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
     try:
         for name, p in params.items():
             if not is_symbol(p._data):  # else one tensor under two names
                 p._data = input_symbol(found, name, np.asarray(p._data))
                 found.parameters[p._data.expression.name] = p
-        yield found.parameters
+        yield
+        for error in found.listing.refused:  # which the function, or a VJP, has caught
+            raise error
     finally:
         for p, *values in before:
             p._data, p._grad, p._tracked = values
-
-
-@contextmanager
-def nothing_random() -> Iterator[None]:
-    """Raise TypeError at the end of the block if random numbers were drawn inside."""
-    before = random_states()
-    yield
-    if random_states() != before:
-        raise TypeError(
-            "ta.source: the function draws random numbers (dropout in training mode, say), and a "
-            "program would drop the same elements each time. Call model.eval() before, or draw "
-            "outside and pass what was drawn as an argument."
-        )
 
 
 def random_states() -> bytes:
@@ -218,7 +210,7 @@ def expressed(found: Trace, y: Any) -> Any:
     return replaced(y, one)
 
 
-def differentiate(found: Trace, y: Any, leaves: list[Any]) -> None:
+def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     """The backward pass, run on symbols."""
     if not is_symbol(array_of(y)) or array_of(y) is y:
         raise TypeError(
@@ -230,22 +222,28 @@ def differentiate(found: Trace, y: Any, leaves: list[Any]) -> None:
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
             "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
         )
-    listing = found.listing
-    listing.phase = BACKWARD
-    dtype = y._data.dtype
     if y.shape == ():
-        one = dtype.type(1)
-        seed = Symbol(listing.leaf("number", "1.0", one), one, listing)
-    else:  # only the shape of these numbers matters, and that no two are alike
-        example = np.random.default_rng(0).standard_normal(y.shape).astype(dtype)
-        seed = input_symbol(found, "d_output", example)
+        one = y.dtype.type(1)
+        seed = Symbol(found.listing.leaf("number", "1.0", one), one, found.listing)
+    else:
+        seed = seed_of(found, "d_output", y)
         found.seed = seed.expression.name
-        found.arguments[found.seed] = y.shape, dtype
+        found.arguments[found.seed] = y.shape, y.dtype
+    found.gradients = gradients(found, y, seed, leaves)
+
+
+def seed_of(found: Trace, name: str, y: Any) -> Symbol:
+    """The gradient by y as an input; of its numbers it matters only that no two are alike."""
+    example = np.random.default_rng(0).standard_normal(y.shape)
+    return input_symbol(found, name, np.asarray(example, y.dtype))
+
+
+def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
+    """The gradients by the leaves, by their identifiers."""
+    found.listing.phase = BACKWARD
     with no_grad():
-        gradients = sweep([y], [seed])
-    for leaf in leaves:
-        if leaf in gradients:
-            found.gradients[leaf._data.expression.name] = expressed(found, gradients[leaf])
+        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
+    return {name: expressed(found, by[x]) for x, name in leaves.items() if x in by}
 
 
 # ---- names
