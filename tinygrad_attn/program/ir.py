@@ -75,10 +75,6 @@ class Expression:
     def ndim(self) -> int:
         return len(self.shape)
 
-    def is_a(self, kind: str, name: Any = None) -> bool:
-        """Whether it is of this kind and, if one is given, of this name."""
-        return self.kind == kind and name in (None, self.name)
-
 
 class Listing:
     """Expressions in the order in which they were made; equal ones are one object.
@@ -197,7 +193,7 @@ def inside(a: Any, kind: type = Expression) -> list[Any]:
 
 def is_(a: Any, kind: str, name: Any = None) -> bool:
     """Whether a is an expression of this kind and name."""
-    return isinstance(a, Expression) and a.is_a(kind, name)
+    return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
 
 
 def number_in(a: Any) -> Any:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .ir import BACKWARD, Expression, inside, number_in, reached
+from .ir import BACKWARD, Expression, inside, is_, number_in, reached
 from .text import Sizes, Text, pattern
 from .trace import NAMED_BY_OP, Trace, identifier
 
@@ -60,6 +60,8 @@ class Layout:
         if e.kind in ("input", "number"):
             return False
         turned = e.name in ("T", "swapaxes")  # which costs nothing
+        if turned and e.args[0].kind == "input" and e.id not in self.ends:
+            return False
         cheap = turned and self.needs_a_line(e.args[0])
         return e.id in self.ends or named(e) or uses > 1 + cheap
 
@@ -117,7 +119,7 @@ class Layout:
             return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.phase == BACKWARD and not by_row(e):
             return "g"
-        if e.is_a("operator", "*") and number_in(e.args[0]) is not None:
+        if is_(e, "operator", "*") and number_in(e.args[0]) is not None:
             return "scaled"
         return CALLED.get(e.name, "h")
 
@@ -171,7 +173,7 @@ class Layout:
         condition = f"not {text.of(asked, 1)}" if answer is True else text.of(asked)
         if not isinstance(answer, bool):
             condition = f"{text.of(asked, 1)} != {answer!r}"
-        elif answer and asked.is_a("operator", "==") and asked.id not in self.names:
+        elif answer and is_(asked, "operator", "==") and asked.id not in self.names:
             condition = " != ".join(text.of(x, 1) for x in asked.args)
         message = f"{e.name}: these numbers need another program"
         return [f"if {condition}:", f'    raise ValueError("{message}")']
