@@ -23,6 +23,15 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if IN_CI else "local")
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, which shows the pages of `viz` and of the live site."""
+    from live import started
+
+    with started() as browser:
+        yield browser
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """No test may depend on the ones before it: the package's generator starts each one at the same place."""
     if package := sys.modules.get("tinygrad_attn"):

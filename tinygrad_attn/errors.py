@@ -309,7 +309,7 @@ def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]
 
 
 class MissingName:
-    """Stands in a class for a name of NumPy's or PyTorch's that the class lacks.
+    """A placeholder in a class for a name of NumPy's or PyTorch's that the class lacks.
 
     Reading it raises AttributeError with what to write instead. A `__getattr__` would do the same,
     but slows down every attribute of the class.

@@ -6,10 +6,10 @@ import sys
 import time
 
 import pytest
-from live import RUN_ALL, native, opened, press, same, served, solution, started, stub, write
+from live import RUN_ALL, native, opened, press, same, served, solution, stub, write
 from support import IN_CI, ROOT, changed, require
 
-playwright = require("playwright.sync_api")
+require("playwright.sync_api")
 require("sphinx")
 sys.path.insert(0, str(ROOT / "docs" / "live"))
 import make_site
@@ -45,12 +45,6 @@ def site(tmp_path_factory):
 def address(site):
     with served(site) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with started(playwright) as browser:
-        yield browser
 
 
 def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):

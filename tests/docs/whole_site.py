@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from live import IDLE, RUN_ALL, native, opened, press, same, served, solution, started, stub, write
+from live import IDLE, RUN_ALL, native, opened, press, same, served, solution, stub, write
 from support import EXERCISES, ROOT, changed, require
 
-playwright = require("playwright.sync_api")
+require("playwright.sync_api")
 sys.path.insert(0, str(ROOT / "docs" / "live"))
 sys.path.insert(0, str(Path(__file__).parent))
 import make_site
@@ -42,12 +42,6 @@ counted = {"blocks": 0, "failed": 0}
 def address():
     with served(SITE) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with started(playwright) as browser:
-        yield browser
 
 
 @pytest.fixture

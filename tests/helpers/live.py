@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from support import EXERCISES, IN_CI, ROOT
+from support import EXERCISES, IN_CI, ROOT, require
 
 IDLE = "document.querySelector('.live-bar').hidden"
 RUN_ALL = """async () => {
@@ -27,8 +27,9 @@ RUN_ALL = """async () => {
 
 
 @contextmanager
-def started(playwright):
+def started():
     """Chromium; where there is none, a skip, and in CI an error."""
+    playwright = require("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

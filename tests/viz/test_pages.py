@@ -2,18 +2,15 @@
 
 import os
 import re
-import shutil
 
 import numpy as np
 import pytest
-from support import IN_CI, require
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, viz
 from tinygrad_attn.cli import main
 
-playwright = require("playwright.sync_api")
 UNNAMED = """[...document.querySelectorAll("button, select, input, [role=button], [role=region], [role=img]")]
   .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML)"""
 RATIO = """(() => {
@@ -22,22 +19,6 @@ RATIO = """(() => {
   const style = getComputedStyle(document.body), [a, b] = [light(style.color), light(style.backgroundColor)];
   return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), b];
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), None)
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with playwright.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=path, args=flags)
-        except playwright.Error as error:
-            if IN_CI:
-                raise RuntimeError("CI must have chromium: apt-get install chromium") from error
-            pytest.skip("no chromium: apt-get install chromium, or playwright install chromium")
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

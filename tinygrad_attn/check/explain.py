@@ -2,8 +2,8 @@
 
 R is the Jacobian that the VJP gives, a unit of g at a time, and J the one of slopes. Both have the
 shape (elements of the output y, elements of the input x). A row of a table says that one matrix is
-a multiple of another, such as R of J, or of J with its axes exchanged. The first that fits is
-reported.
+a multiple of another, for example R of J with its axes exchanged. The report names the first that
+fits.
 """
 
 from __future__ import annotations

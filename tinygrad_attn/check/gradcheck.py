@@ -48,21 +48,21 @@ def gradcheck(
     """Compare d(sum of v * f)/dx by backward passes with finite differences, v random.
 
     `f` is a function of Tensors, or a Module, and returns a Tensor or a tuple with some. `inputs`
-    is a Tensor or a sequence of Tensors, arrays and whatever else f takes. Checked are the Tensors
-    that require a gradient and float64 arrays (all floating Tensors if none requires one), and
-    `params`, further tensors that f depends on; for a Module its parameters.
+    is a Tensor or a sequence of Tensors, arrays and whatever else f takes. The check covers
+    float64 arrays and the Tensors that require a gradient, or all floating Tensors if none does. It
+    also covers `params`, further tensors that f depends on; for a Module these are its parameters.
 
-    PyTorch's functions are checked if the inputs or params are torch tensors, or f is a
-    torch.nn.Module: the same check and report for torch.autograd.Function, modules and functions.
+    If the inputs or params are torch tensors, or f is a torch.nn.Module, PyTorch's gradients are
+    checked: those of torch.autograd.Function, modules and functions.
 
-    `order=2` checks the gradient's own gradient too. An element is wrong if |analytic - numeric| >
-    atol + rtol |numeric|, with atol scaled down for gradients smaller than 1; where it is off at
-    the step eps, the slope is extrapolated from steps of all sizes. Inputs of more than 512
-    elements are measured in 512 random projections, with `fast_mode` any input in two.
+    `order=2` also checks the gradient of the gradient. An element is wrong if
+    |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for gradients below 1. An
+    element that is off at the step `eps` is measured again by extrapolation to step 0. Inputs of
+    more than 512 elements are measured in 512 random projections, with `fast_mode` any input in 2.
 
-    Also checked: f gives the same twice, leaves its inputs alone and keeps nothing between calls;
-    VJPs return new arrays and are linear in the incoming gradient; the gradient is right a little
-    way off the inputs, too. Results that stay infinite, such as blocked scores, are left out.
+    f must also return the same twice, leave its inputs unchanged and keep no state. VJPs must
+    return new arrays, be linear in g and be right near the inputs too. Outputs that stay infinite,
+    such as blocked scores, are left out.
 
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as
     text if it is false and `raise_exception`. Raises TypeError for float32, whose rounding hides

@@ -91,9 +91,9 @@ class Entry:
 class Report(Verdict):
     """The result of `gradcheck`: true if every gradient agrees.
 
-    `entries` holds one Entry for each input, `worst` the one with the largest error, `diagnosis`
-    the kind of mistake, `op` the op whose own VJP is wrong, with `place`, the user's line, and
-    `scope`, the modules around it; `culprits` names all ops that are wrong.
+    `entries` holds one Entry for each input, `worst` the one with the largest error. `diagnosis` is
+    the kind of mistake with a text. `op` is the op whose VJP is wrong, `place` the user's line and
+    `scope` the module that called it. `culprits` names all ops that are wrong.
     """
 
     entries: list[Entry] = field(default_factory=list)

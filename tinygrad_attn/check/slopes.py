@@ -180,8 +180,8 @@ class Program:
     def near_kink(self, which: int, flat: int, a: float, scale: float) -> str:
         """Compare the slopes to the left and to the right.
 
-        Return "kink" if they differ at every step, "near" if they differ at large steps only and
-        a is the slope at small ones; else an empty string.
+        Return "kink" if they differ at every step. Return "near" if they differ at large steps only
+        and a is the slope at small ones. Otherwise return an empty string.
         """
         unit, slopes = self.unit(which, flat), []
         for h in (1e-6, 1e-9):

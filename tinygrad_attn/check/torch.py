@@ -47,8 +47,8 @@ class Row:
 class TorchComparison(Verdict):
     """The result of `compare_with_torch`: true if all agrees; prints a table by dotted name.
 
-    `rows` are the lines of the table, `first` the first module that differs, in calling order, and
-    `explanation` a change of the torch module that makes it give our numbers.
+    `rows` are the lines of the table. `first` is the first module that differs, in calling order.
+    `explanation` is a change of the torch module that makes it give our numbers.
     """
 
     rows: list[Row]
@@ -276,11 +276,11 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
     )
     for name, p in torch_module.named_parameters():
         if p.ndim == 2 and p.shape[0] == p.shape[1]:
-            yield (
+            text = (
                 f"weight transposed: ours uses {name!r} transposed. A torch Linear weight is (out, "
-                "in): y = x @ weight.T.",
-                lambda module, given: module.load_state_dict({name: p.mT}, strict=False),  # noqa: B023
+                "in): y = x @ weight.T."
             )
+            yield text, partial(_with_weight, {name: p.mT})
 
 
 def masks(f: Callable[[Any], Any]) -> Change:
@@ -299,6 +299,11 @@ def attribute(name: str, f: Callable[[Any], Any]) -> Change:
         for part in module.modules()
         if hasattr(part, name)
     ]
+
+
+def _with_weight(weight: dict[str, Any], module: Any, given: Any) -> None:
+    """Load one weight, and leave the others."""
+    module.load_state_dict(weight, strict=False)
 
 
 def _unbiased(module: Any, given: Any) -> None:

@@ -360,6 +360,7 @@ last: dict[Any, Any] = {}
 
 
 def remembering_relu(x):
+    """y = max(x, 0), which keeps x in a variable of the module."""
     last[x.shape] = x
     return np.maximum(x, 0)
 
@@ -459,7 +460,7 @@ def checker_all_ones(c):
     """The gradient check weighs all results with 1.
 
     Found in most small checkers; SmallPebble sums the output, for one.
-    Symptom: the results of softmax sum to 1 and those of layer norm to 0, so their gradients are
+    Symptom: the outputs of softmax sum to 1 and those of layer norm to 0. Their gradients are then
     checked as 0 = 0, right or wrong.
     """
     return np.ones_like(c)

@@ -33,13 +33,12 @@ def doctor(arguments: Any) -> int:
 def seeds(arguments: Any) -> int:
     """Run the scripts examples/seed_*.py; 0 if all of them reproduce their numbers."""
     scripts = sorted(_source("examples").glob(f"seed_{arguments.name}*.py"))
-    environment, failed = {**os.environ, "PYTHONPATH": str(ROOT)}, []
+    environment, reproduced = {**os.environ, "PYTHONPATH": str(ROOT)}, 0
     for script in scripts:
         print(f"==== {script.stem}", flush=True)
-        if subprocess.run([sys.executable, str(script)], env=environment).returncode:
-            failed.append(script.stem)
-    print(f"{len(scripts) - len(failed)} of {len(scripts)} reproduced")
-    return int(bool(failed) or not scripts)
+        reproduced += not subprocess.run([sys.executable, str(script)], env=environment).returncode
+    print(f"{reproduced} of {len(scripts)} reproduced")
+    return int(reproduced < len(scripts) or not scripts)
 
 
 def exercise(arguments: Any) -> int:

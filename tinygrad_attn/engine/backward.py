@@ -201,7 +201,7 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
 
 
 def _unshared(g: Any) -> Any:
-    """Return g, or a copy if its memory may belong to somebody else too."""
+    """Return g, or a copy if other references to its memory may exist."""
     if not isinstance(g, ndarray):
         return g.copy()
     # Two references: the parameter above and the argument of getrefcount.

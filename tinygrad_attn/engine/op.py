@@ -54,7 +54,7 @@ class Op:
         parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = getattr(forward, "nin", len(self.input_names))  # a ufunc tells its own
+        self.count = getattr(forward, "nin", len(self.input_names))  # a ufunc has no signature
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}

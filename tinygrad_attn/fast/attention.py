@@ -28,7 +28,7 @@ from .threads import tasks, workers
 class Attention:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
 
-    `keep` (B, H, T, S) tells which weights dropout keeps. A block is addressed by h, two slices for
+    `keep` (B, H, T, S) says which weights dropout keeps. A block is addressed by h, two slices for
     batch and heads, r for its rows (queries) and c for its columns (keys).
     """
 

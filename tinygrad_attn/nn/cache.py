@@ -21,17 +21,16 @@ class KeyValueCache:
             y = encoder(embed(prompt), is_causal=True, cache=cache)        # (B, T, E)
             y = encoder(embed(next_token), is_causal=True, cache=cache)    # (B, 1, E)
 
-    The numbers are the same as without. One cache serves a whole model and belongs to one sequence
-    (or batch) being generated. Self-attention, which is what takes one and the same object as
-    query, key and value, appends its keys and values. Cross-attention keeps those of its first
-    call, since the memory stays the same: another memory is a ValueError, but other numbers written
-    into the same array go unnoticed. Positions of new tokens start at `cache.length`. A
-    key_padding_mask speaks of all keys, old ones first. A model that calls one attention module
-    twice in a forward pass cannot use a cache.
+    The numbers are the same as without. One cache serves a whole model and one sequence, or batch,
+    that is generated. Self-attention takes the same object as query, key and value, and appends its
+    keys and values. Cross-attention keeps those of its first call, since the memory stays the same.
+    Another memory raises ValueError; numbers written into the same array are not noticed. Positions
+    of new tokens start at `cache.length`. A key_padding_mask covers all keys, old ones first. A
+    model that calls one attention module twice in a forward pass cannot use a cache.
 
-    `cache.reorder(rows)` goes on with some sequences of the batch, as a beam search needs it.
-    `copy.copy(cache)` and `copy.deepcopy(cache)` go on from here by themselves, for the same
-    modules; `copy.deepcopy((model, cache))` for the copied ones.
+    `cache.reorder(rows)` selects sequences of the batch, as a beam search does. `copy.copy(cache)`
+    and `copy.deepcopy(cache)` are independent caches for the same modules,
+    `copy.deepcopy((model, cache))` for the copied ones.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class KeyValueCache:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
-        """A cache that grows by itself; what both have kept so far never changes and is shared."""
+        """Return an independent cache. The arrays kept so far never change, so both use them."""
         new = KeyValueCache()
         for ours, theirs in ((self._kept, new._kept), (self._memory, new._memory)):
             theirs.update({memo.get(id(m), m): kept for m, kept in ours.items()})
@@ -122,7 +121,7 @@ class KeyValueCache:
 
 
 def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
-    """Old tokens and new ones behind them, and the longer array in which they lie.
+    """Return the old tokens with the new ones behind them, and the longer array that holds them.
 
     The new ones are written behind the old ones where there is room. Both are copied where a
     gradient may flow, dtypes differ, the room is used up or the computation is traced.

@@ -24,7 +24,7 @@ class Hook(NamedTuple):
 
 
 class RemovableHandle:
-    """What registering a hook returns: `remove()` it, or use it in a `with` block."""
+    """A handle that removes a hook: by `remove()`, or at the end of a `with` block."""
 
     def __init__(self, hooks: list[Hook], hook: Hook) -> None:
         self._hooks, self._hook = hooks, hook

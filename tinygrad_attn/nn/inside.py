@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Watcher, context, tracked, watching
-from ..errors import nearest
+from ..errors import describe, nearest
 from ..tensor import Tensor
 from .module import Module
 from .scopes import dotted_name
@@ -43,7 +43,8 @@ class Activation:
         return self.all_weights[-1]
 
     def __repr__(self) -> str:
-        return f"Activation({self.name!r}, {len(self.outputs)} calls, last {self.output!r})"
+        last = f", last {describe(self.output)}" if self.outputs else ""
+        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
 
 
 class _Recorder(Watcher):

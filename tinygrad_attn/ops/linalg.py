@@ -108,7 +108,7 @@ def _one_triangle(s, uplo="L"):
 @op
 def cholesky(a):
     """y lower triangular with y y^T = a. As NumPy it reads the lower triangle alone, so the
-    gradient lies there too.
+    gradient is there too.
     """
     return np.linalg.cholesky(a)
 

@@ -41,7 +41,7 @@ class Work:
 
 @reference
 def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
-    """Change each parameter and its state by the optimiser's rule."""
+    """Change each parameter and its state by the optimiser's update."""
     for w in work:
         for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states):
             optimizer._update(w.group, step, p, g, *state)

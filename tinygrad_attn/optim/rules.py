@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW: the rule of each, as an update of arrays in place."""
+"""SGD, Adam and AdamW: the update of each, on arrays in place."""
 
 from __future__ import annotations
 

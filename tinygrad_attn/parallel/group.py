@@ -154,7 +154,7 @@ def barrier(comm: Any = None) -> None:
 
 
 def _stop_all_on_an_exception(comm: Any) -> None:
-    """Let an exception that nobody catches on this rank end all ranks, by `sys.excepthook`.
+    """Let an uncaught exception on this rank end all ranks, by `sys.excepthook`.
 
     Otherwise the rank would wait, in MPI's own clean-up, for ranks that wait for it.
     """

@@ -72,15 +72,15 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     `retain_graph`, and `create_graph`, for which f itself is differentiated.
 
     A program is for one kind of call: shapes and dtypes of arrays, values of other arguments, which
-    Tensors require gradients, `no_grad`, the default dtype, and of the modules that f calls the
-    identity of their parameters and `training`. f has up to 8 programs. At the first call of a kind
-    f runs twice, and its outputs and gradients are compared with the program's. With `check=True`
-    this is done at every call, and a difference raises RuntimeError.
+    Tensors require gradients, `no_grad`, and the default dtype. Of the modules that f calls, the
+    identity of their parameters and `training` count too. f has up to 8 programs. At the first call
+    of a kind f runs twice, and its outputs and gradients are compared with the program's. With
+    `check=True` this is done at every call, and a difference raises RuntimeError.
 
-    f runs as it is, and `.report()` gives the reason, where it draws random numbers, reads a number
-    of an array in Python, leaves NumPy, or was called in more than 8 ways. It also does in plain
-    mode and under watchers such as `ta.detect_anomaly()`. Where the package itself chooses between
-    formulas by the numbers, f runs as it is for those that call for another choice.
+    f itself runs if it draws random numbers, reads a number of an array in Python, leaves NumPy, or
+    is called in more than 8 ways; `.report()` gives the reason. It also runs in plain mode and
+    under watchers such as `ta.detect_anomaly()`. Some VJPs of the package choose a formula by the
+    numbers. For numbers that need another one, f itself runs.
 
     While a call is traced other threads must not compute with the same Tensors, except by compiled
     functions. NumPy's warnings are not given.

@@ -1,6 +1,6 @@
 """`ta.source`: the forward and the backward pass of a function, written as plain NumPy.
 
-Nothing is derived a second time here: `trace` runs the function and its backward pass on symbols,
+There is no second table of derivatives: `trace` runs the function and its backward pass on symbols.
 `simplify` makes the listing plainer, and `layout` and `text` write it as lines with names.
 """
 
@@ -28,21 +28,22 @@ from .trace import NAMED_BY_OP, Trace, trace
 def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
     """Write the program that computes f(*args) and its gradients, as the text of one NumPy file.
 
-    f is a function or a module that takes these arguments and returns one Tensor, usually the loss;
-    arrays of the same shapes and dtypes may take their place later. Gradients are by each floating
-    argument, unless it is a Tensor that requires none, and by each parameter that requires one.
-    `params` is a module, or a mapping from names to Tensors; where f is a module, or a method of
-    one, it is this module. Arguments that are no arrays (numbers, None, True) are constants of the
-    program, and so is whatever else f reads beside its arguments, parameters and buffers.
+    f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
+    The program takes arrays of the same shapes and dtypes. It computes gradients with respect to
+    floating arguments, except Tensors that require none, and to parameters that require one.
+    `params` is a module, or a mapping from names to Tensors. If f is a module, or a method of one,
+    it is this module. Other arguments (numbers, None, True) are constants of the program. So is
+    everything that f reads beside its arguments, parameters and buffers.
 
     With `backward=False` the program has the forward pass only, and f may also return several
-    tensors in a tuple, list or dict. Where the result is no single number, the program takes the
-    gradient by it as one more argument, d_output.
+    tensors in a tuple, list or dict. If the output is no single number, the program takes its
+    gradient as one more argument, d_output.
 
     Raises TypeError where f reads a number from an array in Python (`if loss > 1`, float(x)),
-    draws random numbers, leaves NumPy, uses a Tensor that requires a gradient and is not in params,
-    or returns another value when it is called again. Where the package itself chooses between
-    formulas by the numbers, the program raises ValueError if they call for another choice.
+    draws random numbers or leaves NumPy. So it does for a Tensor that requires a gradient and is
+    not in params, and for a function that returns another value when it is called again. Some VJPs
+    of the package choose a formula by the numbers. Then the program raises ValueError for numbers
+    that need another one.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
@@ -71,11 +72,10 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 class Program:
     """A function as one plain NumPy file, forwards and backwards, for arrays of these shapes.
 
-    `text` is the file, which imports NumPy and nothing else. `save(path)` writes it. Called with
-    arrays or Tensors in place of those it was written for, `program(*args)` runs it, with the
-    parameters as they are now, and returns what the function in the file returns: the value and
-    {name: gradient}, or with `backward=False` the value alone. `arrays()` are the parameters and
-    the other arrays that the function in the file takes by name.
+    `text` is the file, which imports NumPy and nothing else. `save(path)` writes it.
+    `program(*args)` runs it on arrays or Tensors, with the present values of the parameters. It
+    returns the value and {name: gradient}, or with `backward=False` the value alone. `arrays()` are
+    the parameters and the other arrays that the function in the file takes by name.
     """
 
     def __init__(

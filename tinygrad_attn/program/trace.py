@@ -1,8 +1,8 @@
-"""Runs a function and the backward pass after it on symbols, which gives a listing of expressions.
+"""Run a function and its backward pass on symbols, which gives a listing of expressions.
 
-This is done in plain mode, so that the listing has the functions of F, the ops' own forwards and
-their backward rules. Names are taken from the frames that run: the user's functions, the layers and
-the functions of F call their values something, and a module's output is called as the module is.
+It runs in plain mode, so the listing has the functions of F, the ops' functions and their VJPs.
+Values get the names of variables in the user's functions, the layers and F. A module's output gets
+the module's name.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class Names(Watcher):
             letters[letter] = size if letters.get(letter, size) == size else 0
 
     def pulling(self, y: Any, g: Any) -> None:
-        """Put the rules that follow into the module call in which y was made."""
+        """Assign the VJPs that follow to the module call in which y was computed."""
         self.found.listing.scope = self.found.scope_name(y._node.scope)
 
     def pulled(

@@ -19,8 +19,6 @@ from ...viz.page import as_json, page, write
 from .digits import CLASSES, TOKENS, patches
 from .training import DigitClassifier, Run, loss_of, predict
 
-BLUE = "#0072B2"
-
 
 def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
     """The accuracy of each method on each split, in %, as lines of text."""
