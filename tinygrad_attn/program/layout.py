@@ -28,81 +28,77 @@ class Layout:
     """The body of the program."""
 
     def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
-        self.results, self.inputs, self.sizes = results, found.inputs, sizes
-        self.kinds = found.kinds
+        self.results, self.found, self.sizes = results, found, sizes
         self.order = reached([results, checks])
-        self.uses = Counter(x.id for e in self.order for x in e.operands)
-        self.uses.update(e.id for e in inside(results))
-        self.bases = Counter(e.args[0].id for e in self.order if e.kind == "update")
-        self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
         self.ends = {e.id for e in inside(results)}
-        self.lines = {e.id for e in self.order if self.needs_a_line(e)}
+        self.uses = Counter(x.id for e in self.order for x in spelled_in(e))
+        self.uses.update(e.id for e in inside(results))
+        self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
         self.names = {e.id: e.name for e in self.order if e.kind == "input"}
+        self.given = {*self.names, *self.constants}  # what has a name and needs no line
+        self.lines = {e.id for e in self.order if self.needs_a_line(e)}
         self.scopes: dict[str, set[str]] = {}  # by a wished name: the module calls that wish for it
         for e in self.order:
             if e.id in self.lines and e.id not in self.result_names and not e.nameless:
                 if not (e.gradient_by and e.gradient_by.kind == "input"):
                     self.scopes.setdefault(self.wished(e), set()).add(e.scope)
-        self.estimated = Text(self.estimate, sizes)
+        self.text = Text(self.name, sizes)
+
+    def has_name(self, e: Expression) -> bool:
+        """Whether other lines name e, rather than spell it out."""
+        return e.id in self.lines or e.id in self.given
+
+    def name(self, e: Expression) -> str | None:
+        """The name of what has one; before names are given, one that is about as long."""
+        if self.has_name(e):
+            return self.names.get(e.id) or f"{self.prefixed(self.wished(e), e)}_"
+        return None
 
     # ---- which expressions get a line
 
     def needs_a_line(self, e: Expression) -> bool:
         """Whether it is computed on a line of its own, whatever its length."""
-        uses = self.uses[e.id]
-        if e.kind in ("update", "check"):
-            return True
-        if e.kind == "constant":
-            spelled = e.value.size > 1 and pattern(e.value, self.sizes) is not None
-            return e.id not in self.ends and spelled and uses - self.bases[e.id] > 1
-        if e.kind in ("input", "number"):
-            return False
+        end = e.id in self.ends
         turned = e.name in ("T", "swapaxes")  # which costs nothing
-        if turned and e.args[0].kind == "input" and e.id not in self.ends:
+        if e.kind in ("input", "number") or turned and e.args[0].kind == "input" and not end:
             return False
+        if e.kind == "constant":
+            return not end and e.value.size > 1 and self.uses[e.id] > 1 and e.id not in self.given
         cheap = turned and self.needs_a_line(e.args[0])
-        return e.id in self.ends or named(e) or uses > 1 + cheap
+        statement = e.kind in ("update", "check")
+        return statement or end or named(e) or self.uses[e.id] > 1 + cheap
 
-    def estimate(self, e: Expression) -> str | None:
-        """A name as long as the one that it will have, for what has a line."""
-        if e.id in self.lines or e.id in self.constants:
-            return f"{self.prefixed(self.wished(e), e)}_"
-        return self.names.get(e.id)
-
-    def cut(self, width: int) -> None:
-        """Give lines of their own to parts of lines that would be wider than this."""
+    def cut(self) -> int:
+        """Give lines of their own to parts of lines that are too long; return how many."""
+        before = len(self.lines)
         ahead = [e for e in reversed(self.order) if e.id in self.lines]
         while ahead:
             e = ahead.pop()
-            while len(self.longest(e)) + len(self.estimate(e) or "") + len(INDENT) > width:
-                inner = [x for x in self.within(e) if self.estimate(x) is None and not short(x)]
+            while max(map(len, self.written(e))) > WIDTH:
+                inner = [x for x in self.within(e) if not self.has_name(x) and not short(x)]
                 if not inner:
                     break
                 best = max(inner, key=self.worth)
                 self.lines.add(best.id)
                 ahead.append(best)
+        return len(self.lines) - before
 
     def worth(self, x: Expression) -> int:
         """How much a line of its own would help: a long one, but no longer than a line."""
-        width = len(self.estimated.spelled(x)[0])
+        width = len(self.text.spelled(x)[0])
         return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * by_row(x)
-
-    def longest(self, e: Expression) -> str:
-        """The longest line of a statement."""
-        return max(self.written(e, "", self.estimated), key=len)
 
     def within(self, e: Expression) -> list[Expression]:
         """What the line of e spells out, and what it names."""
         found: dict[int, Expression] = {}
-        anew: Any = e.args[0] if e.kind == "update" else None
-        waiting = [x for x in e.operands if not (x is anew and x.kind == "constant")]
+        waiting = spelled_in(e)
         while waiting:
             x = waiting.pop()
             if x.id not in found:
                 found[x.id] = x
-                if self.estimate(x) is None:
+                if not self.has_name(x):
                     waiting.extend(x.operands)
         return list(found.values())
 
@@ -123,12 +119,13 @@ class Layout:
             return "scaled"
         return CALLED.get(e.name, "h")
 
-    def give_names(self, statements: list[Expression]) -> None:
+    def give_names(self) -> None:
         """Name each line, with names again whose values are not needed any more."""
+        statements = [e for e in self.order if e.id in self.lines]
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
         last.update((e.id, end) for e in inside(self.results))
-        taken = dict.fromkeys([*self.inputs, "np", "erf", *self.sizes.letters], end + 1)
+        taken = dict.fromkeys([*self.found.inputs, "np", "erf", *self.sizes.letters], end + 1)
         for e in self.constants.values():
             self.names[e.id] = name = free(e.hint[1] or "constant", taken, 0)
             taken[name] = end + 1
@@ -159,61 +156,55 @@ class Layout:
 
     # ---- text
 
-    def written(self, e: Expression, name: str, text: Text) -> list[str]:
-        """The statement that computes e."""
-        if e.kind == "check":
-            return self.checked(e, text)
-        if e.kind != "update":
-            return [f"{name} = {text.spelled(e)[0]}"]
-        return text.update(e, name)
-
-    def checked(self, e: Expression, text: Text) -> list[str]:
-        """The lines that check that the package would read the same number again."""
-        asked, answer = e.args
-        condition = f"not {text.of(asked, 1)}" if answer is True else text.of(asked)
-        if not isinstance(answer, bool):
-            condition = f"{text.of(asked, 1)} != {answer!r}"
-        elif answer and is_(asked, "operator", "==") and asked.id not in self.names:
-            condition = " != ".join(text.of(x, 1) for x in asked.args)
-        message = f"{e.name}: these numbers need another program"
-        return [f"if {condition}:", f'    raise ValueError("{message}")']
+    def written(self, e: Expression) -> list[str]:
+        """The statement that computes e, or checks it."""
+        name, of = str(self.name(e)), self.text.of
+        if e.kind == "update":
+            lines = self.text.update(e, name)
+        elif e.kind != "check":
+            lines = [f"{name} = {self.text.spelled(e)[0]}"]
+        else:
+            asked, answer = e.args
+            condition = f"not {of(asked, 1)}" if answer is True else of(asked)
+            if not isinstance(answer, bool):
+                condition = f"{of(asked, 1)} != {answer!r}"
+            elif answer and is_(asked, "operator", "==") and not self.has_name(asked):
+                condition = " != ".join(of(x, 1) for x in asked.args)
+            error = f'    raise ValueError("{e.name}: these numbers need another program")'
+            lines = [f"if {condition}:", error]
+        return [INDENT + line for line in lines]
 
     def body(self) -> list[str]:
-        """All lines of the function but the first and the last.
-
-        How long names are is known at the end; where a line is too long then, lines are cut anew.
-        """
-        for width in range(WIDTH, WIDTH // 2, -4):
-            self.cut(width)
-            statements = [e for e in self.order if e.id in self.lines]
-            self.give_names(statements)
-            found = self.lines_of(statements)
-            if max(map(len, found), default=0) <= WIDTH:
-                break
-        return [part for line in found for part in broken(line)]
-
-    def lines_of(self, statements: list[Expression]) -> list[str]:
-        """The text of the statements."""
-        text = self.text = Text(lambda e: self.names.get(e.id), self.sizes)
+        """All lines of the function but the first and the last."""
+        while self.cut():
+            self.give_names()
+        self.give_names()
         found: list[str] = []
         phase, part = "forward", ""
-        for e, parts in unpacked(statements):
+        for e, parts in unpacked([e for e in self.order if e.id in self.lines]):
             if e.phase != phase:
-                found.append("# ---- backward")
+                found.append(f"{INDENT}# ---- backward")
                 phase, part = e.phase, ""
             if e.kind != "check":
                 if e.scope not in (part, ""):
-                    found.append(f"# {e.scope}{self.kinds.get(e.scope, '')}")
+                    found.append(f"{INDENT}# {e.scope}{self.found.kinds.get(e.scope, '')}")
                 part = e.scope
-            lines = self.written(e, self.names.get(e.id, ""), text)
+            first, *rest = self.written(e)
             if len(parts) > 1:
-                lines = [f"{', '.join(self.names[p.id] for p in parts)} = {text.of(e.args[0])}"]
+                names = ", ".join(self.names[p.id] for p in parts)
+                first = f"{INDENT}{names} = {self.text.of(e.args[0])}"
             if e.ndim:  # the shape of the result, where there is room
                 shape = self.sizes.shape(e.shape, times="") + " each" * (len(parts) > 1)
-                whole = f"{lines[0]:<{COMMENT_AT - len(INDENT)}}  # {shape}"
-                lines[0] = whole if len(whole) + len(INDENT) <= WIDTH else lines[0]
-            found += lines
-        return [INDENT + line for line in found]
+                whole = f"{first:<{COMMENT_AT}}  # {shape}"
+                first = whole if len(whole) <= WIDTH else first
+            found += [*broken(first), *rest]
+        return found
+
+
+def spelled_in(e: Expression) -> list[Expression]:
+    """The operands that the line of e spells. A constant that is changed is made anew."""
+    anew = e.kind == "update" and e.args[0].kind == "constant"
+    return e.operands[anew:]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
