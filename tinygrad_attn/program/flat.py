@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import ops
 from .ir import LEAVES, Expression, inside, reached
-from .text import NO_DTYPE, Sizes, Text
+from .text import Sizes, Text
 
 FRESH = {
     "method": "sum mean max min prod any all astype copy cumsum argmax dot",
@@ -68,9 +68,9 @@ class Flat:
     def name(self, e: Expression) -> str | None:
         """The name of a value; that of a constant is a global of the functions."""
         if e.kind == "constant":
-            self.space[f"c{e.id}"] = e.value if e.ndim else e.value[()]
+            self.space[f"c{e.id}"] = e.value[()]
             return f"c{e.id}"
-        return {"input": e.name, "number": None}.get(e.kind, f"t{e.id}")
+        return e.name if e.kind == "input" else f"t{e.id}"
 
     def function(
         self, title: str, given: list[str], order: list[Expression], results: Any, saved: Any
@@ -83,7 +83,7 @@ class Flat:
         for x in [*inside(results), *saved]:
             self.users.get(x.id, []).append(None)
         lines = [line for e in order for line in self.lines(e)]
-        end = [self.spelling.of(x, -1, NO_DTYPE) + ".copy()" * self.shared(x) for x in results]
+        end = [self.spelling.of(x) + ".copy()" * self.shared(x) for x in results]
         found = f"[{', '.join(end)}]"
         if title.startswith("forward"):
             found += f", ({''.join(f'{self.name(e)}, ' for e in saved)})"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 FORWARD, BACKWARD = "forward", "backward"
-LEAVES = ("input", "constant", "number")
+LEAVES = ("input", "constant")
 
 
 class Expression:
@@ -24,15 +24,14 @@ class Expression:
     `kind` is one of:
         input      an argument or parameter; `name` is its identifier
         constant   an array that the program contains
-        number     a single number; `name` is its text
         operator   a sign of Python's (`+`, `@`, `-` with one operand) as `name`
         call       a function of NumPy (or `erf`), method, attribute (`T`, `size`)
         item       args[0][args[1]]
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
         check      args[0] has to be args[1]; `name` is the function that read it
-    `args` and `settings` (keyword arguments) hold expressions, Python values, and tuples, lists and
-    slices of them. `value` is the value for the example arguments: only its shape and dtype are
-    used, except for constants and numbers. `phase` is FORWARD or BACKWARD; `scope` is the dotted
+    `args` and `settings` (keyword arguments) hold expressions, numbers and other Python values, and
+    tuples, lists and slices of them. `value` is the value for the example arguments: only its shape
+    and dtype are used, except for constants. `phase` is FORWARD or BACKWARD; `scope` is the dotted
     name of the module call. `hint` is (priority, name). An expression without one may be the
     gradient by the expression `by`.
     """
@@ -91,7 +90,7 @@ class Listing:
         self, kind: str, name: Any, args: Iterable[Any], settings: dict[str, Any], value: Any
     ) -> Expression:
         """The expression of this form: the known one, or a new one."""
-        operands = replaced((tuple(args), settings), self.without_array)
+        operands = replaced((tuple(args), settings), self.operand)
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
@@ -103,16 +102,18 @@ class Listing:
             self.expressions.append(found)
         return found
 
-    def without_array(self, a: Any) -> Any:
-        """An array as a constant; anything else unchanged."""
-        return self.constant(a) if is_array(a) else a
+    def operand(self, a: Any) -> Any:
+        """An array as a constant, one of a single number as this; anything else unchanged."""
+        if is_(a, "constant"):
+            return a if a.ndim else a.value[()]
+        return self.operand(self.constant(a)) if is_array(a) else a
 
     def constant(self, array: Any) -> Expression:
         """A constant array."""
         return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
 
     def leaf(self, kind: str, name: str, value: Any) -> Expression:
-        """An input, a constant or a number."""
+        """An input or a constant."""
         return self.once((kind, name, value.shape, value.dtype), kind, name, (), {}, value)
 
 
@@ -136,7 +137,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
             args, settings = replaced((e.args, e.settings), swap)
             made = listing.make(e.kind, e.name, args, settings, e.value)
         new[e.id] = made
-        if made.kind != "number" and (made.kind != "constant" or e.kind == "constant"):
+        if isinstance(made, Expression) and (made.kind != "constant" or e.kind == "constant"):
             by = e.by and new.get(e.by.id, e.by)
             if by and (made.by is None or by.id < made.by.id):  # named after where it arrives
                 made.by = by
@@ -198,8 +199,6 @@ def is_(a: Any, kind: str, name: Any = None) -> bool:
 
 def number_in(a: Any) -> Any:
     """The number that this operand is, or None."""
-    if isinstance(a, Expression):
-        return a.value if a.kind == "number" else None
     single = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
     return a if single else None
 

@@ -62,7 +62,7 @@ class Layout:
         """Whether it is computed on a line of its own, whatever its length."""
         end = e.id in self.ends
         turned = e.name in ("T", "swapaxes")  # which costs nothing
-        if e.kind in ("input", "number") or turned and e.args[0].kind == "input" and not end:
+        if e.kind == "input" or turned and e.args[0].kind == "input" and not end:
             return False
         if e.kind == "constant":
             return not end and e.value.size > 1 and self.uses[e.id] > 1 and e.id not in self.given
@@ -176,9 +176,10 @@ class Layout:
 
     def body(self) -> list[str]:
         """All lines of the function but the first and the last."""
-        while self.cut():
-            self.give_names()
+        self.cut()
         self.give_names()
+        while self.cut():  # a name is longer than it was expected to be
+            self.give_names()
         found: list[str] = []
         phase, part = "forward", ""
         for e, parts in unpacked([e for e in self.order if e.id in self.lines]):
@@ -220,7 +221,7 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
 
 def short(e: Expression) -> bool:
     """Whether it is hardly longer than a name would be."""
-    return e.kind in ("number", "constant") and e.ndim == 0 or e.name == "T" and e.ndim == 2
+    return e.name == "T" and e.ndim == 2
 
 
 def by_row(e: Expression) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .ir import Expression, Listing, form, fraction, is_, number_in
+from .ir import Expression, Listing, form, is_, number_in
 
 UFUNCS: dict[str, Any] = {
     **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul},
@@ -110,8 +110,9 @@ class Rewriting(Listing):
         e = Expression(-1, kind, name, tuple(args), settings, value)
         e.phase = self.phase
         rule = getattr(self, f"{kind}_{name}", lambda _: None)
-        found = self.shorter(e) or rule(e) or self.ruled(e)
-        return found or super().make(kind, name, args, settings, value)
+        tried = (way(e) for way in (self.shorter, rule, self.ruled))
+        found = next((x for x in tried if x is not None), None)
+        return super().make(kind, name, args, settings, value) if found is None else found
 
     def shorter(self, e: Expression) -> Expression | None:
         """What a subclass puts in the place of e where a rule cannot say it."""
@@ -132,7 +133,7 @@ class Rewriting(Listing):
     def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:
         """A pattern with what its letters have matched."""
         if not isinstance(p, Pattern):
-            return self.number_of(p, found["here"].dtype)
+            return found["here"].dtype.type(p)
         if p.kind == "letter":
             return found[p.name]
         args = tuple(self.instance(a, found, make) for a in p.args)
@@ -150,11 +151,3 @@ class Rewriting(Listing):
                 function = getattr(np if kind == "call" else type(x), name)
                 value = function(x, *rest, **settings)
         return self.make(kind, name, args, settings, value)
-
-    def number_of(self, n: Any, dtype: np.dtype) -> Expression:
-        """A number of this dtype, written as a reader would: whole, a quotient, or as it is."""
-        f = fraction(n)
-        text = repr(float(n if f is None else f))
-        if f is not None and (dtype.kind != "f" or 64 % f.denominator):
-            text = str(f).replace("/", " / ")
-        return self.leaf("number", text, dtype.type(float(n)))

@@ -146,7 +146,7 @@ class Simplifier(Rewriting):
 
     def shorter(self, e: Expression) -> Expression | None:
         """The result of constants, and what depends on axes and shapes."""
-        if all(x.kind in ("constant", "number") for x in e.operands):
+        if all(x.kind == "constant" for x in e.operands):
             found = self.folded(e)
             if found is not None:
                 return found
@@ -156,12 +156,12 @@ class Simplifier(Rewriting):
         return None
 
     def folded(self, e: Expression) -> Expression | None:
-        """A constant, where it is one number again and again."""
-        if e.kind in ("update", "check"):
+        """A number that is easily written, or a constant of one number again and again."""
+        if e.kind in ("update", "check") or e.ndim and not repeats(e.value):
             return None
-        if e.ndim == 0 and e.dtype.kind in "fiu":
-            return None if fraction(e.value) is None else self.number_of(e.value, e.dtype)
-        return self.constant(np.asarray(e.value)) if repeats(e.value) else None
+        if e.ndim:
+            return self.constant(e.value)
+        return e.value if e.dtype == bool or fraction(e.value) is not None else None
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """The operator without the repetition that broadcasting does by itself."""
@@ -172,7 +172,7 @@ class Simplifier(Rewriting):
                 small = x.args[0]
             elif uniform(x) and np.shape(other) == e.shape and x.dtype == e.dtype:
                 n = x.value.flat[0]
-                small = None if fraction(n) is None else self.number_of(n, x.dtype)
+                small = None if fraction(n) is None else n
             if small is not None:
                 args = (small, other) if i == 0 else (other, small)
                 return self.make(e.kind, e.name, args, {}, e.value)

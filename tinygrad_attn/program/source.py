@@ -21,7 +21,7 @@ from ..tensor import Tensor
 from .ir import Expression, leaves, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
-from .text import NO_DTYPE, Sizes
+from .text import Sizes
 from .trace import NAMED_BY_OP, Trace, trace
 
 
@@ -188,7 +188,7 @@ def largest_in(array: Any) -> float:
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """The text of the file, and the constants that its function takes by name."""
     outputs, gradients, checks = simplified([found.outputs, found.gradients, found.listing.checks])
-    checks = [e for e in checks if e.args[0].kind not in ("constant", "number")]
+    checks = [e for e in checks if e.operands]
     results = named_results(found, outputs, gradients)
     known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
     sizes = Sizes({k: found.letters[k] for k in known})
@@ -294,9 +294,9 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
     first, *rest = replaced(list(results.values()), own)
     if found.gradients:
         slopes = dict(zip((found.originals[n] for n in found.gradients), rest, strict=True))
-        start = f"    return {text.of(first, -1, NO_DTYPE)}, {{"
-        return packed(start, text.pairs(slopes, NO_DTYPE), "}")
-    return packed("    return ", text.of(first, -1, NO_DTYPE).split(", "), "", 12)
+        start = f"    return {text.of(first)}, {{"
+        return packed(start, text.pairs(slopes), "}")
+    return packed("    return ", text.of(first).split(", "), "", 12)
 
 
 def shares_memory(e: Expression) -> bool:

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from .ir import Expression, is_
+from .ir import Expression, fraction, is_
 from .simplify import REDUCTIONS, repeats, uniform
 
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
 """How tightly an operator binds; a comparison, which is not here, binds least."""
-NO_DTYPE = object()
-"""The dtype beside a number that has to say its own."""
 PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "ones", "True": "ones"}
 
 
@@ -71,23 +69,21 @@ def literal(value: Any, dtype: Any = None) -> str:
     if isinstance(value, np.bool_):
         return repr(bool(value))
     if isinstance(value, np.generic):
+        found = fraction(value)
         text = literal(value.item() if value.dtype.kind in "iu" else float(str(value)))
-        same = dtype is not None and dtype == value.dtype
-        return text if same else f"np.{value.dtype.name}({text})"
+        if found is not None and 64 % found.denominator:
+            text = f"{found.numerator} / {found.denominator}"
+        beside = dtype is not None and dtype == value.dtype
+        return text if beside else f"np.{value.dtype.name}({text})"
     if isinstance(value, float) and not math.isfinite(value):
         return f"np.{value}" if value > 0 or math.isnan(value) else "-np.inf"
     return "..." if value is Ellipsis else repr(value)
 
 
-def pattern(a: np.ndarray, sizes: Sizes, changes: bool = False) -> str | None:
-    """A constant as a call of NumPy; None where it is none.
-
-    A single number is written as such, unless it `changes`: then it has to be an array.
-    """
+def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
+    """A constant as a call of NumPy; None where it is none."""
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
     usual = "" if a.dtype in (np.int64, bool) else d
-    if a.ndim == 0 and not changes:
-        return literal(a[()])
     if a.size == 0 or repeats(a):
         text = literal(a.flat[0], a.dtype) if a.size else "0"
         shape, name = sizes.shape(a.shape), PLAIN.get(text)
@@ -116,7 +112,7 @@ class Text:
         """
         if isinstance(a, Expression):
             name = self.name_of(a)
-            text, precedence = (name, ATOM) if name is not None else self.spelled(a, dtype)
+            text, precedence = (name, ATOM) if name is not None else self.spelled(a)
         elif isinstance(a, (list, tuple)):
             inner = ", ".join(self.of(x, -1, dtype) for x in a)
             return f"[{inner}]" if type(a) is list else f"({inner}{',' * (len(a) == 1)})"
@@ -124,7 +120,7 @@ class Text:
             return "{" + ", ".join(self.pairs(a, dtype)) + "}"
         else:
             text = literal(a, dtype)
-            precedence = UNARY if text[0] == "-" else ATOM
+            precedence = PRECEDENCE["/"] if " / " in text else UNARY if text[0] == "-" else ATOM
         return f"({text})" if precedence < least else text
 
     def pairs(self, a: dict[Any, Any], dtype: Any = None) -> list[str]:
@@ -134,17 +130,13 @@ class Text:
 
     def array(self, x: Any) -> str:
         """The operand of a method: a number, which Python's have not, with its dtype."""
-        return self.of(x, ATOM, NO_DTYPE)
+        return self.of(x, ATOM)
 
-    def spelled(self, e: Expression, dtype: Any = None) -> tuple[str, int]:
+    def spelled(self, e: Expression) -> tuple[str, int]:
         """An expression written out, and how tightly it binds."""
-        if e.kind in ("number", "constant"):
-            # A constant without a pattern is an argument, which has a name.
-            text = e.name if e.kind == "number" else str(pattern(e.value, self.sizes))
-            if e.kind == "number" and dtype not in (None, e.dtype):
-                return f"np.{e.dtype.name}({text})", ATOM
-            quotient = e.kind == "number" and "/" in text
-            return text, PRECEDENCE["/"] if quotient else UNARY if text[0] in "-~" else ATOM
+        if e.kind == "constant":  # one without a pattern is an argument, which has a name
+            text = str(pattern(e.value, self.sizes))
+            return text, UNARY if text[0] in "-~" else ATOM
         if e.kind == "operator":
             return self.operator(e)
         if e.kind == "call":
@@ -185,7 +177,7 @@ class Text:
         """The statements that change a copy of an array, or if it is reused the array itself."""
         base, index, *values = e.args
         # Constants with a pattern are made anew.
-        anew = pattern(base.value, self.sizes, changes=True) if base.kind == "constant" else None
+        anew = pattern(base.value, self.sizes) if base.kind == "constant" else None
         start = self.of(base) if reused else anew or f"{self.array(base)}.copy()"
         words = [self.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
         change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
@@ -208,10 +200,9 @@ class Text:
 
 
 def beside(x: Any, others: Sequence[Any]) -> Any:
-    """The dtype that the number x may take from what is beside it; NO_DTYPE where it may not."""
-    arrays = [o for o in others if isinstance(o, Expression) and o.kind != "number"]
-    typed = isinstance(x, np.generic) or is_(x, "number")
-    return next((o.dtype for o in arrays if typed and o.dtype == x.dtype), NO_DTYPE)
+    """The dtype that the number x may take from what is beside it, or None."""
+    dtypes = [o.dtype for o in others if isinstance(o, Expression)]
+    return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
 def basic(index: Any) -> bool:

@@ -223,8 +223,8 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
             "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
         )
     if y.shape == ():
-        one = y.dtype.type(1)
-        seed = Symbol(found.listing.leaf("number", "1.0", one), one, found.listing)
+        one = np.ones((), y.dtype)
+        seed = Symbol(found.listing.constant(one), one, found.listing)
     else:
         seed = seed_of(found, "d_output", y)
         found.seed = seed.expression.name
