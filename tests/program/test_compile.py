@@ -61,8 +61,12 @@ def entries(c):
 
 def runs(c, programs=1):
     """There are so many programs, and each kind of call has one."""
-    assert [line.reason for line in c.report()] == [""] * programs
-    assert all(line.compiled and line.lines > 0 for line in c.report())
+    assert len(c.report()) == programs
+    assert all(line.endswith("lines of NumPy") for line in c.report()), c.report()
+
+
+def reasons(c):
+    return [line.partition("not compiled: ")[2] for line in c.report()]
 
 
 def leaf(*shape):
@@ -110,7 +114,7 @@ def test_every_entry_of_the_table_of_ops(name):
             return
         check(c, sample.ours, *others)
         check(c, sample.ours, *args)
-        REASONS.setdefault(name, []).extend(line.reason for line in c.report())
+        REASONS.setdefault(name, []).extend(reasons(c))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -262,7 +266,8 @@ def test_training_and_dropout():
         close(mine[1], layer(x))
         layer.eval()
         check(c, layer, x, params=list(layer.parameters()))
-    assert [line.reason for line in c.report()] == ["it draws random numbers", ""]
+    first, second = reasons(c)
+    assert "draws random numbers" in first and not second
 
 
 def test_conditions_that_are_numbers_and_products_in_place():
@@ -303,9 +308,8 @@ def test_up_to_eight_programs():
     c, x = ta.compile(lambda x, n: x * n), leaf(3)
     for n in [*range(12), 3]:
         close(c(x, n), x.numpy() * n)
-    *programs, last = c.report()
-    assert all(line.compiled for line in programs) and len(programs) == 8
-    assert "more than 8 ways" in str(last)
+    *programs, last = reasons(c)
+    assert programs == [""] * 8 and "more than 8 ways" in last
 
 
 # ---- the contract: what is read once, what is refused
@@ -325,8 +329,8 @@ def reason_of(f, *args):
     c = ta.compile(f)
     for _ in range(2):
         c(*args)
-    (line,) = {line.reason for line in c.report()}
-    return line
+    (reason,) = {*reasons(c)}
+    return reason
 
 
 def test_what_cannot_be_compiled_says_why():
@@ -365,7 +369,7 @@ def test_a_cache_that_grows_is_left_to_the_function():
     with ta.no_grad():
         mine = [c(x[:, t : t + 1], cache).numpy() for t in range(5)]
         close(np.concatenate(mine, axis=1), model(x, is_causal=True))
-    assert cache.length == 5 and "grows" in c.report()[0].reason
+    assert cache.length == 5 and "grows" in reasons(c)[0]
 
 
 # ---- as without it
@@ -619,7 +623,7 @@ def test_a_compiled_method_goes_with_a_copy_of_its_object():
     runs(one.step, 2)
     one.drop.train()
     assert one.step(x).item() != one.step(x).item()
-    assert one.step.report()[2].reason == "it draws random numbers"
+    assert "draws random numbers" in reasons(one.step)[2]
 
 
 def test_a_compiled_module_is_a_module():

@@ -167,4 +167,4 @@ def test_random_models(seed):
             factor = 1.0 if value.shape else float(seed_)
             share = shares.get(names[n] if isinstance(n, int) else n, np.zeros(g.shape))
             assert_close(factor * share, g, size)
-    assert all(entry.compiled for entry in compiled.report()), compiled.report()
+    assert "not compiled" not in str(compiled.report()), compiled.report()

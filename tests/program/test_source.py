@@ -132,9 +132,9 @@ def test_what_a_program_is():
     program = ta.source(lambda x: np.sum(np.sin(x) * x), SRC[0])
     assert str(program) == program.text and "np.sin(x)" in program.text
     assert repr(program).startswith("<forward_backward(x), ") and isinstance(program, ta.Program)
-    with pytest.raises(TypeError, match="takes 1 arguments, x, got 2"):
+    with pytest.raises(ValueError, match=r"takes 1 arguments, x \(7, 8\) float64, got 2"):
         program(SRC[0], SRC[0])
-    with pytest.raises(ValueError, match=r"written for x \(7, 8\) float64, got array \(5, 7, 8\)"):
+    with pytest.raises(ValueError, match=r"x \(7, 8\) float64, got 1, x \(5, 7, 8\) float64"):
         program(SRC)
     with pytest.raises(ValueError, match="written for other shapes"):
         program.function(SRC)
@@ -371,8 +371,6 @@ def test_other_mistakes():
         ta.source(lambda x: x.sum(), SRC, params=[1, 2])
     with pytest.raises(ValueError, match="does not depend on anything that requires a gradient"):
         ta.source(lambda x: x.sum(), Tensor(SRC))
-    with pytest.raises(TypeError, match="holds no real numbers"):
-        ta.source(lambda x: x, SRC * 1j, backward=False)
 
 
 def test_a_branch_of_the_package_is_checked_each_time():

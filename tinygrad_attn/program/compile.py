@@ -11,7 +11,7 @@ import functools
 import threading
 import types
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from ..engine import (
     context,
     enable_grad,
     inplace,
-    plain,
     sweep,
     tensor_of,
     tracked,
@@ -44,10 +43,9 @@ from .trace import (
     Trace,
     expressed,
     gradients,
-    parameters_as_symbols,
-    random_states,
     seed_of,
     stand_in,
+    tracing,
 )
 
 PROGRAMS = 8
@@ -112,21 +110,6 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     return compiled
 
 
-class Signature(NamedTuple):
-    """A line of a report: the arguments, whether a program runs, its number of lines, and if none
-    runs, the reason.
-    """
-
-    arguments: str
-    compiled: bool
-    lines: int
-    reason: str
-
-    def __str__(self) -> str:
-        what = f"{self.lines} lines of NumPy" if self.compiled else f"not compiled: {self.reason}"
-        return f"({self.arguments}): {what}"
-
-
 class Programs:
     """A function and its programs."""
 
@@ -148,7 +131,7 @@ class Programs:
                 return y
         self.too_many |= entry is None
         with suppress(Changed):
-            if entry is not None and entry.line.compiled:
+            if entry is not None and not entry.reason:
                 y = entry.run(call)
                 if self.check:
                     with TRACING:
@@ -156,10 +139,10 @@ class Programs:
                 return y
         return self.f(*args, **kwargs)
 
-    def report(self) -> list[Signature]:
-        """For each kind of call whether a program runs, and if not, the reason."""
-        other = Signature("other arguments", False, 0, f"it is called in more than {PROGRAMS} ways")
-        return [e.line for e in self.entries] + [other] * self.too_many
+    def report(self) -> list[str]:
+        """For each kind of call the lines of its program, or the reason why there is none."""
+        other = f"(other arguments): not compiled: it is called in more than {PROGRAMS} ways"
+        return [str(e) for e in self.entries] + [other] * self.too_many
 
 
 class Nested:
@@ -232,25 +215,28 @@ class Entry:
         """What the program relies on in the Tensors that f reads beside its arguments."""
         return [(t._tracked, t._data.shape, t._data.dtype) for t in self.params]
 
+    def __str__(self) -> str:
+        n = not self.reason and self.flat.text.count("\n    ")
+        what = f"{n} lines of NumPy" if n else f"not compiled: {self.reason}"
+        return f"({self.arguments}): {what}"
+
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The output of the first call, from which the program is made."""
-        words = map(describe, (*args, *kwargs.values()))
-        lines, reason, seen, before = 0, "", Seen(), random_states()
+        self.arguments = ", ".join(map(describe, (*args, *kwargs.values())))
+        self.reason, seen = "", Seen()
         with watching(seen):
             y = self.f(*args, **kwargs)
         self.look_outside(seen)
         try:
-            if random_states() != before:
-                raise TypeError("it draws random numbers")
             if any(isinstance(x, KeyValueCache) for x in self.objects):
                 raise TypeError("its key/value cache grows: no two calls have the same shapes")
             self.write(call)
             mine = self.run(call)
             self.compare(y, mine)
-            y, lines = mine, self.flat.text.count("\n    ")
+            y = mine
         except Exception as error:
             reason = (str(error) or repr(error)).replace("ta.source", "ta.compile")
-        self.line = Signature(", ".join(words), not reason, lines, reason.rstrip("."))
+            self.reason = reason.rstrip(".")
         self.kinds = self.kinds_now()
         return y
 
@@ -290,7 +276,7 @@ class Entry:
         tensors = {f"x{i}": t for i, t in enumerate(given + self.params) if isinstance(t, Variable)}
         leaves = {t: n for n, t in tensors.items() if t._tracked}
         by: list[Any] = []
-        with parameters_as_symbols(found, tensors), plain():
+        with tracing(found, tensors):
             self.result = call.applied(self.f, given)
             outputs = expressed(found, self.result.leaves)
             for i, y in enumerate(self.result.leaves):
@@ -302,7 +288,7 @@ class Entry:
                     each = gradients(found, y, seed_of(found, f"d_output{i}", y), leaves)
                 by.append(each)
                 self.result.leaves[i] = isinstance(y, Variable), op
-        return found, [outputs, by, found.listing.checks]
+        return found, [outputs, by, found.checks]
 
     def run(self, call: Nested) -> Any:
         """The output of the program, in which each differentiated Tensor has a node."""

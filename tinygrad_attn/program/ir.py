@@ -90,7 +90,9 @@ class Listing:
         self, kind: str, name: Any, args: Iterable[Any], settings: dict[str, Any], value: Any
     ) -> Expression:
         """The expression of this form: the known one, or a new one."""
-        operands = replaced((tuple(args), settings), self.operand)
+        args, start = tuple(args), kind == "update"  # which begins with an array
+        rest, settings = replaced((args[start:], settings), self.operand)
+        operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:

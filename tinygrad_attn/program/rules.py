@@ -16,6 +16,7 @@ from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .ir import Expression, Listing, form, is_, number_in
 
@@ -26,24 +27,17 @@ UFUNCS: dict[str, Any] = {
     **{"==": np.equal, "!=": np.not_equal},
     **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor},
 }
+OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
 
 
-class Pattern:
+class Pattern(NDArrayOperatorsMixin):
     """A letter, or an operation on patterns and numbers."""
 
     def __init__(self, kind: str, name: str, *args: Any, **settings: Any) -> None:
         self.kind, self.name, self.args, self.settings = kind, name, args, settings
 
-    __add__, __sub__, __mul__, __truediv__, __matmul__, __eq__ = (  # type: ignore[assignment]
-        lambda a, b, sign=sign: Pattern("operator", sign, a, b)
-        for sign in ("+", "-", "*", "/", "@", "==")
-    )
-
-    def __rmul__(self, number: Any) -> Pattern:
-        return Pattern("operator", "*", number, self)
-
-    def __neg__(self) -> Pattern:
-        return Pattern("operator", "-", self)
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any) -> Pattern:
+        return Pattern("operator", OPERATORS[ufunc], *args)
 
     def keys(self) -> list[str]:
         """That of the settings in `f(**s)`."""

@@ -187,13 +187,12 @@ class Simplifier(Rewriting):
             return None
         rows = np.arange(len(e.value))
         parts.sort(key=lambda p: np.ravel(rows[p.args[1]]).tolist())
-        indices, parts = [p.args[1] for p in parts], [p.args[2] for p in parts]
-        covered = [k for i in indices for k in np.ravel(rows[i])]
-        alike = all(like(x, e.value[i]) for i, x in zip(indices, parts, strict=True))
-        kinds = {type(i) is slice for i in indices}
-        if len(kinds) > 1 or not alike or covered != rows.tolist():
+        places, parts = [rows[p.args[1]] for p in parts], [p.args[2] for p in parts]
+        alike = all(like(x, e.value[i]) for i, x in zip(places, parts, strict=True))
+        whole = np.array_equal(np.hstack(places), rows)
+        if not alike or not whole or len({*map(np.ndim, places)}) > 1:
             return None
-        if kinds == {True}:
+        if places[0].ndim:
             return self.make("call", "concatenate", (parts,), {}, e.value)
         return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
 

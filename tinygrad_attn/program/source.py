@@ -22,7 +22,7 @@ from .ir import Expression, leaves, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
 from .text import Sizes
-from .trace import NAMED_BY_OP, Trace, trace
+from .trace import NAMED_BY_OP, Trace, kind_of, trace
 
 
 def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
@@ -82,7 +82,7 @@ class Program:
         self, text: str, name: str, arguments: Mapping[str, Any], held: Mapping[str, Any]
     ) -> None:
         self.text, self.name = text, name
-        self._arguments = dict(arguments)  # name: (shape, dtype), None for what is no array
+        self._arguments = dict(arguments)  # name: shape and dtype, None for what is no array
         self._held = dict(held)  # identifier: a parameter, or a constant array
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
@@ -93,20 +93,16 @@ class Program:
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
-        names, given = self._arguments, []
-        if len(args) != len(names):
-            raise TypeError(
-                f"{self.name} takes {len(names)} arguments, {', '.join(names)}, got {len(args)}."
+        known = self._arguments
+        arrays = {n: np.asarray(array_of(x)) for n, x in zip(known, args) if known[n]}
+        given = {n: kind_of(x) for n, x in arrays.items()}
+        if len(args) != len(known) or any(given[n] != known[n] for n in given):
+            wanted, got = ([f"{n} {kinds[n]}" for n in kinds] for kinds in (known, given))
+            raise ValueError(
+                f"{self.name} takes {len(known)} arguments, {', '.join(wanted)}, got {len(args)}, "
+                f"{', '.join(got)}. Write another program with ta.source for other shapes."
             )
-        for (name, expected), x in zip(names.items(), map(array_of, args)):
-            if expected is not None:
-                given.append(np.asarray(x))
-                if (given[-1].shape, given[-1].dtype) != expected:
-                    raise ValueError(
-                        "this program was written for {} {} {}, got {}. Write another one with "
-                        "ta.source for other shapes.".format(name, *expected, describe(given[-1]))
-                    )
-        return self.function(*given, **self.arrays())
+        return self.function(*arrays.values(), **self.arrays())
 
     def save(self, path: str | Path) -> Path:
         """Write the text to a file, atomically; returns its path."""
@@ -133,7 +129,7 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
         y = f(*given)
         values = leaves(program.function(*inputs.values(), **program.arrays()))
     by = [tensors[n] for n in found.gradients]
-    seeds = [inputs.get(found.seed, np.ones_like(array_of(y))[()])] if by else []
+    seeds = [found.seed.value] if by else []
     expected = [*map(array_of, leaves(y)), *gradients_of([y] * len(seeds), by, seeds)]
     steps = reached([found.outputs, found.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
@@ -187,7 +183,7 @@ def largest_in(array: Any) -> float:
 
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """The text of the file, and the constants that its function takes by name."""
-    outputs, gradients, checks = simplified([found.outputs, found.gradients, found.listing.checks])
+    outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
     checks = [e for e in checks if e.operands]
     results = named_results(found, outputs, gradients)
     known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
@@ -252,7 +248,7 @@ def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[st
 
 def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
     """What is computed, and for which arrays."""
-    arrays = [f"{n} {found.inputs[n].shape} {found.inputs[n].dtype.name}" for n in positional]
+    arrays = [f"{n} {found.arguments[n]}" for n in positional]
     gives = f"{what} and its gradients" if found.gradients else what
     text = f'"""{gives}{", for " if arrays else ""}{", ".join(arrays)}.'
     lines = textwrap.wrap(text, WIDTH - 4, break_long_words=False)

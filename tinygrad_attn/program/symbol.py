@@ -23,16 +23,14 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .. import functional
 from ..engine import Symbolic, Variable
-from ..errors import quoted, user_frame
-from .ir import FORWARD, Expression, Listing, inside, replaced
-from .rules import UFUNCS
+from .ir import Expression, inside, replaced
+from .rules import OPERATORS
 from .simplify import REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
 FUNCTIONS = str(Path(PACKAGE, "functional"))
 
-OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = (np.transpose, np.swapaxes, np.moveaxis, np.matrix_transpose)
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
@@ -50,44 +48,6 @@ METHODS = (
 READING = {"__bool__": bool, "__float__": float, "__int__": int, "__index__": operator.index}
 ACCESSORS = (*READING, "__contains__", "item", "tolist")
 """Methods of a Tensor that read numbers for their caller."""
-
-
-class Writing(Listing):
-    """The listing of a function that is being traced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.checks: list[Expression] = []  # the numbers that the package has read
-        self.facts: dict[int, Expression] = {}  # arrays whose elements are known since a check
-        self.refused: list[Exception] = []  # also those that the function has caught
-        self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
-        self.called: dict[int, str] = {}  # by the id of an array: its name
-        self.names: Callable[[], None] = lambda: None  # looks for names in the running frames
-        self.where: Callable[[], str] = lambda: ""  # the name of the running module call
-
-    def refusal(self, what: str, instead: str) -> Exception:
-        """A TypeError that quotes the user's line; raised at the end if the function catches it."""
-        frame = user_frame()
-        line = quoted(frame.f_code.co_filename, frame.f_lineno)
-        self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
-        return self.refused[-1]
-
-    def constant(self, array: Any) -> Expression:
-        """A constant array, as it is now."""
-        found = super().constant(array)
-        self.origins[id(array)] = array, found
-        for whole in (array, array.base):  # a part of a buffer is named after it
-            if id(whole) in self.called:
-                found.hint = (2, self.called[id(whole)])
-        return found
-
-    def check(self, asked: Expression, answer: Any, function: str) -> None:
-        """Let the program check that this has the same value as here."""
-        self.checks.append(self.make("check", function, (asked, answer), {}, asked.value))
-        of_all = asked.name in ("any", "all") and not asked.settings
-        if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
-            array = asked.args[0]
-            self.facts[array.id] = self.constant(np.full(array.shape, answer))
 
 
 def is_symbol(x: Any) -> bool:
@@ -124,22 +84,24 @@ def is_public(frame: Any) -> bool:
 class Symbol(NDArrayOperatorsMixin, Symbolic):
     """An array that records how it was computed."""
 
-    __slots__ = ("expression", "value", "listing", "__weakref__")
+    __slots__ = ("expression", "listing", "__weakref__")
     __array_priority__ = 900  # below a Tensor's
     # For `isinstance(x, np.ndarray)` in functions that also take numbers and lists.
     __class__ = property(lambda self: np.ndarray)
     base = None
     __hash__ = object.__hash__
 
-    def __init__(self, expression: Expression, value: Any, listing: Writing) -> None:
-        self.expression, self.value, self.listing = expression, value, listing
+    value = property(lambda self: self.expression.value)
+
+    def __init__(self, expression: Expression, listing: Any) -> None:
+        self.expression, self.listing = expression, listing
         self.lent = False  # set by the engine: the user may have it as a Tensor's array
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False  # of functions that change what they are given
+        if isinstance(self.value, np.ndarray):
+            self.value.flags.writeable = False  # of functions that change what they are given
 
     def as_it_is(self) -> Symbol:
         """The same values, whatever is written to this one later."""
-        return Symbol(self.expression, self.value, self.listing)
+        return Symbol(self.expression, self.listing)
 
     def __getattr__(self, name: str) -> Any:
         if name in ATTRIBUTES:
@@ -191,24 +153,15 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
         """The symbol of a new value."""
-        listing = self.listing
-        if listing.phase == FORWARD:
-            listing.scope = listing.where()
         several = isinstance(value, (tuple, list))
         if not several and not isinstance(value, (np.ndarray, np.generic)):
             value = np.asarray(value)[()]
         if several or value.dtype.kind not in "fiub":
             advice = "A program only has calls that return one array."
-            raise listing.refusal(f"calls {name}", advice)
-        made = Symbol(self._written(kind, name, args, settings, value), value, listing)
-        listing.names()
+            raise self.listing.refusal(f"calls {name}", advice)
+        made = Symbol(self.listing.make(kind, name, args, settings, value), self.listing)
+        self.listing.names()
         return made
-
-    def _written(self, kind: str, name: Any, args: tuple, settings: Any, value: Any) -> Expression:
-        facts = self.listing.facts
-        swap = lambda x: facts.get(x.expression.id, x.expression) if is_symbol(x) else x
-        args, settings = replaced((args, settings), swap)
-        return self.listing.make(kind, name, args, settings, value)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **settings: Any
@@ -231,7 +184,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if out[0] is not self or inputs[0] is not self:
             raise self.listing.refusal("writes into another array (out=)", "Leave out= away.")
         made = made.astype(self.dtype)  # x += y; of a part of x, Python calls x[i] = ... next
-        return self._change(made.expression, made.value)
+        return self._change(made.expression)
 
     def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
         if any(issubclass(t, Variable) for t in types):
@@ -249,7 +202,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in FRESH:
             like = function(*concrete(args), **concrete(settings))
             value = np.full_like(like, FRESH[function])
-            return Symbol(self.listing.constant(value), value, self.listing)
+            return Symbol(self.listing.constant(value), self.listing)
         value = function(*concrete(args), **concrete(settings))
         if function in MOVING and is_symbol(args[0]):
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
@@ -285,19 +238,20 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- writing in place: a wrong alias is found when the program is compared with the function
 
-    def _change(self, expression: Expression, value: Any) -> Symbol:
+    def _change(self, expression: Expression) -> Symbol:
         """From here on the symbol is the changed array."""
         if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
                 "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
             )
-        self.expression, self.value = expression, value
+        self.expression = expression
         return self
 
     def _update(self, name: str, change: Callable[..., Any], *args: Any) -> None:
         value = self.value.copy()
         change(value, *concrete(args))
-        self._change(self._written("update", name, (self, *args), {}, value), value)
+        args = self.expression, *args
+        self._change(self.listing.make("update", name, args, {}, value))
 
     def _at(self, ufunc: Any, target: Any, *args: Any) -> None:
         if not is_symbol(target):

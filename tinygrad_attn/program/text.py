@@ -179,7 +179,7 @@ class Text:
         # Constants with a pattern are made anew.
         anew = pattern(base.value, self.sizes) if base.kind == "constant" else None
         start = self.of(base) if reused else anew or f"{self.array(base)}.copy()"
-        words = [self.of(v.value.flat[0].item() if uniform(v) else v) for v in values]
+        words = [self.of(v.value.flat[0].item() if uniform(v) else v, -1, e.dtype) for v in values]
         change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
         if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
             zero = base.kind == "constant" and not base.value.any()

@@ -29,12 +29,11 @@ from ..engine import (
     sweep,
     tensor_of,
     tracked,
-    watching,
 )
-from ..errors import describe
+from ..errors import describe, quoted, user_frame
 from ..nn.scopes import dotted_name
-from .ir import BACKWARD, LEAVES, Expression, replaced
-from .symbol import FUNCTIONS, PACKAGE, Symbol, Writing, frames, is_in, is_public, is_symbol
+from .ir import BACKWARD, FORWARD, LEAVES, Expression, Listing, replaced
+from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
 """Whose names come first. A name of the last two kinds gives no line of its own."""
@@ -51,11 +50,11 @@ LONGEST = 13
 """A longer name of a function, such as scaled_dot_product_attention, is none for a value."""
 
 
-class Trace:
-    """The result of one run: the expressions of its outputs, and of what the package read."""
+class Trace(Listing):
+    """The listing of a function that runs on symbols, with its inputs and outputs."""
 
     def __init__(self, root: Any = None) -> None:
-        self.listing = Writing()
+        super().__init__()
         self.inputs: dict[str, Expression] = {}  # by identifier
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
@@ -64,8 +63,14 @@ class Trace:
         self.letters: dict[str, int] = {}  # the size of an axis, 0 for one of several sizes
         self.kinds: dict[str, str] = {}  # by a module call's name: ` (Linear)` for a number
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
-        self.arguments: dict[str, Any] = {}  # name: (shape, dtype), or None for what is no array
-        self.seed: Any = None  # the identifier of the gradient by the output, if it is an input
+        self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None for what is no array
+        self.seed: Any = None  # the gradient by the output
+        self.checks: list[Expression] = []  # the numbers that the package has read
+        self.facts: dict[int, Expression] = {}  # arrays whose elements are known since a check
+        self.refused: list[Exception] = []  # also those that the function has caught
+        self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
+        self.called: dict[int, str] = {}  # by the id of an array: its name
+        self.names: Callable[[], None] = lambda: None  # looks for names in the running frames
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
@@ -73,6 +78,40 @@ class Trace:
         if scope is None or scope.outer is None and self.root is None or scope.module is self.root:
             return ""
         return self.dotted_name(scope)
+
+    def once(self, key: Any, *parts: Any) -> Expression:
+        """The expression with this key, of the module call that runs."""
+        if self.phase == FORWARD:
+            self.scope = self.scope_name(context.scope)
+        return super().once(key, *parts)
+
+    def operand(self, a: Any) -> Any:
+        """An expression in place of a symbol or an array."""
+        return super().operand(self.facts.get(a.expression.id, a.expression) if is_symbol(a) else a)
+
+    def constant(self, array: Any) -> Expression:
+        """A constant array, as it is now."""
+        found = super().constant(array)
+        self.origins[id(array)] = array, found
+        for whole in (array, array.base):  # a part of a buffer is named after it
+            if id(whole) in self.called:
+                found.hint = (2, self.called[id(whole)])
+        return found
+
+    def check(self, asked: Expression, answer: Any, function: str) -> None:
+        """Let the program check that this has the same value as here."""
+        self.checks.append(self.make("check", function, (asked, answer), {}, asked.value))
+        of_all = asked.name in ("any", "all") and not asked.settings
+        if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
+            array = asked.args[0]
+            self.facts[array.id] = self.constant(np.full(array.shape, answer))
+
+    def refusal(self, what: str, instead: str) -> Exception:
+        """A TypeError that quotes the user's line; raised at the end if the function catches it."""
+        frame = user_frame()
+        line = quoted(frame.f_code.co_filename, frame.f_lineno)
+        self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
+        return self.refused[-1]
 
 
 def identifier(name: str) -> str:
@@ -93,24 +132,16 @@ def trace(
 ) -> Trace:
     """Run the function on symbols in place of the arguments and parameters."""
     found = Trace(root)
-    listing = found.listing
     given = arguments(found, function, args)
-    listing.called = {id(b._data): identifier(n) for n, b in buffers.items()}
+    found.called = {id(b._data): identifier(n) for n, b in buffers.items()}
     names = Names(found)
-    listing.names, listing.where = names.look, lambda: found.scope_name(context.scope)
-    before = random_states()
-    with parameters_as_symbols(found, params), only(names), plain():
+    found.names = names.look
+    with tracing(found, params, names):
         with enable_grad():
             y = function(*given)
-            names.returned(None)
-            names.left(None)
+        names.returned(None)
+        names.left(None)
         found.outputs = expressed(found, y)
-        if random_states() != before:
-            raise TypeError(
-                "ta.source: the function draws random numbers (dropout in training mode, say), and "
-                "a program would drop the same elements each time. Call model.eval() before, or "
-                "draw outside and pass what was drawn as an argument."
-            )
         if backward:
             leaves = [x for x in (*given, *found.parameters.values()) if tracked(x)]
             differentiate(found, y, {x: x._data.expression.name for x in leaves})
@@ -118,14 +149,37 @@ def trace(
 
 
 @contextmanager
-def only(watcher: Watcher) -> Iterator[None]:
-    """Only this watcher sees what runs in the block."""
-    before, context.watchers = context.watchers, ()
+def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iterator[None]:
+    """Symbols in the parameters while the block runs, watched by these alone, in plain mode."""
+    before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
+    watched, context.watchers = context.watchers, watchers
+    states = random_states()
     try:
-        with watching(watcher):
+        for name, p in params.items():
+            if not is_symbol(p._data):  # else one tensor under two names
+                p._data = input_symbol(found, name, np.asarray(p._data))
+                found.parameters[p._data.expression.name] = p
+        with plain():
             yield
+        if pickle.dumps(random_states()) != pickle.dumps(states):
+            raise TypeError(
+                "ta.source: the function draws random numbers (dropout in training mode, say), and "
+                "a program would drop the same elements each time. Call model.eval() before, or "
+                "draw outside and pass what was drawn as an argument."
+            )
+        for error in found.refused:  # which the function, or a VJP, has caught
+            raise error
     finally:
-        context.watchers = before
+        context.watchers = watched
+        np.random.set_state(states[0])
+        random.set_rng_state(states[1])
+        for p, *values in before:
+            p._data, p._grad, p._tracked = values
+
+
+def random_states() -> tuple[Any, Any]:
+    """The states of the global streams of random numbers."""
+    return np.random.get_state(), random.get_rng_state()
 
 
 # ---- inputs
@@ -137,11 +191,14 @@ def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[A
     for name, x in zip(names_of(function, len(args)), args, strict=True):
         array = array_of(x)
         is_array = isinstance(array, (np.ndarray, np.generic))
-        found.arguments[name] = (array.shape, array.dtype) if is_array else None
-        if is_array and array.dtype.kind not in "fiub":
-            raise TypeError(f"ta.source: {name} holds no real numbers, it is {describe(x)}.")
+        found.arguments[name] = kind_of(array) if is_array else None
         given.append(stand_in(found, name, x) if is_array else x)
     return given
+
+
+def kind_of(array: Any) -> str:
+    """Shape and dtype."""
+    return f"{array.shape} {array.dtype.name}"
 
 
 def stand_in(found: Trace, name: str, x: Any) -> Any:
@@ -166,33 +223,10 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
     name = identifier(original)
     while name in found.inputs:
         name += "_"
-    array = array.view()
-    found.inputs[name] = expression = found.listing.leaf("input", name, array)
+    found.inputs[name] = expression = found.leaf("input", name, array.view())
     expression.hint = (NAMED_BY_USER, name)
     found.originals[name] = name if original in found.originals.values() else original
-    return Symbol(expression, array, found.listing)
-
-
-@contextmanager
-def parameters_as_symbols(found: Trace, params: Mapping[str, Any]) -> Iterator[None]:
-    """Symbols in the parameters while the block runs."""
-    before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
-    try:
-        for name, p in params.items():
-            if not is_symbol(p._data):  # else one tensor under two names
-                p._data = input_symbol(found, name, np.asarray(p._data))
-                found.parameters[p._data.expression.name] = p
-        yield
-        for error in found.listing.refused:  # which the function, or a VJP, has caught
-            raise error
-    finally:
-        for p, *values in before:
-            p._data, p._grad, p._tracked = values
-
-
-def random_states() -> bytes:
-    """The states of the global streams of random numbers."""
-    return pickle.dumps((np.random.get_state(), random.get_rng_state()))
+    return Symbol(expression, found)
 
 
 # ---- outputs
@@ -200,14 +234,7 @@ def random_states() -> bytes:
 
 def expressed(found: Trace, y: Any) -> Any:
     """Expressions in place of tensors, symbols and arrays, in tuples, lists and dicts too."""
-
-    def one(x: Any) -> Any:
-        array = array_of(x)
-        if is_symbol(array):
-            return array.expression
-        return found.listing.constant(array) if isinstance(array, np.ndarray) else array
-
-    return replaced(y, one)
+    return replaced(y, lambda x: found.operand(array_of(x)))
 
 
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
@@ -222,14 +249,11 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
             "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
         )
-    if y.shape == ():
-        one = np.ones((), y.dtype)
-        seed = Symbol(found.listing.constant(one), one, found.listing)
-    else:
-        seed = seed_of(found, "d_output", y)
-        found.seed = seed.expression.name
-        found.arguments[found.seed] = y.shape, y.dtype
-    found.gradients = gradients(found, y, seed, leaves)
+    found.seed = Symbol(found.constant(np.ones((), y.dtype)), found)
+    if y.shape:
+        found.seed = seed_of(found, "d_output", y)
+        found.arguments[found.seed.expression.name] = kind_of(y)
+    found.gradients = gradients(found, y, found.seed, leaves)
 
 
 def seed_of(found: Trace, name: str, y: Any) -> Symbol:
@@ -240,7 +264,7 @@ def seed_of(found: Trace, name: str, y: Any) -> Symbol:
 
 def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
     """The gradients by the leaves, by their identifiers."""
-    found.listing.phase = BACKWARD
+    found.phase = BACKWARD
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
     return {name: expressed(found, by[x]) for x, name in leaves.items() if x in by}
@@ -267,7 +291,7 @@ class Names(Watcher):
                     "in params=, and its numbers would be frozen into the program. Pass "
                     "params=model, or params={'w': w}."
                 )
-                self.found.listing.refused.append(error)
+                self.found.refused.append(error)
                 raise error
         call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
         if call is not self.call:
@@ -307,7 +331,7 @@ class Names(Watcher):
         heads, width = has.get("num_heads"), has.get("embed_dim")
         if isinstance(heads, int) and isinstance(width, int):
             self.letter(E=width, H=heads, D=has.get("head_dim", width // heads))
-            for e in reversed(self.found.listing.expressions):
+            for e in reversed(self.found.expressions):
                 if e.hint[1] == "scores" and e.ndim == 4:
                     batch, _, queries, keys = e.shape
                     self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
@@ -323,7 +347,7 @@ class Names(Watcher):
 
     def pulling(self, y: Any, g: Any) -> None:
         """Assign the VJPs that follow to the module call in which y was computed."""
-        self.found.listing.scope = self.found.scope_name(y._node.scope)
+        self.found.scope = self.found.scope_name(y._node.scope)
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
@@ -366,7 +390,7 @@ class Names(Watcher):
                 if telling or theirs and name not in self.found.inputs:
                     suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
             elif isinstance(array, np.ndarray) and array.size > 1:
-                _, e = self.found.listing.origins.get(id(array), (None, None))
+                _, e = self.found.origins.get(id(array), (None, None))
                 if e is not None and e.nameless:
                     e.hint = (NAMED_BY_PACKAGE, identifier(name))
 
