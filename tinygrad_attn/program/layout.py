@@ -41,9 +41,8 @@ class Layout:
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
         self.scopes: dict[str, set[str]] = {}  # by a wished name: the module calls that wish for it
         for e in self.order:
-            if e.id in self.lines and e.id not in self.result_names and not e.nameless:
-                if not (e.gradient_by and e.gradient_by.kind == "input"):
-                    self.scopes.setdefault(self.wished(e), set()).add(e.scope)
+            if e.id in self.lines:
+                self.scopes.setdefault(self.wished(e), set()).add(e.scope)
         self.text = Text(self.name, sizes)
 
     def has_name(self, e: Expression) -> bool:
@@ -60,9 +59,8 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Whether it is computed on a line of its own, whatever its length."""
-        end = e.id in self.ends
-        turned = e.name in ("T", "swapaxes")  # which costs nothing
-        if e.kind == "input" or turned and e.args[0].kind == "input" and not end:
+        end, turned = e.id in self.ends, e.name in ("T", "swapaxes")  # which costs nothing
+        if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
         if e.kind == "constant":
             return not end and e.value.size > 1 and self.uses[e.id] > 1 and e.id not in self.given
@@ -77,7 +75,7 @@ class Layout:
         while ahead:
             e = ahead.pop()
             while max(map(len, self.written(e))) > WIDTH:
-                inner = [x for x in self.within(e) if not self.has_name(x) and not short(x)]
+                inner = [x for x in self.within(e) if not self.has_name(x) and x.name != "T"]
                 if not inner:
                     break
                 best = max(inner, key=self.worth)
@@ -88,7 +86,7 @@ class Layout:
     def worth(self, x: Expression) -> int:
         """How much a line of its own would help: a long one, but no longer than a line."""
         width = len(self.text.spelled(x)[0])
-        return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * by_row(x)
+        return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * ("keepdims" in x.settings)
 
     def within(self, e: Expression) -> list[Expression]:
         """What the line of e spells out, and what it names."""
@@ -113,7 +111,7 @@ class Layout:
             return e.hint[1]
         if by and not by.gradient_by and (by.id in self.names or not by.nameless):
             return f"d_{self.names.get(by.id) or self.wished(by)}"
-        if e.phase == BACKWARD and not by_row(e):
+        if e.phase == BACKWARD and "keepdims" not in e.settings:
             return "g"
         if is_(e, "operator", "*") and number_in(e.args[0]) is not None:
             return "scaled"
@@ -135,9 +133,8 @@ class Layout:
                 name = self.prefixed(name, e)
                 name = f"{name}_part" if name in self.results else name
                 name = free(name, taken, i - (e.kind == "update"))
-            if e.kind != "check":
-                self.names[e.id] = name
-                taken[name] = last.get(e.id, i)
+            self.names[e.id] = name
+            taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
         """The wished name, after the module's where other modules wish for it too."""
@@ -168,7 +165,7 @@ class Layout:
             condition = f"not {of(asked, 1)}" if answer is True else of(asked)
             if not isinstance(answer, bool):
                 condition = f"{of(asked, 1)} != {answer!r}"
-            elif answer and is_(asked, "operator", "==") and not self.has_name(asked):
+            elif answer and is_(asked, "operator", "=="):
                 condition = " != ".join(of(x, 1) for x in asked.args)
             error = f'    raise ValueError("{e.name}: these numbers need another program")'
             lines = [f"if {condition}:", error]
@@ -182,20 +179,19 @@ class Layout:
             self.give_names()
         found: list[str] = []
         phase, part = "forward", ""
-        for e, parts in unpacked([e for e in self.order if e.id in self.lines]):
+        for e, *others in unpacked([e for e in self.order if e.id in self.lines]):
             if e.phase != phase:
                 found.append(f"{INDENT}# ---- backward")
                 phase, part = e.phase, ""
-            if e.kind != "check":
-                if e.scope not in (part, ""):
-                    found.append(f"{INDENT}# {e.scope}{self.found.kinds.get(e.scope, '')}")
-                part = e.scope
+            if e.scope not in (part, ""):
+                found.append(f"{INDENT}# {e.scope}{self.found.kinds.get(e.scope, '')}")
+            part = e.scope
             first, *rest = self.written(e)
-            if len(parts) > 1:
-                names = ", ".join(self.names[p.id] for p in parts)
+            if others:
+                names = ", ".join(self.names[x.id] for x in (e, *others))
                 first = f"{INDENT}{names} = {self.text.of(e.args[0])}"
             if e.ndim:  # the shape of the result, where there is room
-                shape = self.sizes.shape(e.shape, times="") + " each" * (len(parts) > 1)
+                shape = self.sizes.shape(e.shape, times="") + " each" * bool(others)
                 whole = f"{first:<{COMMENT_AT}}  # {shape}"
                 first = whole if len(whole) <= WIDTH else first
             found += [*broken(first), *rest]
@@ -219,32 +215,21 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
     return name
 
 
-def short(e: Expression) -> bool:
-    """Whether it is hardly longer than a name would be."""
-    return e.name == "T" and e.ndim == 2
-
-
-def by_row(e: Expression) -> bool:
-    """Whether it is a mean, a sum or the like for each row, which a reader takes as one number."""
-    return e.kind == "method" and bool(e.settings.get("keepdims"))
-
-
 def broken(line: str) -> list[str]:
     """A line that long names alone have made too long, in brackets."""
     name, equals, rest = line.partition(" = ")
     return [f"{name}{equals}(", 2 * INDENT + rest, f"{INDENT})"] if len(line) > WIDTH else [line]
 
 
-def unpacked(statements: list[Expression]) -> Iterator[tuple[Expression, list[Expression]]]:
-    """The statements, those that take x[0], x[1], ... one after the other as one: `q, k, v = x`."""
+def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
+    """The statements; those that take x[0], x[1], ... in one: `q, k, v = x`."""
     while statements:
         e, parts = statements[0], statements[:1]
-        if e.kind == "item" and isinstance(e.args[1], int) and e.ndim:
-            count = len(e.args[0].value)
-            of = statements[:count]
-            taken = [s.args[1] for s in of if s.kind == "item" and s.args[0] is e.args[0]]
-            parts = of if taken == [*range(count)] and count <= 4 else parts
-        yield e, parts
+        if e.kind == "item" and e.args[0].ndim:
+            each = [(e.args[0], i) for i in range(len(e.args[0].value))]
+            if [x.args for x in statements[: len(each)]] == each and len(each) <= 4:
+                parts = statements[: len(each)]
+        yield parts
         statements = statements[len(parts) :]
 
 
