@@ -135,7 +135,7 @@ class Programs:
                 y = entry.run(call)
                 if self.check:
                     with TRACING:
-                        entry.compare(self.f(*args, **kwargs), y)
+                        entry.compare(call, self.f(*args, **kwargs), y)
                 return y
         return self.f(*args, **kwargs)
 
@@ -178,33 +178,26 @@ class Nested:
         return Nested(f(*args, **kwargs), RESULTS)
 
 
-class Seen(Watcher):
-    """Collects the modules that are called, and the Tensors from outside that ops differentiate."""
+class Entry(Watcher):
+    """One kind of call: a program, or the reason why there is none."""
 
-    def __init__(self) -> None:
-        self.modules: dict[Any, None] = {}
-        self.tensors: dict[Any, None] = {}
-        self.outer = context.scope
-        self.begin = next_number()
+    def __init__(self, f: Any, call: Nested) -> None:
+        self.f, self.form, self.reason = f, call.form, ""
+        # No other object gets the id of one that is kept.
+        self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
+        self.roots = [f, *self.objects]
+        self.tensors: dict[Any, None] = {}  # from outside, that ops differentiate
+        self.outer, self.begin = context.scope, next_number()
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Note the modules that run and the inputs that were there before."""
         scope = context.scope
         while scope is not self.outer:
-            self.modules[scope.module] = None
+            self.roots.append(scope.module)
             scope = scope.outer
         for x in inputs:
             if tracked(x) and (x._node is None or x._node.number < self.begin):
                 self.tensors[x] = None
-
-
-class Entry:
-    """One kind of call: a program, or the reason why there is none."""
-
-    def __init__(self, f: Any, call: Nested) -> None:
-        self.f, self.form = f, call.form
-        # No other object gets the id of one that is kept.
-        self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
 
     def fits(self) -> bool:
         """Whether parameters, buffers and `training` are as they were."""
@@ -223,27 +216,9 @@ class Entry:
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The output of the first call, from which the program is made."""
         self.arguments = ", ".join(map(describe, (*args, *kwargs.values())))
-        self.reason, seen = "", Seen()
-        with watching(seen):
+        with watching(self):
             y = self.f(*args, **kwargs)
-        self.look_outside(seen)
-        try:
-            if any(isinstance(x, KeyValueCache) for x in self.objects):
-                raise TypeError("its key/value cache grows: no two calls have the same shapes")
-            self.write(call)
-            mine = self.run(call)
-            self.compare(y, mine)
-            y = mine
-        except Exception as error:
-            reason = (str(error) or repr(error)).replace("ta.source", "ta.compile")
-            self.reason = reason.rstrip(".")
-        self.kinds = self.kinds_now()
-        return y
-
-    def look_outside(self, seen: Seen) -> None:
-        """Note the Tensors that f may read beside its arguments, and what holds them."""
-        roots = [self.f, *seen.modules, *self.objects]
-        modules = {m: None for x in roots if isinstance(x, Module) for m in x.modules()}
+        modules = {m: None for x in self.roots if isinstance(x, Module) for m in x.modules()}
         self.attributes = [
             (vars(m), name, x)
             for m in modules
@@ -251,24 +226,24 @@ class Entry:
             if name == "training" or x is None or isinstance(x, (Module, Variable))
         ]
         held = [x for *_, x in self.attributes if isinstance(x, Variable)]
-        self.params = [*dict.fromkeys([*seen.tensors, *held])]
+        self.params = [*dict.fromkeys([*self.tensors, *held])]
+        try:
+            if any(isinstance(x, KeyValueCache) for x in self.objects):
+                raise TypeError("its key/value cache grows: no two calls have the same shapes")
+            self.write(call)
+            mine = self.run(call)
+            self.compare(call, y, mine)
+            y = mine
+        except Exception as error:
+            reason = (str(error) or repr(error)).replace("ta.source", "ta.compile")
+            self.reason = reason.rstrip(".")
+        self.kinds = self.kinds_now()
+        return y
 
     # ---- the program
 
     def write(self, call: Nested) -> None:
-        """Trace the function and write the program."""
-        found, traced = self.trace(call)
-        made = rewrite(simplified(traced), Lowering())
-        used = {e.name for e in reached(made)}.union(*made[1])
-        names = [n for n in found.inputs if n in used and n[0] == "x"]
-        count, places = len(call.leaves), [int(n[1:]) for n in names]
-        self.given = [i for i in places if i < count]
-        self.plain_given = any(not isinstance(call.leaves[i], Variable) for i in self.given)
-        self.params = [self.params[i - count] for i in places if i >= count]
-        self.flat = Flat(names, *made)
-
-    def trace(self, call: Nested) -> tuple[Trace, list[Any]]:
-        """Run the function on symbols: outputs, gradients by each output, and what is checked."""
+        """Trace the function, and write a program of its outputs and the gradients by each."""
         found, given = Trace(), [*call.leaves]
         for i, x in enumerate(given):
             if isinstance(x, INPUTS):
@@ -288,12 +263,23 @@ class Entry:
                     each = gradients(found, y, seed_of(found, f"d_output{i}", y), leaves)
                 by.append(each)
                 self.result.leaves[i] = isinstance(y, Variable), op
-        return found, [outputs, by, found.checks]
+        made = rewrite(simplified([outputs, by, found.checks]), Lowering())
+        used = {e.name for e in reached(made)}.union(*made[1])
+        names = [n for n in found.inputs if n in used and n[0] == "x"]
+        count, places = len(given), [int(n[1:]) for n in names]
+        self.given = [i for i in places if i < count]
+        self.params = [self.params[i - count] for i in places if i >= count]
+        self.plain_given = not all(isinstance(x, Variable) for x in self.inputs(call))
+        self.flat = Flat(names, *made)
+
+    def inputs(self, call: Nested) -> list[Any]:
+        """What the program takes: arguments, and Tensors from outside."""
+        return [call.leaves[i] for i in self.given] + self.params
 
     def run(self, call: Nested) -> Any:
         """The output of the program, in which each differentiated Tensor has a node."""
         with TRACING:  # until no other thread has symbols in these Tensors
-            inputs = [call.leaves[i] for i in self.given] + self.params
+            inputs = self.inputs(call)
             arrays = list(map(array_of, inputs))
         with np.errstate(all="ignore"):
             values, saved = self.flat.forward(arrays)
@@ -308,11 +294,10 @@ class Entry:
                 values[i] = tensor_of(values[i], node)
         return self.result.filled(values)
 
-    def compare(self, y: Any, mine: Any) -> None:
+    def compare(self, call: Nested, y: Any, mine: Any) -> None:
         """Raise RuntimeError unless outputs and gradients are those of the function itself."""
         theirs, ours = Nested(y, RESULTS), Nested(mine, RESULTS)
-        nodes = [part._node for part in ours.leaves if tracked(part)]
-        inputs = [*dict.fromkeys(x for node in nodes for x in node.inputs if tracked(x))]
+        inputs = [*dict.fromkeys(filter(tracked, self.inputs(call)))]
         expected, found = (self.gradients(each.leaves, inputs) for each in (theirs, ours))
         # Where all terms cancel, only rounding errors are left.
         size = max(map(largest_in, expected), default=0.0) + LEAST
