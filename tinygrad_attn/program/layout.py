@@ -227,7 +227,7 @@ def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
         e, parts = statements[0], statements[:1]
         if e.kind == "item" and e.args[0].ndim:
             each = [(e.args[0], i) for i in range(len(e.args[0].value))]
-            if [x.args for x in statements[: len(each)]] == each and len(each) <= 4:
+            if [x.args for x in statements[: len(each)]] == each and 0 < len(each) <= 4:
                 parts = statements[: len(each)]
         yield parts
         statements = statements[len(parts) :]

@@ -58,9 +58,8 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
             "ta.source: params= is a module, or a mapping from names to Tensors, such as "
             "dict(model.named_parameters())."
         )
-    buffers = {} if module is None else dict(module.named_buffers())
     given = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
-    found = trace(f, given, named, buffers, backward, module)
+    found = trace(f, given, named, backward, module)
     title = "forward_backward" if backward else "forward"
     what = getattr(f, "__name__", type(f).__name__) if own is None else type(own).__name__
     text, constants = written(found, title, "a function" if what == "<lambda>" else what)

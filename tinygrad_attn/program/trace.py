@@ -32,7 +32,7 @@ from ..engine import (
 )
 from ..errors import describe, quoted, user_frame
 from ..nn.scopes import dotted_name
-from .ir import BACKWARD, FORWARD, LEAVES, Expression, Listing, replaced
+from .ir import BACKWARD, FORWARD, Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
@@ -46,8 +46,6 @@ GENERAL = (
 )
 """Names that say nothing of a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
-LONGEST = 13
-"""A longer name of a function, such as scaled_dot_product_attention, is none for a value."""
 
 
 class Trace(Listing):
@@ -69,15 +67,12 @@ class Trace(Listing):
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known since a check
         self.refused: list[Exception] = []  # also those that the function has caught
         self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
-        self.called: dict[int, str] = {}  # by the id of an array: its name
         self.names: Callable[[], None] = lambda: None  # looks for names in the running frames
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
         """The dotted name of a module call, seen from the root or from the outermost module."""
-        if scope is None or scope.outer is None and self.root is None or scope.module is self.root:
-            return ""
-        return self.dotted_name(scope)
+        return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
         """The expression with this key, of the module call that runs."""
@@ -93,9 +88,6 @@ class Trace(Listing):
         """A constant array, as it is now."""
         found = super().constant(array)
         self.origins[id(array)] = array, found
-        for whole in (array, array.base):  # a part of a buffer is named after it
-            if id(whole) in self.called:
-                found.hint = (2, self.called[id(whole)])
         return found
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
@@ -126,14 +118,12 @@ def trace(
     function: Callable[..., Any],
     args: tuple,
     params: Mapping[str, Any],
-    buffers: Mapping[str, Any],
     backward: bool,
     root: Any = None,
 ) -> Trace:
     """Run the function on symbols in place of the arguments and parameters."""
     found = Trace(root)
     given = arguments(found, function, args)
-    found.called = {id(b._data): identifier(n) for n, b in buffers.items()}
     names = Names(found)
     found.names = names.look
     with tracing(found, params, names):
@@ -321,16 +311,14 @@ class Names(Watcher):
     def returned(self, now: Any) -> None:
         """Name the output of a function of F after the function."""
         if self.call is not None and is_public(self.call):
-            name = self.call.f_code.co_name
-            if len(name) <= LONGEST:
-                suggest(self.last, NAMED_BY_OP, name)
+            suggest(self.last, NAMED_BY_OP, self.call.f_code.co_name)
         self.call = now
 
     def letters_of(self, has: dict[str, Any]) -> None:
         """The sizes that an attention or a feed-forward layer has letters for."""
-        heads, width = has.get("num_heads"), has.get("embed_dim")
-        if isinstance(heads, int) and isinstance(width, int):
-            self.letter(E=width, H=heads, D=has.get("head_dim", width // heads))
+        if "num_heads" in has and "embed_dim" in has:
+            heads, width = has["num_heads"], has["embed_dim"]
+            self.letter(E=width, H=heads, D=width // heads)
             for e in reversed(self.found.expressions):
                 if e.hint[1] == "scores" and e.ndim == 4:
                     batch, _, queries, keys = e.shape
@@ -363,23 +351,22 @@ class Names(Watcher):
             better = not by.nameless and by.kind != "input"
         if is_symbol(g) and g.expression is e and not by.nameless:
             better |= sum(map(tracked, node.inputs)) == 1
-        if better and e.kind not in LEAVES:
+        if better:
             e.hint, e.by = (0, ""), by
 
     def look(self) -> None:
         """Suggest the names that the running functions have for their values."""
-        scope, calls = context.scope, []
+        scope = context.scope
         for frame in frames():
             here, ours = frame.f_locals, is_in(frame, PACKAGE)
             if not ours or is_in(frame, *NAMING_FILES):
                 self.look_in(here, not ours)
             called = scope is not None and frame.f_code.co_name == "__call__"
             if called and here.get("self") is scope.module:
-                calls.append((self.found.scope_name(scope), here.get("args")))
+                name = self.found.scope_name(scope).rpartition(".")[2]
+                for x in here["args"][:1]:
+                    suggest(x, NAMED_BY_USE, f"{name}_input")
                 scope = scope.outer
-        for name, args in reversed(calls):
-            if name and args:
-                suggest(args[0], NAMED_BY_USE, f"{name.rpartition('.')[2]}_input")
 
     def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
         """Suggest the names of one frame's variables, the user's or the package's."""
@@ -387,9 +374,9 @@ class Names(Watcher):
             array = array_of(x)
             if is_symbol(array):
                 telling = name not in GENERAL.split()
-                if telling or theirs and name not in self.found.inputs:
+                if telling or theirs:
                     suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
-            elif isinstance(array, np.ndarray) and array.size > 1:
+            elif isinstance(array, np.ndarray):
                 _, e = self.found.origins.get(id(array), (None, None))
                 if e is not None and e.nameless:
                     e.hint = (NAMED_BY_PACKAGE, identifier(name))
@@ -408,6 +395,5 @@ def suggest(x: Any, priority: float, name: str) -> None:
     """Call a tensor or a symbol so, unless it has a better name."""
     array = array_of(x)
     if is_symbol(array) and not name.startswith("_"):
-        e = array.expression
-        if e.kind not in LEAVES and e.hint[0] < priority:
-            e.hint = (priority, identifier(name))
+        if array.expression.hint[0] < priority:
+            array.expression.hint = (priority, identifier(name))
