@@ -128,7 +128,7 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,
-    "nothing": lambda c: is_(c, "constant") and c.dtype == bool and not c.value.any(),
+    "nothing": lambda c: is_zero(c) and c.dtype == bool,
     "backward": lambda e: e.phase == BACKWARD,
     "forward": lambda e, here: e is not None and e.phase != BACKWARD and e.dtype == here.dtype,
     "keeps": lambda settings: settings.get("keepdims"),
@@ -248,6 +248,11 @@ def uniform(a: Any) -> bool:
     return is_(a, "constant") and repeats(a.value)
 
 
+def is_zero(a: Any) -> bool:
+    """Whether this is a constant of zeros."""
+    return is_(a, "constant") and not a.value.any()
+
+
 def repeats(array: Any) -> bool:
     """Whether it is one number again and again."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
@@ -263,8 +268,7 @@ def put_in_zeros(e: Any) -> bool:
     if not is_(e, "update", "add.at"):
         return False
     base, index, _ = e.args
-    zero = base.kind == "constant" and not base.value.any()
-    return zero and isinstance(index, (int, np.integer, slice))
+    return is_zero(base) and isinstance(index, (int, np.integer, slice))
 
 
 def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:

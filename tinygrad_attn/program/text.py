@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .ir import Expression, fraction, is_
-from .simplify import REDUCTIONS, repeats, uniform
+from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
@@ -32,7 +32,7 @@ class Sizes:
         """A size: `B`, `3*E`, `B*T`, or the number."""
         letters = self.letters
         known = {size: letter for letter, size in letters.items()}
-        for a, b in ("HD", "BS", "BT"):
+        for a, b in ("BS", "BT"):
             if a in letters and b in letters:
                 known.setdefault(letters[a] * letters[b], f"{a}*{b}")
         if "E" in letters:  # queries, keys and values side by side
@@ -48,11 +48,8 @@ class Sizes:
         return f"({self.several(shape, times)}{',' * (len(shape) == 1)})"
 
     def used(self, lines: Sequence[str]) -> dict[str, int]:
-        """The letters that these lines need; those of comments only if there are several."""
-        letters = lambda text: {*re.findall(r"(?<![A-Za-z_])[A-Z]\b", text)} & {*self.letters}
-        code = letters("\n".join(line.partition("#")[0] for line in lines))
-        shown = letters("\n".join(lines))
-        found = shown if code and len(shown) > 1 else code
+        """The letters that stand in these lines."""
+        found = re.findall(r"(?<![A-Za-z_])[A-Z]\b", "\n".join(lines))
         return {k: n for k, n in self.letters.items() if k in found}
 
 
@@ -66,11 +63,9 @@ def literal(value: Any, dtype: Any = None) -> str:
     """What is no expression; a number with its dtype unless it is beside an array of this dtype."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
-    if isinstance(value, np.bool_):
-        return repr(bool(value))
     if isinstance(value, np.generic):
         found = fraction(value)
-        text = literal(value.item() if value.dtype.kind in "iu" else float(str(value)))
+        text = literal(value.item() if value.dtype.kind in "iub" else float(str(value)))
         if found is not None and 64 % found.denominator:
             text = f"{found.numerator} / {found.denominator}"
         beside = dtype is not None and dtype == value.dtype
@@ -83,16 +78,13 @@ def literal(value: Any, dtype: Any = None) -> str:
 def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
     """A constant as a call of NumPy; None where it is none."""
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
-    usual = "" if a.dtype in (np.int64, bool) else d
     if a.size == 0 or repeats(a):
         text = literal(a.flat[0], a.dtype) if a.size else "0"
         shape, name = sizes.shape(a.shape), PLAIN.get(text)
-        return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{usual})"
+        return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{d})"
     if a.dtype == bool and a.ndim == 2:
-        triangle: Any = np.tri(*a.shape, dtype=bool)
-        for array, sign in ((triangle, ""), (~triangle, "~")):
-            if (a == array).all():
-                return f"{sign}np.tri({sizes.several(a.shape)}, dtype=bool)"
+        if (a == np.tri(*a.shape)).all():
+            return f"np.tri({sizes.several(a.shape)}, dtype=bool)"
     if a.dtype == np.int64 and a.size > 2 and (a.reshape(-1) == np.arange(a.size)).all():
         text = f"np.arange({sizes.one(a.size)})"
         return text if a.ndim == 1 else f"{text}.reshape({sizes.several(a.shape)})"
@@ -136,13 +128,11 @@ class Text:
         """An expression written out, and how tightly it binds."""
         if e.kind == "constant":  # one without a pattern is an argument, which has a name
             text = str(pattern(e.value, self.sizes))
-            return text, UNARY if text[0] in "-~" else ATOM
+            return text, ATOM
         if e.kind == "operator":
             return self.operator(e)
         if e.kind == "call":
             rest = [self.of(a, -1, beside(a, e.args)) for a in e.args]
-            if e.name == "broadcast_to":
-                rest[1] = self.sizes.shape(e.args[1])
             return self.called("" if e.name == "erf" else "np.", e, rest, e.settings), ATOM
         x, *args = e.args
         if e.kind == "method":
@@ -181,10 +171,9 @@ class Text:
         start = self.of(base) if reused else anew or f"{self.array(base)}.copy()"
         words = [self.of(v.value.flat[0].item() if uniform(v) else v, -1, e.dtype) for v in values]
         change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
-        if e.name == "setitem" or basic(index) or picks_once(index, base.shape):
-            zero = base.kind == "constant" and not base.value.any()
-            sign = "=" if zero or e.name == "setitem" else "+="
-            change = f"{name}[{self.index(index)}] {sign} {words[0]}"
+        once = is_zero(base) and (basic(index) or picks_once(index, base.shape))
+        if e.name == "setitem" or once:
+            change = f"{name}[{self.index(index)}] = {words[0]}"
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
