@@ -100,7 +100,7 @@ class Flat:
     def free(self, x: Expression, user: Expression | None) -> bool:
         """Whether nothing but this last user, None for the caller, needs the memory of x."""
         *before, last = self.users.get(x.id) or [x]
-        view = x.name in VIEWS and x.kind in ("method", "attribute")
+        view = x.name in VIEWS and x.kind == "method"
         own = view and self.free(x.args[0], x) or fresh(x)
         return last is user and own and None not in before and all(map(fresh, before))
 

@@ -25,7 +25,8 @@ class Expression:
         input      an argument or parameter; `name` is its identifier
         constant   an array that the program contains
         operator   a sign of Python's (`+`, `@`, `-` with one operand) as `name`
-        call       a function of NumPy (or `erf`), method, attribute (`T`, `size`)
+        call       a function of NumPy (or `erf`)
+        method     a method of args[0]; `T`, which is none, turns its last two axes
         item       args[0][args[1]]
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
         check      args[0] has to be args[1]; `name` is the function that read it

@@ -48,7 +48,7 @@ class Pattern(NDArrayOperatorsMixin):
 
     def __getattr__(self, name: str) -> Any:
         if name == "T":
-            return Pattern("attribute", "T", self)
+            return Pattern("method", "T", self)
         kind, first = ("call", ()) if self.name == "np" else ("method", (self,))
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
@@ -139,7 +139,7 @@ class Rewriting(Listing):
         with np.errstate(all="ignore"):
             if kind == "operator":
                 value = UFUNCS[name](x, *rest) if rest else -x
-            elif kind == "attribute":
+            elif name == "T":
                 value = x.mT
             else:
                 function = getattr(np if kind == "call" else type(x), name)

@@ -205,7 +205,7 @@ class Simplifier(Rewriting):
             parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
             return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, e.value)
         if moved == [e.ndim - 2, e.ndim - 1]:
-            return self.make("attribute", "T", (x,), {}, e.value)
+            return self.make("method", "T", (x,), {}, e.value)
         if len(moved) == 2:
             return self.make("method", "swapaxes", (x, *moved), {}, e.value)
         return None

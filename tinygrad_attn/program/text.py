@@ -71,7 +71,7 @@ def literal(value: Any, dtype: Any = None) -> str:
         beside = dtype is not None and dtype == value.dtype
         return text if beside else f"np.{value.dtype.name}({text})"
     if isinstance(value, float) and not math.isfinite(value):
-        return f"np.{value}" if value > 0 or math.isnan(value) else "-np.inf"
+        return f"np.{value}".replace("np.-", "-np.")
     return "..." if value is Ellipsis else repr(value)
 
 
@@ -82,9 +82,8 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
         text = literal(a.flat[0], a.dtype) if a.size else "0"
         shape, name = sizes.shape(a.shape), PLAIN.get(text)
         return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{d})"
-    if a.dtype == bool and a.ndim == 2:
-        if (a == np.tri(*a.shape)).all():
-            return f"np.tri({sizes.several(a.shape)}, dtype=bool)"
+    if a.dtype == bool and a.ndim == 2 and (a == np.tri(*a.shape)).all():
+        return f"np.tri({sizes.several(a.shape)}, dtype=bool)"
     if a.dtype == np.int64 and a.size > 2 and (a.reshape(-1) == np.arange(a.size)).all():
         text = f"np.arange({sizes.one(a.size)})"
         return text if a.ndim == 1 else f"{text}.reshape({sizes.several(a.shape)})"
@@ -109,47 +108,40 @@ class Text:
             inner = ", ".join(self.of(x, -1, dtype) for x in a)
             return f"[{inner}]" if type(a) is list else f"({inner}{',' * (len(a) == 1)})"
         elif isinstance(a, dict):
-            return "{" + ", ".join(self.pairs(a, dtype)) + "}"
+            return "{" + ", ".join(self.pairs(a)) + "}"
         else:
             text = literal(a, dtype)
             precedence = PRECEDENCE["/"] if " / " in text else UNARY if text[0] == "-" else ATOM
         return f"({text})" if precedence < least else text
 
-    def pairs(self, a: dict[Any, Any], dtype: Any = None) -> list[str]:
+    def pairs(self, a: dict[Any, Any]) -> list[str]:
         """The items of a dict, a text as key in double quotes."""
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else repr(k)
-        return [f"{key(k)}: {self.of(v, -1, dtype)}" for k, v in a.items()]
-
-    def array(self, x: Any) -> str:
-        """The operand of a method: a number, which Python's have not, with its dtype."""
-        return self.of(x, ATOM)
+        return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
     def spelled(self, e: Expression) -> tuple[str, int]:
         """An expression written out, and how tightly it binds."""
         if e.kind == "constant":  # one without a pattern is an argument, which has a name
-            text = str(pattern(e.value, self.sizes))
-            return text, ATOM
+            return str(pattern(e.value, self.sizes)), ATOM
         if e.kind == "operator":
             return self.operator(e)
+        settings = dict(e.settings)
         if e.kind == "call":
-            rest = [self.of(a, -1, beside(a, e.args)) for a in e.args]
-            return self.called("" if e.name == "erf" else "np.", e, rest, e.settings), ATOM
-        x, *args = e.args
-        if e.kind == "method":
-            settings, rest = dict(e.settings), [self.of(a) for a in args]
+            start = "" if e.name == "erf" else "np."
+            words = [self.of(a, -1, beside(a, e.args)) for a in e.args]
+        else:
+            start, args = f"{self.of(e.args[0], ATOM)}.", e.args[1:]
+            words = [self.of(a) for a in args]
+            if e.kind == "item":
+                return f"{start[:-1]}[{self.index(*args)}]", ATOM
+            if e.name == "T":
+                return start + ("T" if e.ndim == 2 else "swapaxes(-1, -2)"), ATOM
             if e.name == "reshape":
-                rest = [self.sizes.several(args) or "()"]
+                words = [self.sizes.several(args) or "()"]
             elif e.name in REDUCTIONS and "axis" in settings:
-                rest = [self.of(settings.pop("axis"))]
-            return self.called(f"{self.array(x)}.", e, rest, settings), ATOM
-        if e.kind == "attribute":
-            return f"{self.array(x)}.{'swapaxes(-1, -2)' if e.ndim > 2 else e.name}", ATOM
-        return f"{self.array(x)}[{self.index(*args)}]", ATOM
-
-    def called(self, start: str, e: Expression, args: list[str], settings: dict[str, Any]) -> str:
-        """The call of a function or a method."""
-        words = args + [f"{k}={self.of(v)}" for k, v in settings.items()]
-        return f"{start}{e.name}({', '.join(words)})"
+                words = [self.of(settings.pop("axis"))]
+        words += [f"{k}={self.of(v)}" for k, v in settings.items()]
+        return f"{start}{e.name}({', '.join(words)})", ATOM
 
     def operator(self, e: Expression) -> tuple[str, int]:
         """-a, a + b, ..."""
@@ -168,24 +160,23 @@ class Text:
         base, index, *values = e.args
         # Constants with a pattern are made anew.
         anew = pattern(base.value, self.sizes) if base.kind == "constant" else None
-        start = self.of(base) if reused else anew or f"{self.array(base)}.copy()"
+        start = self.of(base) if reused else anew or f"{self.of(base, ATOM)}.copy()"
         words = [self.of(v.value.flat[0].item() if uniform(v) else v, -1, e.dtype) for v in values]
         change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
-        once = is_zero(base) and (basic(index) or picks_once(index, base.shape))
-        if e.name == "setitem" or once:
+        if e.name == "setitem" or is_zero(base) and picks_once(index, base.shape):
             change = f"{name}[{self.index(index)}] = {words[0]}"
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
         """The text between square brackets."""
-        return ", ".join(map(self.one_index, i if isinstance(i, tuple) else (i,))) or "()"
 
-    def one_index(self, p: Any) -> str:
-        """The index of one axis."""
-        if not isinstance(p, slice):
-            return self.of(p)
-        ends = ["" if x is None else self.of(x) for x in (p.start, p.stop, p.step)]
-        return ":".join(ends[: 2 if p.step is None else 3])
+        def one(p: Any) -> str:
+            if not isinstance(p, slice):
+                return self.of(p)
+            start, stop, step = ("" if x is None else self.of(x) for x in (p.start, p.stop, p.step))
+            return f"{start}:{stop}" + f":{step}" * bool(step)
+
+        return ", ".join(map(one, i if isinstance(i, tuple) else (i,))) or "()"
 
 
 def beside(x: Any, others: Sequence[Any]) -> Any:
@@ -194,23 +185,17 @@ def beside(x: Any, others: Sequence[Any]) -> Any:
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
-def basic(index: Any) -> bool:
-    """Whether an index picks no place twice, as far as its form shows."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(isinstance(p, (int, np.integer, slice)) or p is None or p is Ellipsis for p in parts)
-
-
 def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index has one place in each row, as np.take_along_axis's has: none comes twice."""
-    if not isinstance(index, tuple) or len(index) != len(shape):
-        return False
-    others = []
-    for axis, (part, row) in enumerate(zip(index, np.ix_(*map(np.arange, shape)))):
-        if not (
-            is_(part, "constant") and np.array_equal(part.value, row.reshape(row.shape[axis:]))
-        ):
-            free = (
-                isinstance(part, Expression) and part.ndim == len(shape) and part.shape[axis] == 1
-            )
-            others.append(free)
-    return others in ([], [True])
+    """Whether an index picks no place twice, as far as its form shows: integers and slices, or one
+    place in each row, as np.take_along_axis does.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):
+        return True
+    free = []
+    for axis, (p, n) in enumerate(zip(parts, shape)):
+        row = np.arange(n).reshape(-1, *[1] * (len(shape) - axis - 1))
+        if not (is_(p, "constant") and np.array_equal(p.value, row)):
+            sizes = getattr(p, "shape", ())
+            free.append(len(sizes) == len(shape) and sizes[axis] == 1)
+    return len(parts) == len(shape) and free in ([], [True])
