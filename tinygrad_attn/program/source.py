@@ -18,6 +18,7 @@ from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
 from ..errors import describe
 from ..files.atomic import write_atomically
 from ..tensor import Tensor
+from .flat import fresh
 from .ir import Expression, leaves, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
@@ -49,11 +50,10 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
     is_module = lambda x: hasattr(x, "named_buffers")
     own: Any = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
-    module: Any = own if params is None else params if is_module(params) else None
-    named = {} if params is None else params
-    if module is not None:
-        named = dict(module.named_parameters())
-    elif not isinstance(named, Mapping) or not all(isinstance(p, Variable) for p in named.values()):
+    params = own if params is None else params
+    module = params if is_module(params) else None
+    named = {} if params is None else params if module is None else dict(module.named_parameters())
+    if not isinstance(named, Mapping) or not all(isinstance(p, Variable) for p in named.values()):
         raise TypeError(
             "ta.source: params= is a module, or a mapping from names to Tensors, such as "
             "dict(model.named_parameters())."
@@ -121,15 +121,14 @@ class Program:
 
 def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     """Raise TypeError unless the program gives what the function gives when it is called again."""
-    inputs = {n: e.value for n, e in found.inputs.items() if n not in found.parameters}
-    arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
-    tensors = dict(zip(inputs, arrays)) | found.parameters
+    seeds = [found.seed.value] if found.gradients else []
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
-        values = leaves(program.function(*inputs.values(), **program.arrays()))
-    by = [tensors[n] for n in found.gradients]
-    seeds = [found.seed.value] if by else []
-    expected = [*map(array_of, leaves(y)), *gradients_of([y] * len(seeds), by, seeds)]
+        values = leaves(program(*given, *seeds[: len(found.arguments) - len(given)]))
+    arrays = [x for x in given if isinstance(x, (Variable, np.ndarray, np.generic))]
+    tensors = dict(zip(found.inputs, [*arrays, *found.parameters.values()]))
+    slopes = gradients_of([y] * len(seeds), [tensors[n] for n in found.gradients], seeds)
+    expected = [*map(array_of, leaves(y)), *slopes]
     steps = reached([found.outputs, found.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(values, expected, size):
@@ -200,7 +199,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     lines += docstring(found, positional, what)
     if letters:
         lines.append(f"    {', '.join(letters)} = {', '.join(map(str, letters.values()))}")
-    lines += shape_checks(found, positional, {n: k for k, n in letters.items()})
+    lines += shape_checks(found, positional, Sizes(letters))
     return "\n".join([*lines, *body]) + "\n", constants
 
 
@@ -247,7 +246,7 @@ def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[st
 
 def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
     """What is computed, and for which arrays."""
-    arrays = [f"{n} {found.arguments[n]}" for n in positional]
+    arrays = [f"{n} {kind_of(found.inputs[n].value)}" for n in positional]
     gives = f"{what} and its gradients" if found.gradients else what
     text = f'"""{gives}{", for " if arrays else ""}{", ".join(arrays)}.'
     lines = textwrap.wrap(text, WIDTH - 4, break_long_words=False)
@@ -256,21 +255,15 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
     return [*(f"    {line}" for line in lines), '    """']
 
 
-def shape_checks(found: Trace, positional: list[str], letters: dict[int, str]) -> list[str]:
+def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
     """The check of the arguments' shapes, with the letters that the program has anyway."""
-    tuple_of = lambda words: f"({', '.join(words)}{',' * (len(words) == 1)})"
-    sides = (
-        [f"{n}.shape" for n in positional],
-        [
-            tuple_of([letters.get(size, str(size)) for size in found.inputs[n].shape])
-            for n in positional
-        ],
-    )
-    given, wanted = (tuple_of(side) if len(side) > 1 else "".join(side) for side in sides)
-    line = f"    if {given} != {wanted}:"
-    if len(line) > WIDTH and len(positional) > 1:
-        return [line for n in positional for line in shape_checks(found, [n], letters)]
-    return [line, '        raise ValueError("written for other shapes")'] if positional else []
+    pairs = [(f"{n}.shape", sizes.shape(found.inputs[n].shape)) for n in names]
+    tests = [f"    if {given} != {wanted}:" for given, wanted in pairs]
+    whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))
+    if len(pairs) > 1 and len(f"    if {whole}:") <= WIDTH:
+        tests = [f"    if {whole}:"]
+    error = '        raise ValueError("written for other shapes")'
+    return [line for test in tests for line in (test, error)]
 
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
@@ -279,23 +272,14 @@ def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
     seen: set[int] = set()
 
     def own(e: Any) -> Any:
-        if not isinstance(e, Expression) or e.kind == "constant" and e.id not in layout.constants:
+        if not isinstance(e, Expression) or e.kind == "constant" and not layout.has_name(e):
             return e
-        shared = e.id in seen or e.kind in ("input", "constant") or shares_memory(e)
+        shared = e.id in seen or not fresh(e)
         seen.add(e.id)
-        copied = Expression(-1, "method", "copy", (e,), {}, e.value)
-        return copied if shared and np.ndim(e.value) else e
+        return Expression(-1, "method", "copy", (e,), {}, e.value) if shared and e.ndim else e
 
     first, *rest = replaced(list(results.values()), own)
     if found.gradients:
         slopes = dict(zip((found.originals[n] for n in found.gradients), rest, strict=True))
-        start = f"    return {text.of(first)}, {{"
-        return packed(start, text.pairs(slopes), "}")
+        return packed(f"    return {text.of(first)}, {{", text.pairs(slopes), "}")
     return packed("    return ", text.of(first).split(", "), "", 12)
-
-
-def shares_memory(e: Expression) -> bool:
-    """Whether this may be a view of an array that something else is computed from."""
-    view = e.kind == "call" and getattr(e.value, "base", None) is not None
-    named = e.name in ("T", "swapaxes", "transpose", "reshape", "broadcast_to")
-    return view or named or e.kind == "item"
