@@ -163,9 +163,7 @@ def same(mine: Any, expected: Any, size: float) -> bool:
         return bool(mine is expected or mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
-    if not is_floating(expected):
-        return np.array_equal(mine, expected)
-    digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9)
+    digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9) * is_floating(expected)
     size = max(size, largest_in(expected))
     return np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True)
 
@@ -209,8 +207,7 @@ def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
     if isinstance(outputs, Expression):
         name = "output" if np.ndim(outputs.value) else "loss"
         priority, wish = outputs.hint
-        if priority > NAMED_BY_OP and wish not in found.inputs and wish not in found.letters:
-            name = wish
+        name = wish if priority > NAMED_BY_OP else name
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
         while wish in {*found.inputs, *found.letters, *results}:
@@ -247,12 +244,12 @@ def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[st
 def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
     """What is computed, and for which arrays."""
     arrays = [f"{n} {kind_of(found.inputs[n].value)}" for n in positional]
-    gives = f"{what} and its gradients" if found.gradients else what
-    text = f'"""{gives}{", for " if arrays else ""}{", ".join(arrays)}.'
-    lines = textwrap.wrap(text, WIDTH - 4, break_long_words=False)
-    if len(lines) == 1 and len(lines[0]) + 3 <= WIDTH - 4:
-        return [f'    {lines[0]}"""']
-    return [*(f"    {line}" for line in lines), '    """']
+    what += " and its gradients" * bool(found.gradients)
+    text = f'"""{what}{", for " * bool(arrays)}{", ".join(arrays)}.'
+    lines = [*textwrap.wrap(text, WIDTH - 4, break_long_words=False), '"""']
+    if len(text) + 3 <= WIDTH - 4:
+        lines = [f'{text}"""']
+    return [f"    {line}" for line in lines]
 
 
 def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:

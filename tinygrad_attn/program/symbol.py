@@ -169,7 +169,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if any(isinstance(x, Variable) for x in inputs):  # which handles the operation itself
             return NotImplemented
         if method == "at":
-            return self._at(ufunc, *inputs)
+            target, *args = inputs
+            return (target if is_symbol(target) else self.__array__())._update(
+                f"{ufunc.__name__}.at", ufunc.at, *args
+            )
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
         sign = None if settings else OPERATORS.get(ufunc)
         if ufunc.__name__ == "erf (vectorized)":  # math.erf of each element, as Python's numbers
@@ -181,10 +184,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             made = self._made("call", name, inputs, settings, value)
         if out is None or not made.ndim:
             return made
-        if out[0] is not self or inputs[0] is not self:
-            raise self.listing.refusal("writes into another array (out=)", "Leave out= away.")
-        made = made.astype(self.dtype)  # x += y; of a part of x, Python calls x[i] = ... next
-        return self._change(made.expression)
+        # x += y; of a part of x, Python calls x[i] = ... next
+        return out[0]._change(made.astype(out[0].dtype).expression)
 
     def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
         if any(issubclass(t, Variable) for t in types):
@@ -197,13 +198,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 f"calls np.{name}, whose result has another shape for other numbers",
                 "Use np.where(condition, a, b), or pass the indices as an argument.",
             )
-        if function in OF_SHAPES:
-            return function(*concrete(args), **concrete(settings))
-        if function in FRESH:
-            like = function(*concrete(args), **concrete(settings))
-            value = np.full_like(like, FRESH[function])
-            return Symbol(self.listing.constant(value), self.listing)
         value = function(*concrete(args), **concrete(settings))
+        if function in OF_SHAPES:
+            return value
+        if function in FRESH:
+            value = np.full_like(value, FRESH[function])
+            return Symbol(self.listing.constant(value), self.listing)
         if function in MOVING and is_symbol(args[0]):
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
             return self._made("method", "transpose", (args[0], *axes), {}, value)
@@ -253,13 +253,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         args = self.expression, *args
         self._change(self.listing.make("update", name, args, {}, value))
 
-    def _at(self, ufunc: Any, target: Any, *args: Any) -> None:
-        if not is_symbol(target):
-            raise self.listing.refusal(
-                "adds to a plain array in place", "Make it with np.zeros_like(x, shape=...)."
-            )
-        target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
-
     def __setitem__(self, index: Any, x: Any) -> None:
         self._update("setitem", operator.setitem, index, x)
 
@@ -282,12 +275,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         parts = index if isinstance(index, tuple) else (index,)
         for x in inside([p for p in parts if isinstance(p, slice)], Symbol):
             operator.index(x)
-        made = self._made("item", None, (self, index), {}, self.value[concrete(index)])
         for mask in parts:
-            if is_symbol(mask) and mask.dtype.kind == "b":
-                count: Any = np.count_nonzero(mask)
-                self.listing.check(count.expression, int(count.value), "x[mask]")
-        return made
+            if is_symbol(mask) and mask.dtype == bool:
+                int(np.count_nonzero(mask))
+        return self._made("item", None, (self, index), {}, self.value[concrete(index)])
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
         """The same numbers in another dtype."""

@@ -276,13 +276,12 @@ class Names(Watcher):
         """Refuse a parameter that would be frozen; note when calls of functions have ended."""
         for x in inputs:
             if tracked(x) and x._node is None and not is_symbol(x._data):
-                error = TypeError(
-                    f"ta.source: {describe(x)} requires a gradient, but is neither an argument nor "
-                    "in params=, and its numbers would be frozen into the program. Pass "
-                    "params=model, or params={'w': w}."
+                raise self.found.refusal(
+                    f"reads {describe(x)}: it requires a gradient, but is neither an argument nor "
+                    "in params=",
+                    "Its numbers would be frozen into the program. Pass params=model, or "
+                    "params={'w': w}.",
                 )
-                self.found.refused.append(error)
-                raise error
         call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
         if call is not self.call:
             self.returned(call)
