@@ -140,10 +140,9 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
             args, settings = replaced((e.args, e.settings), swap)
             made = listing.make(e.kind, e.name, args, settings, e.value)
         new[e.id] = made
-        if isinstance(made, Expression) and (made.kind != "constant" or e.kind == "constant"):
-            by = e.by and new.get(e.by.id, e.by)
-            if by and (made.by is None or by.id < made.by.id):  # named after where it arrives
-                made.by = by
+        if isinstance(made, Expression):
+            if e.by:
+                made.by = new.get(e.by.id, e.by)
             made.hint = max(made.hint, e.hint, key=lambda hint: hint[0])
     return replaced(outputs, swap)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .ir import BACKWARD, Expression, fraction, is_, number_in, reached, rewrite
+from .ir import BACKWARD, Expression, fraction, is_, number_in, rewrite
 from .rules import Rewriting, table
 
 PASSES = 3
@@ -82,11 +82,7 @@ np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(her
 def simplified(outputs: Any) -> Any:
     """The outputs, nested as they were, from simpler expressions."""
     for _ in range(PASSES):
-        count = len(reached(outputs))
-        listing = Simplifier()
-        outputs = rewrite(outputs, listing)
-        if len(listing.expressions) == count:
-            break  # nothing was rewritten
+        outputs = rewrite(outputs, Simplifier())
     return outputs
 
 
@@ -155,13 +151,13 @@ class Simplifier(Rewriting):
             return self.collected(e) if found is None and e.name == "+" else found
         return None
 
-    def folded(self, e: Expression) -> Expression | None:
-        """A number that is easily written, or a constant of one number again and again."""
-        if e.kind in ("update", "check") or e.ndim and not repeats(e.value):
+    def folded(self, e: Expression) -> Any:
+        """A number, or a constant of one number again and again."""
+        if e.kind in ("update", "check"):
             return None
-        if e.ndim:
-            return self.constant(e.value)
-        return e.value if e.dtype == bool or fraction(e.value) is not None else None
+        if e.ndim == 0:
+            return e.value[()]
+        return self.constant(e.value) if repeats(e.value) else None
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """The operator without the repetition that broadcasting does by itself."""
@@ -170,9 +166,8 @@ class Simplifier(Rewriting):
             small: Any = None
             if is_(x, "call", "broadcast_to") and span(e, x.args[0], other):
                 small = x.args[0]
-            elif uniform(x) and np.shape(other) == e.shape and x.dtype == e.dtype:
-                n = x.value.flat[0]
-                small = None if fraction(n) is None else n
+            elif uniform(x) and np.shape(other) == e.shape:
+                small = x.value.flat[0]
             if small is not None:
                 args = (small, other) if i == 0 else (other, small)
                 return self.make(e.kind, e.name, args, {}, e.value)
@@ -200,7 +195,7 @@ class Simplifier(Rewriting):
         """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
-        if is_(x, "call", "stack") and x.settings["axis"] == 0 and axes[0] != 0:
+        if is_(x, "call", "stack") and x.settings == {"axis": 0}:
             rest = [a - 1 for a in axes if a != 0]
             parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
             return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, e.value)
@@ -224,7 +219,7 @@ class Simplifier(Rewriting):
     def method_mean(self, e: Expression) -> Expression | None:
         """A mean or sum of all elements, whatever shape they were given before."""
         x = e.args[0]
-        if not e.settings and is_(x, "method", "reshape") and x.nameless:
+        if not e.settings and is_(x, "method", "reshape"):
             return self.make("method", e.name, x.args[:1], {}, e.value)
         return None
 
@@ -280,9 +275,9 @@ def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
     axis = left.pop("axis", None)
     if isinstance(axis, tuple) and len(axis) == 1:
         axis = axis[0]
-    elif isinstance(axis, tuple) and len(axis) == x.ndim and "keepdims" not in left:
+    elif isinstance(axis, tuple) and len(axis) == x.ndim:
         axis = None
-    if x.ndim > 1 and axis == x.ndim - 1:
+    if axis == x.ndim - 1:
         axis = -1
     if "dtype" in left and left["dtype"] == x.dtype:
         del left["dtype"]
