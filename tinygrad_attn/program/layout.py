@@ -32,7 +32,6 @@ class Layout:
         self.order = reached([results, checks])
         self.ends = {e.id for e in inside(results)}
         self.uses = Counter(x.id for e in self.order for x in spelled_in(e))
-        self.uses.update(e.id for e in inside(results))
         self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
@@ -59,14 +58,14 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Whether it is computed on a line of its own, whatever its length."""
-        end, turned = e.id in self.ends, e.name in ("T", "swapaxes")  # which costs nothing
+        turned = e.name in ("T", "swapaxes")  # which costs nothing
         if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
         if e.kind == "constant":
-            return not end and e.value.size > 1 and self.uses[e.id] > 1 and e.id not in self.given
+            return self.uses[e.id] > 1 and e.id not in self.given
         cheap = turned and self.needs_a_line(e.args[0])
-        statement = e.kind in ("update", "check")
-        return statement or end or named(e) or self.uses[e.id] > 1 + cheap
+        statement = e.kind in ("update", "check") or e.id in self.ends
+        return statement or named(e) or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
         """Give lines of their own to parts of lines that are too long; return how many."""
@@ -144,7 +143,7 @@ class Layout:
         parts = e.scope.split(".")
         bare = wish.removeprefix("d_")
         tails = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
-        alone = lambda tail: sum(f".{scope}".endswith(f".{tail}") for scope in scopes) == 1
+        alone = lambda tail: sum(scope.endswith(tail) for scope in scopes) == 1
         where = identifier(next((t for t in tails if alone(t) and not t[0].isdigit()), e.scope))
         if where.endswith(bare):
             bare = ""

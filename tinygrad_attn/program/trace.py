@@ -129,7 +129,6 @@ def trace(
     with tracing(found, params, names):
         with enable_grad():
             y = function(*given)
-        names.returned(None)
         names.left(None)
         found.outputs = expressed(found, y)
         if backward:
@@ -284,7 +283,9 @@ class Names(Watcher):
                 )
         call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
         if call is not self.call:
-            self.returned(call)
+            if self.call is not None and is_public(self.call):
+                suggest(self.last, NAMED_BY_OP, self.call.f_code.co_name)
+            self.call = call
         if context.scope is not self.scope:
             self.left(context.scope)
         self.last = output
@@ -306,12 +307,6 @@ class Names(Watcher):
         if name:
             tail = parts[-2:] if parts[-1].isdigit() else parts[-1:]
             suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
-
-    def returned(self, now: Any) -> None:
-        """Name the output of a function of F after the function."""
-        if self.call is not None and is_public(self.call):
-            suggest(self.last, NAMED_BY_OP, self.call.f_code.co_name)
-        self.call = now
 
     def letters_of(self, has: dict[str, Any]) -> None:
         """The sizes that an attention or a feed-forward layer has letters for."""
