@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .. import functional
-from ..engine import Symbolic, Variable
+from ..engine import Symbolic, Variable, context
 from .ir import Expression, inside, replaced
 from .rules import OPERATORS
 from .simplify import REDUCTIONS, plainest
@@ -160,7 +160,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             advice = "A program only has calls that return one array."
             raise self.listing.refusal(f"calls {name}", advice)
         made = Symbol(self.listing.make(kind, name, args, settings, value), self.listing)
-        self.listing.names()
+        if self.listing in context.watchers:
+            self.listing.look()
         return made
 
     def __array_ufunc__(

@@ -48,8 +48,8 @@ GENERAL = (
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 
 
-class Trace(Listing):
-    """The listing of a function that runs on symbols, with its inputs and outputs."""
+class Trace(Listing, Watcher):
+    """The listing of a function that runs on symbols, with inputs, outputs and names for values."""
 
     def __init__(self, root: Any = None) -> None:
         super().__init__()
@@ -67,7 +67,9 @@ class Trace(Listing):
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known since a check
         self.refused: list[Exception] = []  # also those that the function has caught
         self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
-        self.names: Callable[[], None] = lambda: None  # looks for names in the running frames
+        self.running: Any = None  # the module call that runs
+        self.last: Any = None  # the last output in it
+        self.call: Any = None  # the frame of the outermost function of F that runs
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
@@ -105,6 +107,112 @@ class Trace(Listing):
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
         return self.refused[-1]
 
+    # ---- names
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        """Refuse a parameter that would be frozen; note when calls of functions have ended."""
+        for x in inputs:
+            if tracked(x) and x._node is None and not is_symbol(x._data):
+                raise self.refusal(
+                    f"reads {describe(x)}: it requires a gradient, but is neither an argument nor "
+                    "in params=",
+                    "Its numbers would be frozen into the program. Pass params=model, or "
+                    "params={'w': w}.",
+                )
+        call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
+        if call is not self.call:
+            if self.call is not None and is_public(self.call):
+                suggest(self.last, NAMED_BY_OP, self.call.f_code.co_name)
+            self.call = call
+        if context.scope is not self.running:
+            self.left(context.scope)
+        self.last = output
+        if op.__name__ in NAMES_OF_OPS:
+            suggest(output, NAMED_BY_OP, op.__name__)
+
+    def left(self, now: Any) -> None:
+        """Name the last output after the modules whose calls have ended since."""
+        running, name = open_scopes(now), ""
+        for scope in open_scopes(self.running):
+            if scope not in running:
+                self.letters_of(vars(scope.module))
+                here = self.scope_name(scope)
+                name = here or name
+                if here.rpartition(".")[2].isdigit():
+                    self.kinds[here] = f" ({type(scope.module).__name__})"
+        self.running = now
+        parts = name.split(".")
+        if name:
+            tail = parts[-2:] if parts[-1].isdigit() else parts[-1:]
+            suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
+
+    def letters_of(self, has: dict[str, Any]) -> None:
+        """The sizes that an attention or a feed-forward layer has letters for."""
+        if "num_heads" in has and "embed_dim" in has:
+            heads, width = has["num_heads"], has["embed_dim"]
+            self.letter(E=width, H=heads, D=width // heads)
+            for e in reversed(self.expressions):
+                if e.hint[1] == "scores" and e.ndim == 4:
+                    batch, _, queries, keys = e.shape
+                    self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
+                    break
+        if "linear1" in has and "self_attn" in has:
+            self.letter(F=has["linear1"].out_features)
+
+    def letter(self, **sizes: int) -> None:
+        """Letters for sizes; 0 for what has several sizes in one model."""
+        letters = self.letters
+        for letter, size in sizes.items():
+            letters[letter] = size if letters.get(letter, size) == size else 0
+
+    def pulling(self, y: Any, g: Any) -> None:
+        """Assign the VJPs that follow to the module call in which y was computed."""
+        self.scope = self.scope_name(y._node.scope)
+
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
+        """Name a gradient after what it is the gradient by; after the input of an op where it
+        passes an op of one input unchanged.
+        """
+        if not (is_symbol(total) and is_symbol(x._data)):
+            return
+        e, by = total.expression, x._data.expression
+        better = e.nameless
+        if not e.hint[0] and e.by is not None and e.by.nameless:
+            better = not by.nameless and by.kind != "input"
+        if is_symbol(g) and g.expression is e and not by.nameless:
+            better |= sum(map(tracked, node.inputs)) == 1
+        if better:
+            e.hint, e.by = (0, ""), by
+
+    def look(self) -> None:
+        """Suggest the names that the running functions have for their values."""
+        scope = context.scope
+        for frame in frames():
+            here, ours = frame.f_locals, is_in(frame, PACKAGE)
+            if not ours or is_in(frame, *NAMING_FILES):
+                self.look_in(here, not ours)
+            called = scope is not None and frame.f_code.co_name == "__call__"
+            if called and here.get("self") is scope.module:
+                name = self.scope_name(scope).rpartition(".")[2]
+                for x in here["args"][:1]:
+                    suggest(x, NAMED_BY_USE, f"{name}_input")
+                scope = scope.outer
+
+    def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
+        """Suggest the names of one frame's variables, the user's or the package's."""
+        for name, x in variables.items():
+            array = array_of(x)
+            if is_symbol(array):
+                telling = name not in GENERAL.split()
+                if telling or theirs:
+                    suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
+            elif isinstance(array, np.ndarray):
+                _, e = self.origins.get(id(array), (None, None))
+                if e is not None and e.nameless:
+                    e.hint = (NAMED_BY_PACKAGE, identifier(name))
+
 
 def identifier(name: str) -> str:
     """A name as Python allows it: `layers.0.weight` as `layers_0_weight`."""
@@ -124,12 +232,10 @@ def trace(
     """Run the function on symbols in place of the arguments and parameters."""
     found = Trace(root)
     given = arguments(found, function, args)
-    names = Names(found)
-    found.names = names.look
-    with tracing(found, params, names):
+    with tracing(found, params, found):
         with enable_grad():
             y = function(*given)
-        names.left(None)
+        found.left(None)
         found.outputs = expressed(found, y)
         if backward:
             leaves = [x for x in (*given, *found.parameters.values()) if tracked(x)]
@@ -260,120 +366,6 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
 
 
 # ---- names
-
-
-class Names(Watcher):
-    """Finds names for expressions, and letters for the sizes of axes."""
-
-    def __init__(self, found: Trace) -> None:
-        self.found = found
-        self.scope: Any = None
-        self.last: Any = None  # the last output in that scope
-        self.call: Any = None  # the frame of the outermost function of F that runs
-
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Refuse a parameter that would be frozen; note when calls of functions have ended."""
-        for x in inputs:
-            if tracked(x) and x._node is None and not is_symbol(x._data):
-                raise self.found.refusal(
-                    f"reads {describe(x)}: it requires a gradient, but is neither an argument nor "
-                    "in params=",
-                    "Its numbers would be frozen into the program. Pass params=model, or "
-                    "params={'w': w}.",
-                )
-        call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
-        if call is not self.call:
-            if self.call is not None and is_public(self.call):
-                suggest(self.last, NAMED_BY_OP, self.call.f_code.co_name)
-            self.call = call
-        if context.scope is not self.scope:
-            self.left(context.scope)
-        self.last = output
-        if op.__name__ in NAMES_OF_OPS:
-            suggest(output, NAMED_BY_OP, op.__name__)
-
-    def left(self, now: Any) -> None:
-        """Name the last output after the modules whose calls have ended since."""
-        running, name = open_scopes(now), ""
-        for scope in open_scopes(self.scope):
-            if scope not in running:
-                self.letters_of(vars(scope.module))
-                here = self.found.scope_name(scope)
-                name = here or name
-                if here.rpartition(".")[2].isdigit():
-                    self.found.kinds[here] = f" ({type(scope.module).__name__})"
-        self.scope = now
-        parts = name.split(".")
-        if name:
-            tail = parts[-2:] if parts[-1].isdigit() else parts[-1:]
-            suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
-
-    def letters_of(self, has: dict[str, Any]) -> None:
-        """The sizes that an attention or a feed-forward layer has letters for."""
-        if "num_heads" in has and "embed_dim" in has:
-            heads, width = has["num_heads"], has["embed_dim"]
-            self.letter(E=width, H=heads, D=width // heads)
-            for e in reversed(self.found.expressions):
-                if e.hint[1] == "scores" and e.ndim == 4:
-                    batch, _, queries, keys = e.shape
-                    self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
-                    break
-        if "linear1" in has and "self_attn" in has:
-            self.letter(F=has["linear1"].out_features)
-
-    def letter(self, **sizes: int) -> None:
-        """Letters for sizes; 0 for what has several sizes in one model."""
-        letters = self.found.letters
-        for letter, size in sizes.items():
-            letters[letter] = size if letters.get(letter, size) == size else 0
-
-    def pulling(self, y: Any, g: Any) -> None:
-        """Assign the VJPs that follow to the module call in which y was computed."""
-        self.found.scope = self.found.scope_name(y._node.scope)
-
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
-        """Name a gradient after what it is the gradient by; after the input of an op where it
-        passes an op of one input unchanged.
-        """
-        if not (is_symbol(total) and is_symbol(x._data)):
-            return
-        e, by = total.expression, x._data.expression
-        better = e.nameless
-        if not e.hint[0] and e.by is not None and e.by.nameless:
-            better = not by.nameless and by.kind != "input"
-        if is_symbol(g) and g.expression is e and not by.nameless:
-            better |= sum(map(tracked, node.inputs)) == 1
-        if better:
-            e.hint, e.by = (0, ""), by
-
-    def look(self) -> None:
-        """Suggest the names that the running functions have for their values."""
-        scope = context.scope
-        for frame in frames():
-            here, ours = frame.f_locals, is_in(frame, PACKAGE)
-            if not ours or is_in(frame, *NAMING_FILES):
-                self.look_in(here, not ours)
-            called = scope is not None and frame.f_code.co_name == "__call__"
-            if called and here.get("self") is scope.module:
-                name = self.found.scope_name(scope).rpartition(".")[2]
-                for x in here["args"][:1]:
-                    suggest(x, NAMED_BY_USE, f"{name}_input")
-                scope = scope.outer
-
-    def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
-        """Suggest the names of one frame's variables, the user's or the package's."""
-        for name, x in variables.items():
-            array = array_of(x)
-            if is_symbol(array):
-                telling = name not in GENERAL.split()
-                if telling or theirs:
-                    suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
-            elif isinstance(array, np.ndarray):
-                _, e = self.found.origins.get(id(array), (None, None))
-                if e is not None and e.nameless:
-                    e.hint = (NAMED_BY_PACKAGE, identifier(name))
 
 
 def open_scopes(scope: Any) -> list[Any]:
