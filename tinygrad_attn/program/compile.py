@@ -39,14 +39,7 @@ from .ir import reached, replaced, rewrite
 from .lower import Lowering
 from .simplify import simplified
 from .source import agree, gradients_of, largest_in
-from .trace import (
-    Trace,
-    expressed,
-    gradients,
-    seed_of,
-    stand_in,
-    tracing,
-)
+from .trace import Trace, expressed, gradients, seed_of, stand_in, tracing
 
 PROGRAMS = 8
 """Kinds of call for which a function has programs. Calls of further kinds run as they are."""

@@ -6,9 +6,7 @@ or quicker steps, and `text` (for readers) or `flat` (for speed) writes it as Py
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
 
@@ -203,16 +201,3 @@ def number_in(a: Any) -> Any:
     """The number that this operand is, or None."""
     single = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
     return a if single else None
-
-
-def fraction(a: Any) -> Fraction | None:
-    """The number as a quotient of whole numbers that a reader would write; else None."""
-    number = number_in(a)
-    if number is None or not math.isfinite(number):
-        return None
-    value = float(number)
-    found = Fraction(value).limit_denominator(1 << 24)
-    close = abs(float(found) - value) <= 1e-15 * abs(value)
-    if getattr(number, "dtype", None) == np.float32:
-        close = np.float32(float(found)) == number
-    return found if close and (abs(found.numerator) <= 2 or found.denominator <= 64) else None

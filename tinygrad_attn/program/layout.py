@@ -190,8 +190,8 @@ class Layout:
                 names = ", ".join(self.names[x.id] for x in (e, *others))
                 first = f"{INDENT}{names} = {self.text.of(e.args[0])}"
             if e.ndim:  # the shape of the result, where there is room
-                shape = self.sizes.shape(e.shape, times="") + " each" * bool(others)
-                whole = f"{first:<{COMMENT_AT}}  # {shape}"
+                shape = self.sizes.shape(e.shape).replace("3*E", "3E")
+                whole = f"{first:<{COMMENT_AT}}  # {shape}{' each' * bool(others)}"
                 first = whole if len(whole) <= WIDTH else first
             found += [*broken(first), *rest]
         return found

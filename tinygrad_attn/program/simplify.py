@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .ir import BACKWARD, Expression, fraction, is_, number_in, rewrite
+from .ir import BACKWARD, Expression, is_, number_in, rewrite
 from .rules import Rewriting, table
 
 PASSES = 3
@@ -97,7 +97,7 @@ def like(x: Any, e: Any) -> bool:
 def counts(total: Any, n: Any) -> bool:
     """A sum of n numbers, in their own dtype."""
     x, size = total.args[0], total.value.size
-    return size > 0 and fraction(n) == x.value.size / size and x.dtype == total.dtype
+    return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
 def rows(quotient: Any, e: Any) -> bool:

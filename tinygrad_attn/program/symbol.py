@@ -32,7 +32,9 @@ NUMPY = str(Path(np.__file__).parent)
 FUNCTIONS = str(Path(PACKAGE, "functional"))
 
 RESHAPING = ("reshape", "squeeze", "ravel")
-MOVING = (np.transpose, np.swapaxes, np.moveaxis, np.matrix_transpose)
+MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
+OTHERS = ("var", "copy", "cumsum", "cumprod")
+"""These, reductions and what moves or reshapes are written as methods."""
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
 SHAPED_BY_NUMBERS = (
@@ -45,8 +47,7 @@ METHODS = (
     "swapaxes copy repeat clip round trace searchsorted squeeze ravel"
 )
 """Methods with the name and arguments of a function of NumPy's."""
-READING = {"__bool__": bool, "__float__": float, "__int__": int, "__index__": operator.index}
-ACCESSORS = (*READING, "__contains__", "item", "tolist")
+ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 """Methods of a Tensor that read numbers for their caller."""
 
 
@@ -118,13 +119,13 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- reading numbers
 
-    def _read(self, answer: Any, what: str) -> Any:
+    def _read(self, answer: Any) -> Any:
         """Let the program check what the package reads; refuse what others read."""
-        inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS, frames())
+        inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS.split(), frames())
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
         if not calls or isinstance(answer, (float, list)):
             raise self.listing.refusal(
-                f"reads a number ({what}): the program would be right for this number only",
+                "reads a number: the program would be right for this number only",
                 "Choose with np.where(condition, a, b), or choose before the call and pass the "
                 "choice as an argument that is no array.",
             )
@@ -132,13 +133,25 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.listing.check(self.expression, answer, function.strip("_"))
         return answer
 
+    def __bool__(self) -> bool:
+        return self._read(bool(self.value))
+
+    def __float__(self) -> float:
+        return self._read(float(self.value))
+
+    def __int__(self) -> int:
+        return self._read(int(self.value))
+
+    def __index__(self) -> int:
+        return self._read(operator.index(self.value))
+
     def item(self) -> Any:
         """The number, for the package."""
-        return self._read(self.value.item(), "item()")
+        return self._read(self.value.item())
 
     def tolist(self) -> Any:
         """Raise TypeError."""
-        return self._read([], "tolist()")
+        return self._read([])
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.listing.refusal(
@@ -153,10 +166,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
         """The symbol of a new value."""
-        several = isinstance(value, (tuple, list))
-        if not several and not isinstance(value, (np.ndarray, np.generic)):
+        if not isinstance(value, (np.ndarray, np.generic, tuple, list)):
             value = np.asarray(value)[()]
-        if several or value.dtype.kind not in "fiub":
+        if isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
             advice = "A program only has calls that return one array."
             raise self.listing.refusal(f"calls {name}", advice)
         made = Symbol(self.listing.make(kind, name, args, settings, value), self.listing)
@@ -205,37 +217,32 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in FRESH:
             value = np.full_like(value, FRESH[function])
             return Symbol(self.listing.constant(value), self.listing)
-        if function in MOVING and is_symbol(args[0]):
+        x = args[0] if args and is_symbol(args[0]) else None
+        if x is None or name not in (*MOVING, *RESHAPING, *REDUCTIONS, *OTHERS):
+            return self._made("call", name, args, settings, value)
+        if name in MOVING:
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
-            return self._made("method", "transpose", (args[0], *axes), {}, value)
-        if name in (*REDUCTIONS, "var", *RESHAPING, "copy", "cumsum", "cumprod") and is_symbol(
-            args[0]
-        ):
-            return self._method(name, args[0], args[1:], settings, value)
-        return self._made("call", name, args, settings, value)
+            return self._made("method", "transpose", (x, *axes), {}, value)
+        if name in RESHAPING:
+            return self._made("method", "reshape", (x, *value.shape), {}, value)
+        if name in (*REDUCTIONS, "var"):
+            settings = plainest(x, dict(zip(("axis",), args[1:])) | settings)
+            args = (x,)
+        return self._made("method", name, args, settings, value)
 
     def _name(self, function: Any) -> str:
         """What stands after `np.`"""
         module = getattr(function, "__module__", None) or "numpy"  # a ufunc has none
         name = f"{module}.{function.__name__}".removeprefix("numpy.")
-        try:
-            known = operator.attrgetter(name)(np) is function
-        except AttributeError:
-            known = False
-        if not known:
-            raise self.listing.refusal(
-                f"calls {function.__name__}, which is no function of NumPy's",
-                "The program has nothing but NumPy: write the function with NumPy's.",
-            )
-        return name
-
-    def _method(self, name: str, x: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
-        """A method of x, its arguments in one form."""
-        if name in RESHAPING:
-            return self._made("method", "reshape", (x, *value.shape), {}, value)
-        if name in (*REDUCTIONS, "var"):
-            args, settings = (), plainest(x, dict(zip(("axis",), args)) | settings)
-        return self._made("method", name, (x, *args), settings, value)
+        found: Any = np
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is function:
+            return name
+        raise self.listing.refusal(
+            f"calls {function.__name__}, which is no function of NumPy's",
+            "The program has nothing but NumPy: write the function with NumPy's.",
+        )
 
     # ---- writing in place: a wrong alias is found when the program is compared with the function
 
@@ -287,7 +294,3 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return self
         value = self.value.astype(dtype, casting=casting)
         return self._made("method", "astype", (self, np.dtype(dtype)), {}, value)
-
-
-for _name, _read in READING.items():
-    setattr(Symbol, _name, lambda x, f=_read: x._read(f(x.value), f"{f.__name__}(...)"))

@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .ir import Expression, fraction, is_
+from .ir import Expression, is_
 from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
 UNARY, ATOM = 6, 9
@@ -27,25 +28,24 @@ class Sizes:
         self.letters = {
             k: n for k, n in letters.items() if n not in (0, 1, 3) and sizes.count(n) == 1
         }
+        self.texts = {n: k for k, n in self.letters.items()}
+        # Queries, keys and values side by side, and rows of matrices without their batch.
+        known = {"3": 3, **self.letters}
+        for a, b in ("3E", "BS", "BT"):
+            if a in known and b in known:
+                self.texts.setdefault(known[a] * known[b], f"{a}*{b}")
 
-    def one(self, n: int, times: str = "*") -> str:
+    def one(self, n: int) -> str:
         """A size: `B`, `3*E`, `B*T`, or the number."""
-        letters = self.letters
-        known = {size: letter for letter, size in letters.items()}
-        for a, b in ("BS", "BT"):
-            if a in letters and b in letters:
-                known.setdefault(letters[a] * letters[b], f"{a}*{b}")
-        if "E" in letters:  # queries, keys and values side by side
-            known = {3 * letters["E"]: f"3{times}E"} | known
-        return known.get(n, str(n))
+        return self.texts.get(n, str(n))
 
-    def several(self, shape: Sequence[int], times: str = "*") -> str:
+    def several(self, shape: Sequence[int]) -> str:
         """Sizes with commas between them."""
-        return ", ".join(self.one(n, times) for n in shape)
+        return ", ".join(map(self.one, shape))
 
-    def shape(self, shape: Sequence[int], times: str = "*") -> str:
+    def shape(self, shape: Sequence[int]) -> str:
         """A shape as a tuple."""
-        return f"({self.several(shape, times)}{',' * (len(shape) == 1)})"
+        return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
     def used(self, lines: Sequence[str]) -> dict[str, int]:
         """The letters that stand in these lines."""
@@ -64,10 +64,11 @@ def literal(value: Any, dtype: Any = None) -> str:
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
     if isinstance(value, np.generic):
-        found = fraction(value)
         text = literal(value.item() if value.dtype.kind in "iub" else float(str(value)))
-        if found is not None and 64 % found.denominator:
-            text = f"{found.numerator} / {found.denominator}"
+        if value.dtype.kind == "f" and math.isfinite(value):
+            m, n = Fraction(float(value)).limit_denominator(1 << 24).as_integer_ratio()
+            if 64 % n and (abs(m) <= 2 or n <= 64) and value.dtype.type(m / n) == value:
+                text = f"{m} / {n}"
         beside = dtype is not None and dtype == value.dtype
         return text if beside else f"np.{value.dtype.name}({text})"
     if isinstance(value, float) and not math.isfinite(value):

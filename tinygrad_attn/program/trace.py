@@ -248,7 +248,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
     """Symbols in the parameters while the block runs, watched by these alone, in plain mode."""
     before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
     watched, context.watchers = context.watchers, watchers
-    states = random_states()
+    states = np.random.get_state(), random.get_rng_state()
     try:
         for name, p in params.items():
             if not is_symbol(p._data):  # else one tensor under two names
@@ -256,7 +256,8 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
                 found.parameters[p._data.expression.name] = p
         with plain():
             yield
-        if pickle.dumps(random_states()) != pickle.dumps(states):
+        drawn = np.random.get_state(), random.get_rng_state()
+        if pickle.dumps(drawn) != pickle.dumps(states):
             raise TypeError(
                 "ta.source: the function draws random numbers (dropout in training mode, say), and "
                 "a program would drop the same elements each time. Call model.eval() before, or "
@@ -272,18 +273,16 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
             p._data, p._grad, p._tracked = values
 
 
-def random_states() -> tuple[Any, Any]:
-    """The states of the global streams of random numbers."""
-    return np.random.get_state(), random.get_rng_state()
-
-
 # ---- inputs
 
 
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
     """The arguments, with symbols in place of arrays."""
+    every = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    names += [f"x{i}" for i in range(len(names), len(args))]
     given: list[Any] = []
-    for name, x in zip(names_of(function, len(args)), args, strict=True):
+    for name, x in zip(names, args):
         array = array_of(x)
         is_array = isinstance(array, (np.ndarray, np.generic))
         found.arguments[name] = kind_of(array) if is_array else None
@@ -304,13 +303,6 @@ def stand_in(found: Trace, name: str, x: Any) -> Any:
     tensor = tensor_of(symbol)
     tensor._tracked = x._tracked
     return tensor
-
-
-def names_of(function: Callable[..., Any], count: int) -> list[str]:
-    """What the function calls its positional arguments."""
-    every = inspect.signature(getattr(function, "forward", function)).parameters.values()
-    names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    return (names + [f"x{i}" for i in range(len(names), count)])[:count]
 
 
 def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
