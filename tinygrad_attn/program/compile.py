@@ -59,19 +59,17 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     arguments, parameters and buffers is read once, when it is traced, as with jax.jit.
 
     f is a function, a method or a module; also a decorator. A module becomes a module of the same
-    class with the same attributes. Gradients flow as usual: `backward()`, `ta.grad`,
-    `retain_graph`, and `create_graph`, for which f itself is differentiated.
+    class with the same attributes. Gradients of every order flow as usual.
 
     A program is for one kind of call: shapes and dtypes of arrays, values of other arguments, which
-    Tensors require gradients, `no_grad`, and the default dtype. Of the modules that f calls, the
-    identity of their parameters and `training` count too. f has up to 8 programs. At the first call
-    of a kind f runs twice, and its outputs and gradients are compared with the program's. With
-    `check=True` this is done at every call, and a difference raises RuntimeError.
+    Tensors require gradients, `no_grad`, the default dtype, and the parameters and `training` of
+    the modules that f calls. f has up to 8 programs. At the first call of a kind f runs twice, and
+    outputs and gradients are compared with the program's. With `check=True` this is done at every
+    call, and a difference raises RuntimeError.
 
     f itself runs if it draws random numbers, reads a number of an array in Python, leaves NumPy, or
-    is called in more than 8 ways; `.report()` gives the reason. It also runs in plain mode and
-    under watchers such as `ta.detect_anomaly()`. Some VJPs of the package choose a formula by the
-    numbers. For numbers that need another one, f itself runs.
+    is called in more than 8 ways; `.report()` gives the reason. So it does in plain mode, under
+    watchers such as `ta.detect_anomaly()`, and for numbers for which a VJP needs another formula.
 
     While a call is traced other threads must not compute with the same Tensors, except by compiled
     functions. NumPy's warnings are not given.

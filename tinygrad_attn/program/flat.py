@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import ops
 from .ir import LEAVES, Expression, inside, reached
+from .simplify import like
 from .text import Sizes, Text
 
 FRESH = {
@@ -109,8 +110,7 @@ class Flat:
         of, name = self.spelling.of, str(self.name(e))
         if e.kind == "check":
             return [f"if {of(e.args[0])} != {of(e.args[1])}: raise Changed"]
-        alike = lambda x: x.ndim > 0 and x.shape == e.shape and x.dtype == e.dtype
-        places = (of(x) for x in e.operands if alike(x) and self.free(x, e))
+        places = (of(x) for x in e.operands if e.ndim and like(x, e) and self.free(x, e))
         if e.kind == "update":
             return self.spelling.update(e, name, self.free(e.args[0], e))
         text, place = self.spelling.spelled(e)[0], next(places, None)

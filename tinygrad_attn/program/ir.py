@@ -7,15 +7,16 @@ or quicker steps, and `text` (for readers) or `flat` (for speed) writes it as Py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-FORWARD, BACKWARD = "forward", "backward"
 LEAVES = ("input", "constant")
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Expression:
     """One value of a program, and how it is computed.
 
@@ -30,25 +31,24 @@ class Expression:
         check      args[0] has to be args[1]; `name` is the function that read it
     `args` and `settings` (keyword arguments) hold expressions, numbers and other Python values, and
     tuples, lists and slices of them. `value` is the value for the example arguments: only its shape
-    and dtype are used, except for constants. `phase` is FORWARD or BACKWARD; `scope` is the dotted
-    name of the module call. `hint` is (priority, name). An expression without one may be the
-    gradient by the expression `by`.
+    and dtype are used, except for constants. `scope` is the dotted name of the module call.
+    `hint` is (priority, name). An expression without one may be the gradient by `by`.
     """
 
-    __slots__ = (
-        *("id", "kind", "name", "args", "settings", "operands"),
-        *("value", "phase", "scope", "hint", "by"),
-    )
+    id: int
+    kind: str
+    name: Any
+    args: tuple
+    settings: dict[str, Any]
+    value: Any
+    backward: bool = False  # whether it is of the backward pass
+    scope: str = ""
+    hint: tuple[float, str] = (0, "")
+    by: Expression | None = None
+    operands: list[Expression] = field(init=False)  # one that is used twice comes twice
 
-    def __init__(
-        self, id: int, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any
-    ) -> None:
-        self.id, self.kind, self.name, self.args = id, kind, name, args
-        self.settings, self.value = settings, value
-        self.operands = inside((args, settings))  # one that is used twice comes twice
-        self.phase, self.scope = FORWARD, ""
-        self.hint: tuple[float, str] = (0, "")
-        self.by: Expression | None = None
+    def __post_init__(self) -> None:
+        self.operands = inside((self.args, self.settings))
 
     def __repr__(self) -> str:
         return f"<{self.id} {self.kind} {self.name}>"
@@ -56,10 +56,6 @@ class Expression:
     @property
     def nameless(self) -> bool:
         return not self.hint[0] and self.by is None
-
-    @property
-    def gradient_by(self) -> Expression | None:
-        return None if self.hint[0] else self.by
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,7 +79,7 @@ class Listing:
     def __init__(self) -> None:
         self.expressions: list[Expression] = []
         self.known: dict[Any, Expression] = {}
-        self.phase, self.scope = FORWARD, ""
+        self.backward, self.scope = False, ""
 
     def make(
         self, kind: str, name: Any, args: Iterable[Any], settings: dict[str, Any], value: Any
@@ -98,8 +94,8 @@ class Listing:
         """The expression with this key."""
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = Expression(len(self.expressions), *parts)
-            found.phase, found.scope = self.phase, self.scope
+            n = len(self.expressions)
+            found = self.known[key] = Expression(n, *parts, self.backward, self.scope)
             self.expressions.append(found)
         return found
 
@@ -131,7 +127,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
     new: dict[int, Expression] = {}
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
     for e in reached(outputs):
-        listing.phase, listing.scope = e.phase, e.scope
+        listing.backward, listing.scope = e.backward, e.scope
         if e.kind in LEAVES:
             made = listing.leaf(e.kind, e.name, e.value)
         else:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .ir import BACKWARD, Expression, inside, is_, number_in, reached
+from .ir import Expression, inside, is_, number_in, reached
 from .text import Sizes, Text, pattern
 from .trace import NAMED_BY_OP, Trace, identifier
 
@@ -105,12 +105,12 @@ class Layout:
         """The name of e if nothing else had it."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        by = e.gradient_by
+        by = e.by
         if e.hint[0]:
             return e.hint[1]
-        if by and not by.gradient_by and (by.id in self.names or not by.nameless):
+        if by and (by.hint[0] or by.by is None and by.id in self.names):
             return f"d_{self.names.get(by.id) or self.wished(by)}"
-        if e.phase == BACKWARD and "keepdims" not in e.settings:
+        if e.backward and "keepdims" not in e.settings:
             return "g"
         if is_(e, "operator", "*") and number_in(e.args[0]) is not None:
             return "scaled"
@@ -177,11 +177,11 @@ class Layout:
         while self.cut():  # a name is longer than it was expected to be
             self.give_names()
         found: list[str] = []
-        phase, part = "forward", ""
+        backward, part = False, ""
         for e, *others in unpacked([e for e in self.order if e.id in self.lines]):
-            if e.phase != phase:
+            if e.backward != backward:
                 found.append(f"{INDENT}# ---- backward")
-                phase, part = e.phase, ""
+                backward, part = e.backward, ""
             if e.scope not in (part, ""):
                 found.append(f"{INDENT}# {e.scope}{self.found.kinds.get(e.scope, '')}")
             part = e.scope
@@ -234,7 +234,5 @@ def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
 
 def named(e: Expression) -> bool:
     """Whether it has a name, or is the gradient by what has one."""
-    by = e.gradient_by
-    if by:
-        return by.kind != "input" and not by.gradient_by and named(by)
-    return e.hint[0] > NAMED_BY_OP
+    named = e.by if e.by and not e.hint[0] else e
+    return named.kind != "input" and named.hint[0] > NAMED_BY_OP

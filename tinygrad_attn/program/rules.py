@@ -101,8 +101,7 @@ class Rewriting(Listing):
         self, kind: str, name: Any, args: Any, settings: dict[str, Any], value: Any
     ) -> Expression:
         """The expression, or what the first rule that fits puts in its place."""
-        e = Expression(-1, kind, name, tuple(args), settings, value)
-        e.phase = self.phase
+        e = Expression(-1, kind, name, tuple(args), settings, value, self.backward)
         rule = getattr(self, f"{kind}_{name}", lambda _: None)
         tried = (way(e) for way in (self.shorter, rule, self.ruled))
         found = next((x for x in tried if x is not None), None)

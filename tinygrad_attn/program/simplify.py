@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .ir import BACKWARD, Expression, is_, number_in, rewrite
+from .ir import Expression, is_, number_in, rewrite
 from .rules import Rewriting, table
 
 PASSES = 3
@@ -105,13 +105,13 @@ def rows(quotient: Any, e: Any) -> bool:
     u, r = quotient.args
     whole = isinstance(u, Expression) and u.dtype == e.dtype and u.value.size == e.value.size
     by_row = isinstance(r, Expression) and r.ndim == e.ndim and r.value.size < e.value.size
-    return quotient.phase == BACKWARD and whole and by_row
+    return quotient.backward and whole and by_row
 
 
 def turns(product: Any, e: Any) -> bool:
     """A product of matrices, not broadcast, which the pass of e has to compute anyway."""
     x, y = product.args
-    return bool(product.phase == e.phase and x.ndim == y.ndim == e.ndim)
+    return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
 
 def span(e: Any, *args: Any) -> bool:
@@ -125,8 +125,8 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,
     "nothing": lambda c: is_zero(c) and c.dtype == bool,
-    "backward": lambda e: e.phase == BACKWARD,
-    "forward": lambda e, here: e is not None and e.phase != BACKWARD and e.dtype == here.dtype,
+    "backward": lambda e: e.backward,
+    "forward": lambda e, here: e is not None and not e.backward and e.dtype == here.dtype,
     "keeps": lambda settings: settings.get("keepdims"),
     "fits": lambda r, e, settings: r.shape == e.shape and settings.keys() <= {"axis", "keepdims"},
 }
@@ -277,7 +277,7 @@ def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
         axis = axis[0]
     elif isinstance(axis, tuple) and len(axis) == x.ndim:
         axis = None
-    if axis == x.ndim - 1:
+    if x.ndim > 1 and axis == x.ndim - 1:
         axis = -1
     if "dtype" in left and left["dtype"] == x.dtype:
         del left["dtype"]

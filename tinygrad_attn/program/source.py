@@ -30,21 +30,19 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     """Write the program that computes f(*args) and its gradients, as the text of one NumPy file.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
-    The program takes arrays of the same shapes and dtypes. It computes gradients with respect to
+    The program takes arrays of the same shapes and dtypes. Its gradients are with respect to
     floating arguments, except Tensors that require none, and to parameters that require one.
-    `params` is a module, or a mapping from names to Tensors. If f is a module, or a method of one,
-    it is this module. Other arguments (numbers, None, True) are constants of the program. So is
-    everything that f reads beside its arguments, parameters and buffers.
+    `params` is a module, or a mapping from names to Tensors; by default the module that f is or
+    belongs to. Other arguments (numbers, None) and what else f reads are constants of the program.
 
     With `backward=False` the program has the forward pass only, and f may also return several
     tensors in a tuple, list or dict. If the output is no single number, the program takes its
     gradient as one more argument, d_output.
 
-    Raises TypeError where f reads a number from an array in Python (`if loss > 1`, float(x)),
-    draws random numbers or leaves NumPy. So it does for a Tensor that requires a gradient and is
-    not in params, and for a function that returns another value when it is called again. Some VJPs
-    of the package choose a formula by the numbers. Then the program raises ValueError for numbers
-    that need another one.
+    Raises TypeError where f reads a number from an array in Python (`if loss > 1`), draws random
+    numbers or leaves NumPy; for a Tensor that requires a gradient and is not in params; and if f
+    returns another value when it is called again. Some VJPs choose a formula by the numbers: the
+    program raises ValueError for numbers that need another one.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
@@ -160,7 +158,7 @@ def agree(mine: list[Any], expected: list[Any], size: float) -> bool:
 def same(mine: Any, expected: Any, size: float) -> bool:
     """Whether two arrays agree in shape, dtype and, up to rounding, in numbers."""
     if not isinstance(expected, (np.ndarray, np.generic)):
-        return bool(mine is expected or mine == expected)
+        return bool(mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
         return False
     digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9) * is_floating(expected)

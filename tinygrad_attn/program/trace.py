@@ -32,7 +32,7 @@ from ..engine import (
 )
 from ..errors import describe, quoted, user_frame
 from ..nn.scopes import dotted_name
-from .ir import BACKWARD, FORWARD, Expression, Listing, replaced
+from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
@@ -78,7 +78,7 @@ class Trace(Listing, Watcher):
 
     def once(self, key: Any, *parts: Any) -> Expression:
         """The expression with this key, of the module call that runs."""
-        if self.phase == FORWARD:
+        if not self.backward:
             self.scope = self.scope_name(context.scope)
         return super().once(key, *parts)
 
@@ -351,7 +351,7 @@ def seed_of(found: Trace, name: str, y: Any) -> Symbol:
 
 def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
     """The gradients by the leaves, by their identifiers."""
-    found.phase = BACKWARD
+    found.backward = True
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
     return {name: expressed(found, by[x]) for x, name in leaves.items() if x in by}
