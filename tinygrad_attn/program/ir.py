@@ -6,7 +6,7 @@ or quicker steps, and `text` (for readers) or `flat` (for speed) writes it as Py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -81,11 +81,9 @@ class Listing:
         self.known: dict[Any, Expression] = {}
         self.backward, self.scope = False, ""
 
-    def make(
-        self, kind: str, name: Any, args: Iterable[Any], settings: dict[str, Any], value: Any
-    ) -> Expression:
+    def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         """The expression of this form: the known one, or a new one."""
-        args, start = tuple(args), kind == "update"  # which begins with an array
+        start = kind == "update"  # which begins with an array
         rest, settings = replaced((args[start:], settings), self.operand)
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
@@ -132,7 +130,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
             made = listing.leaf(e.kind, e.name, e.value)
         else:
             args, settings = replaced((e.args, e.settings), swap)
-            made = listing.make(e.kind, e.name, args, settings, e.value)
+            made = listing.make(e.kind, e.name, e.value, *args, **settings)
         new[e.id] = made
         if isinstance(made, Expression):
             if e.by:

@@ -24,7 +24,7 @@ class Lowering(Rewriting):
             return None
         negated = e.name == "-" and len(e.args) == 1
         name = "negative" if negated else UFUNCS[e.name].__name__
-        return self.make("call", name, e.args, e.settings, e.value)
+        return self.make("call", name, e.value, *e.args, **e.settings)
 
     def reshaped(self, x: Expression, *shape: int) -> Expression:
         """x.reshape(shape)"""
@@ -36,7 +36,7 @@ class Lowering(Rewriting):
         if x.shape == e.shape:
             return x
         if is_(x, "method", "reshape"):
-            return self.make("method", "reshape", (x.args[0], *e.shape), {}, e.value)
+            return self.make("method", "reshape", e.value, x.args[0], *e.shape)
         return None
 
     def call_matmul(self, e: Expression) -> Expression | None:
@@ -78,7 +78,7 @@ class Lowering(Rewriting):
             return None
         rows = self.reshaped(x, e.value.size, x.shape[-1])
         index = np.arange(e.value.size), self.of("method", "argmax", rows, axis=-1)
-        return self.reshaped(self.make("item", None, (rows, index), {}, e.value.ravel()), *e.shape)
+        return self.reshaped(self.make("item", None, e.value.ravel(), rows, index), *e.shape)
 
     def call_where(self, e: Expression) -> Expression | None:
         """np.where(condition, x, 0) by the bits of x, in a quarter of the time"""
@@ -88,5 +88,5 @@ class Lowering(Rewriting):
         if x.dtype.kind != "f" or not isinstance(condition, Expression) or condition.dtype != bool:
             return None
         bits = self.of("method", "view", x, np.dtype(f"i{x.dtype.itemsize}"))
-        kept = self.make("call", "multiply", (bits, condition), {}, bits.value)
+        kept = self.make("call", "multiply", bits.value, bits, condition)
         return self.of("method", "view", kept, x.dtype)

@@ -97,15 +97,13 @@ class Rewriting(Listing):
 
     rules: dict[tuple[str, str], list[Rule]] = {}
 
-    def make(
-        self, kind: str, name: Any, args: Any, settings: dict[str, Any], value: Any
-    ) -> Expression:
+    def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         """The expression, or what the first rule that fits puts in its place."""
-        e = Expression(-1, kind, name, tuple(args), settings, value, self.backward)
+        e = Expression(-1, kind, name, args, settings, value, self.backward)
         rule = getattr(self, f"{kind}_{name}", lambda _: None)
         tried = (way(e) for way in (self.shorter, rule, self.ruled))
         found = next((x for x in tried if x is not None), None)
-        return super().make(kind, name, args, settings, value) if found is None else found
+        return super().make(kind, name, value, *args, **settings) if found is None else found
 
     def shorter(self, e: Expression) -> Expression | None:
         """What a subclass puts in the place of e where a rule cannot say it."""
@@ -132,7 +130,7 @@ class Rewriting(Listing):
         args = tuple(self.instance(a, found, make) for a in p.args)
         return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
-    def of(self, kind: str, name: str, *args: Any, **settings: Any) -> Expression:
+    def of(self, kind: str, name: str, /, *args: Any, **settings: Any) -> Expression:
         """The expression of these operands, with its value."""
         x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
         with np.errstate(all="ignore"):
@@ -143,4 +141,4 @@ class Rewriting(Listing):
             else:
                 function = getattr(np if kind == "call" else type(x), name)
                 value = function(x, *rest, **settings)
-        return self.make(kind, name, args, settings, value)
+        return self.make(kind, name, value, *args, **settings)

@@ -170,7 +170,7 @@ class Simplifier(Rewriting):
                 small = x.value.flat[0]
             if small is not None:
                 args = (small, other) if i == 0 else (other, small)
-                return self.make(e.kind, e.name, args, {}, e.value)
+                return self.make(e.kind, e.name, e.value, *args)
         return None
 
     def collected(self, e: Expression) -> Expression | None:
@@ -188,8 +188,8 @@ class Simplifier(Rewriting):
         if not alike or not whole or len({*map(np.ndim, places)}) > 1:
             return None
         if places[0].ndim:
-            return self.make("call", "concatenate", (parts,), {}, e.value)
-        return self.make("call", "stack", (parts,), {"axis": 0}, e.value)
+            return self.make("call", "concatenate", e.value, parts)
+        return self.make("call", "stack", e.value, parts, axis=0)
 
     def method_transpose(self, e: Expression) -> Expression | None:
         """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
@@ -198,11 +198,11 @@ class Simplifier(Rewriting):
         if is_(x, "call", "stack") and x.settings == {"axis": 0}:
             rest = [a - 1 for a in axes if a != 0]
             parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
-            return self.make("call", "stack", (parts,), {"axis": axes.index(0)}, e.value)
+            return self.make("call", "stack", e.value, parts, axis=axes.index(0))
         if moved == [e.ndim - 2, e.ndim - 1]:
-            return self.make("method", "T", (x,), {}, e.value)
+            return self.make("method", "T", e.value, x)
         if len(moved) == 2:
-            return self.make("method", "swapaxes", (x, *moved), {}, e.value)
+            return self.make("method", "swapaxes", e.value, x, *moved)
         return None
 
     def method_reshape(self, e: Expression) -> Expression | None:
@@ -213,14 +213,14 @@ class Simplifier(Rewriting):
         if is_(x, "method", "sum"):
             rest = plainest(x.args[0], {**x.settings, "keepdims": False})
             if x.args[0].value.sum(axis=rest.get("axis")).shape == e.shape:
-                return self.make("method", "sum", x.args, rest, e.value)
+                return self.make("method", "sum", e.value, *x.args, **rest)
         return None
 
     def method_mean(self, e: Expression) -> Expression | None:
         """A mean or sum of all elements, whatever shape they were given before."""
         x = e.args[0]
         if not e.settings and is_(x, "method", "reshape"):
-            return self.make("method", e.name, x.args[:1], {}, e.value)
+            return self.make("method", e.name, e.value, x.args[0])
         return None
 
     method_sum = method_mean
@@ -231,7 +231,7 @@ class Simplifier(Rewriting):
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
             if dtype == np.float32 and x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
                 rest = {k: v for k, v in x.settings.items() if k != "dtype"}
-                return self.make("method", "sum", x.args, rest, e.value)
+                return self.make("method", "sum", e.value, *x.args, **rest)
         return None
 
 

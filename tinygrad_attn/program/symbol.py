@@ -164,14 +164,14 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- calls of NumPy
 
-    def _made(self, kind: str, name: Any, args: tuple, settings: dict[str, Any], value: Any) -> Any:
+    def _made(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Any:
         """The symbol of a new value."""
         if not isinstance(value, (np.ndarray, np.generic, tuple, list)):
             value = np.asarray(value)[()]
         if isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
             advice = "A program only has calls that return one array."
             raise self.listing.refusal(f"calls {name}", advice)
-        made = Symbol(self.listing.make(kind, name, args, settings, value), self.listing)
+        made = Symbol(self.listing.make(kind, name, value, *args, **settings), self.listing)
         if self.listing in context.watchers:
             self.listing.look()
         return made
@@ -189,12 +189,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
         sign = None if settings else OPERATORS.get(ufunc)
         if ufunc.__name__ == "erf (vectorized)":  # math.erf of each element, as Python's numbers
-            made = self._made("call", "erf", inputs, {}, np.asarray(value, np.float64)[()])
+            made = self._made("call", "erf", np.asarray(value, np.float64)[()], *inputs)
         elif method == "__call__" and sign:
-            made = self._made("operator", sign, inputs, {}, value)
+            made = self._made("operator", sign, value, *inputs)
         else:
             name = self._name(ufunc) + f".{method}" * (method != "__call__")
-            made = self._made("call", name, inputs, settings, value)
+            made = self._made("call", name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
         # x += y; of a part of x, Python calls x[i] = ... next
@@ -219,16 +219,16 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return Symbol(self.listing.constant(value), self.listing)
         x = args[0] if args and is_symbol(args[0]) else None
         if x is None or name not in (*MOVING, *RESHAPING, *REDUCTIONS, *OTHERS):
-            return self._made("call", name, args, settings, value)
+            return self._made("call", name, value, *args, **settings)
         if name in MOVING:
             axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
-            return self._made("method", "transpose", (x, *axes), {}, value)
+            return self._made("method", "transpose", value, x, *axes)
         if name in RESHAPING:
-            return self._made("method", "reshape", (x, *value.shape), {}, value)
+            return self._made("method", "reshape", value, x, *value.shape)
         if name in (*REDUCTIONS, "var"):
             settings = plainest(x, dict(zip(("axis",), args[1:])) | settings)
             args = (x,)
-        return self._made("method", name, args, settings, value)
+        return self._made("method", name, value, *args, **settings)
 
     def _name(self, function: Any) -> str:
         """What stands after `np.`"""
@@ -258,8 +258,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def _update(self, name: str, change: Callable[..., Any], *args: Any) -> None:
         value = self.value.copy()
         change(value, *concrete(args))
-        args = self.expression, *args
-        self._change(self.listing.make("update", name, args, {}, value))
+        self._change(self.listing.make("update", name, value, self.expression, *args))
 
     def __setitem__(self, index: Any, x: Any) -> None:
         self._update("setitem", operator.setitem, index, x)
@@ -286,11 +285,11 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         for mask in parts:
             if is_symbol(mask) and mask.dtype == bool:
                 int(np.count_nonzero(mask))
-        return self._made("item", None, (self, index), {}, self.value[concrete(index)])
+        return self._made("item", None, self.value[concrete(index)], self, index)
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
         """The same numbers in another dtype."""
         if np.dtype(dtype) == self.dtype:
             return self
         value = self.value.astype(dtype, casting=casting)
-        return self._made("method", "astype", (self, np.dtype(dtype)), {}, value)
+        return self._made("method", "astype", value, self, np.dtype(dtype))

@@ -94,7 +94,7 @@ class Trace(Listing, Watcher):
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
         """Let the program check that this has the same value as here."""
-        self.checks.append(self.make("check", function, (asked, answer), {}, asked.value))
+        self.checks.append(self.make("check", function, asked.value, asked, answer))
         of_all = asked.name in ("any", "all") and not asked.settings
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
             array = asked.args[0]
@@ -196,7 +196,7 @@ class Trace(Listing, Watcher):
             called = scope is not None and frame.f_code.co_name == "__call__"
             if called and here.get("self") is scope.module:
                 name = self.scope_name(scope).rpartition(".")[2]
-                for x in here["args"][:1]:
+                for x in here.get("args", ())[:1]:
                     suggest(x, NAMED_BY_USE, f"{name}_input")
                 scope = scope.outer
 
