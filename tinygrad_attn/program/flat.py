@@ -84,7 +84,8 @@ class Flat:
         for x in [*inside(results), *saved]:
             self.users.get(x.id, []).append(None)
         lines = [line for e in order for line in self.lines(e)]
-        end = [self.spelling.of(x) + ".copy()" * self.shared(x) for x in results]
+        shared = lambda x: isinstance(x, Expression) and x.ndim > 0 and not self.free(x, None)
+        end = [self.spelling.of(x) + ".copy()" * shared(x) for x in results]
         found = f"[{', '.join(end)}]"
         if title.startswith("forward"):
             found += f", ({''.join(f'{self.name(e)}, ' for e in saved)})"
@@ -93,10 +94,6 @@ class Flat:
         exec(compile(text, "<flat, written by ta.compile>", "exec"), self.space)
         made: Callable[..., Any] = self.space[title.partition("(")[0]]
         return made
-
-    def shared(self, result: Any) -> bool:
-        """Whether a result has memory that is not the caller's alone."""
-        return any(x.ndim > 0 and not self.free(x, None) for x in inside(result))
 
     def free(self, x: Expression, user: Expression | None) -> bool:
         """Whether nothing but this last user, None for the caller, needs the memory of x."""

@@ -101,7 +101,8 @@ class Listing:
         """An array as a constant, one of a single number as this; anything else unchanged."""
         if is_(a, "constant"):
             return a if a.ndim else a.value[()]
-        return self.operand(self.constant(a)) if is_array(a) else a
+        is_array = issubclass(type(a), np.ndarray)  # and not a symbol for one
+        return self.operand(self.constant(a)) if is_array else a
 
     def constant(self, array: Any) -> Expression:
         """A constant array."""
@@ -154,11 +155,6 @@ def reached(outputs: Any) -> list[Expression]:
 # ---- nested values
 
 
-def is_array(a: Any) -> bool:
-    """Whether it is a real array, not a symbol for one."""
-    return issubclass(type(a), np.ndarray)
-
-
 def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
     """f of each value in nested tuples, named tuples, lists, dicts and slices."""
     kind = type(a)
@@ -171,16 +167,11 @@ def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
     return kind(*(replaced(x, f) for x in a)) if hasattr(kind, "_fields") else f(a)
 
 
-def leaves(a: Any) -> list[Any]:
-    """The values in nested tuples, named tuples, lists, dicts and slices."""
+def inside(a: Any, kind: type = Expression) -> list[Any]:
+    """The values of this kind in nested tuples, named tuples, lists, dicts and slices."""
     found: list[Any] = []
     replaced(a, found.append)
-    return found
-
-
-def inside(a: Any, kind: type = Expression) -> list[Any]:
-    """The nested values of this kind."""
-    return [x for x in leaves(a) if issubclass(type(x), kind)]
+    return [x for x in found if issubclass(type(x), kind)]
 
 
 # ---- questions

@@ -64,8 +64,10 @@ class Layout:
         if e.kind == "constant":
             return self.uses[e.id] > 1 and e.id not in self.given
         cheap = turned and self.needs_a_line(e.args[0])
+        called = e.by if e.by and not e.hint[0] else e  # what it has a name of its own from
+        named = called.kind != "input" and called.hint[0] > NAMED_BY_OP
         statement = e.kind in ("update", "check") or e.id in self.ends
-        return statement or named(e) or self.uses[e.id] > 1 + cheap
+        return statement or named or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
         """Give lines of their own to parts of lines that are too long; return how many."""
@@ -193,7 +195,10 @@ class Layout:
                 shape = self.sizes.shape(e.shape).replace("3*E", "3E")
                 whole = f"{first:<{COMMENT_AT}}  # {shape}{' each' * bool(others)}"
                 first = whole if len(whole) <= WIDTH else first
-            found += [*broken(first), *rest]
+            for line in (first, *rest):
+                name, equals, value = line.partition(" = ")
+                long = equals and len(line) > WIDTH  # by its names alone
+                found += [f"{name} = (", 2 * INDENT + value, f"{INDENT})"] if long else [line]
         return found
 
 
@@ -214,12 +219,6 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
     return name
 
 
-def broken(line: str) -> list[str]:
-    """A line that long names alone have made too long, in brackets."""
-    name, equals, rest = line.partition(" = ")
-    return [f"{name}{equals}(", 2 * INDENT + rest, f"{INDENT})"] if len(line) > WIDTH else [line]
-
-
 def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
     """The statements; those that take x[0], x[1], ... in one: `q, k, v = x`."""
     while statements:
@@ -230,9 +229,3 @@ def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
                 parts = statements[: len(each)]
         yield parts
         statements = statements[len(parts) :]
-
-
-def named(e: Expression) -> bool:
-    """Whether it has a name, or is the gradient by what has one."""
-    named = e.by if e.by and not e.hint[0] else e
-    return named.kind != "input" and named.hint[0] > NAMED_BY_OP

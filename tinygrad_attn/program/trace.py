@@ -83,7 +83,8 @@ class Trace(Listing, Watcher):
         return super().once(key, *parts)
 
     def operand(self, a: Any) -> Any:
-        """An expression in place of a symbol or an array."""
+        """An expression in place of a Tensor, a symbol or an array."""
+        a = array_of(a)
         return super().operand(self.facts.get(a.expression.id, a.expression) if is_symbol(a) else a)
 
     def constant(self, array: Any) -> Expression:
@@ -219,7 +220,7 @@ def identifier(name: str) -> str:
     made = "".join(c if c.isalnum() else "_" for c in name)
     if not made or made[0].isdigit():
         made = "layer" + made
-    return made + "_" if iskeyword(made) or made in ("l", "O", "I", "np", "erf") else made
+    return made + "_" if iskeyword(made) or made in ("np", "erf") else made
 
 
 def trace(
@@ -236,7 +237,7 @@ def trace(
         with enable_grad():
             y = function(*given)
         found.left(None)
-        found.outputs = expressed(found, y)
+        found.outputs = replaced(y, found.operand)
         if backward:
             leaves = [x for x in (*given, *found.parameters.values()) if tracked(x)]
             differentiate(found, y, {x: x._data.expression.name for x in leaves})
@@ -319,11 +320,6 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
 # ---- outputs
 
 
-def expressed(found: Trace, y: Any) -> Any:
-    """Expressions in place of tensors, symbols and arrays, in tuples, lists and dicts too."""
-    return replaced(y, lambda x: found.operand(array_of(x)))
-
-
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     """The backward pass, run on symbols."""
     if not is_symbol(array_of(y)) or array_of(y) is y:
@@ -354,7 +350,7 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
     found.backward = True
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
-    return {name: expressed(found, by[x]) for x, name in leaves.items() if x in by}
+    return {name: found.operand(by[x]) for x, name in leaves.items() if x in by}
 
 
 # ---- names
