@@ -7,7 +7,7 @@ needs and for the results, which belong to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -52,19 +52,15 @@ class Flat:
         late = [[e for e in steps_to(each) if e not in known] for each in gradients]
         used = {*inside(gradients), *(x for steps in late for e in steps for x in e.operands)}
         saved = [e for e in order if e in used]
-        given = [self.unpacked(inputs, "inputs")]
+        given = [f"{listed(inputs)} = inputs"]
         self.forward = self.function("forward(inputs)", given, order, outputs, saved)
-        given.append(self.unpacked(map(self.name, saved), "saved"))
+        given.append(f"{listed(map(self.name, saved))} = saved")
         self.backward = [
             self.function(
                 f"backward(inputs, saved, d_output{i})", given, steps, [*map(each.get, inputs)], []
             )
             for i, (each, steps) in enumerate(zip(gradients, late))
         ]
-
-    def unpacked(self, names: Any, whole: str) -> str:
-        """The line that gives names to what is in a list."""
-        return f"({''.join(f'{name}, ' for name in names)}) = {whole}"
 
     def name(self, e: Expression) -> str | None:
         """The name of a value; that of a constant is a global of the functions."""
@@ -88,12 +84,11 @@ class Flat:
         end = [self.spelling.of(x) + ".copy()" * shared(x) for x in results]
         found = f"[{', '.join(end)}]"
         if title.startswith("forward"):
-            found += f", ({''.join(f'{self.name(e)}, ' for e in saved)})"
+            found += f", {listed(map(self.name, saved))}"
         text = "\n    ".join([f"def {title}:", *given, *lines, f"return {found}"]) + "\n"
         self.text += text
         exec(compile(text, "<flat, written by ta.compile>", "exec"), self.space)
-        made: Callable[..., Any] = self.space[title.partition("(")[0]]
-        return made
+        return self.space[title.partition("(")[0]]
 
     def free(self, x: Expression, user: Expression | None) -> bool:
         """Whether nothing but this last user, None for the caller, needs the memory of x."""
@@ -114,6 +109,11 @@ class Flat:
         return [
             f"{name} = {text[:-1]}, out={place})" if place and is_ufunc(e) else f"{name} = {text}"
         ]
+
+
+def listed(names: Iterable[Any]) -> str:
+    """A tuple of names."""
+    return f"({''.join(f'{name}, ' for name in names)})"
 
 
 def fresh(e: Expression) -> bool:

@@ -93,7 +93,9 @@ class Listing:
         found = self.known.get(key)
         if found is None:
             n = len(self.expressions)
-            found = self.known[key] = Expression(n, *parts, self.backward, self.scope)
+            found = self.known[key] = Expression(
+                n, *parts, backward=self.backward, scope=self.scope
+            )
             self.expressions.append(found)
         return found
 

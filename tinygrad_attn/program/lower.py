@@ -69,12 +69,8 @@ class Lowering(Rewriting):
 
     def method_max(self, e: Expression) -> Expression | None:
         """x.max(-1), picked by argmax: NumPy's maximum begins anew in each row."""
-        x, usual = e.args[0], {"axis", "keepdims"}
-        if (
-            e.settings.get("axis") != -1
-            or e.settings.keys() - usual
-            or not (e.ndim and e.value.size)
-        ):
+        x, usual = e.args[0], ({"axis": -1}, {"axis": -1, "keepdims": True})
+        if e.settings not in usual or not e.ndim or not e.value.size:
             return None
         rows = self.reshaped(x, e.value.size, x.shape[-1])
         index = np.arange(e.value.size), self.of("method", "argmax", rows, axis=-1)

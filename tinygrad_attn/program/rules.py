@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from string import ascii_lowercase
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -28,6 +28,9 @@ UFUNCS: dict[str, Any] = {
     **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor},
 }
 OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
+
+Rules = dict[tuple[str, str], list[tuple["Pattern", Any, list[Any]]]]
+"""By kind and name: patterns, replacements and conditions."""
 
 
 class Pattern(NDArrayOperatorsMixin):
@@ -53,24 +56,16 @@ class Pattern(NDArrayOperatorsMixin):
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
 
-class Rule(NamedTuple):
-    """One line of a table."""
-
-    pattern: Pattern
-    replacement: Any  # a pattern or a number
-    conditions: list[tuple[Callable[..., Any], list[Any]]]
-
-
-def table(text: str, **functions: Callable[..., Any]) -> dict[tuple[str, str], list[Rule]]:
+def table(text: str, **functions: Callable[..., Any]) -> Rules:
     """The rules in these lines, by the kind and name of what they match."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
-    found: dict[tuple[str, str], list[Rule]] = {}
+    found: Rules = {}
     for line in text.strip().splitlines():
-        rule, _, conditions = line.partition(" if ")
-        pattern, replacement = (eval(side.strip(), letters) for side in rule.split("->"))
-        made = Rule(pattern, replacement, eval(f"[{conditions}]", asked))
-        found.setdefault((made.pattern.kind, made.pattern.name), []).append(made)
+        sides, _, conditions = line.partition(" if ")
+        pattern, replacement = (eval(side.strip(), letters) for side in sides.split("->"))
+        rule = pattern, replacement, eval(f"[{conditions}]", asked)
+        found.setdefault((pattern.kind, pattern.name), []).append(rule)
     return found
 
 
@@ -95,7 +90,7 @@ class Rewriting(Listing):
     Such a method returns an expression, or None where the given one stays as it is.
     """
 
-    rules: dict[tuple[str, str], list[Rule]] = {}
+    rules: Rules = {}
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         """The expression, or what the first rule that fits puts in its place."""
@@ -117,8 +112,7 @@ class Rewriting(Listing):
             if matches(pattern, e, found):
                 of = lambda p: self.instance(p, found, known)  # noqa: B023
                 if all(condition(*map(of, args)) for condition, args in conditions):
-                    made: Expression = self.instance(replacement, found, self.of)
-                    return made
+                    return self.instance(replacement, found, self.of)
         return None
 
     def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:

@@ -103,9 +103,10 @@ def counts(total: Any, n: Any) -> bool:
 def rows(quotient: Any, e: Any) -> bool:
     """A gradient u / r as large and exact as e, where r is one number for each row of e."""
     u, r = quotient.args
-    whole = isinstance(u, Expression) and u.dtype == e.dtype and u.value.size == e.value.size
-    by_row = isinstance(r, Expression) and r.ndim == e.ndim and r.value.size < e.value.size
-    return quotient.backward and whole and by_row
+    if not (quotient.backward and isinstance(u, Expression) and isinstance(r, Expression)):
+        return False
+    whole = u.dtype == e.dtype and u.value.size == e.value.size
+    return whole and r.ndim == e.ndim and r.value.size < e.value.size
 
 
 def turns(product: Any, e: Any) -> bool:
@@ -124,7 +125,7 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,
-    "nothing": lambda c: is_zero(c) and c.dtype == bool,
+    "nothing": lambda c: c is np.False_ or is_zero(c) and c.dtype == bool,
     "backward": lambda e: e.backward,
     "forward": lambda e, here: e is not None and not e.backward and e.dtype == here.dtype,
     "keeps": lambda settings: settings.get("keepdims"),
@@ -140,24 +141,15 @@ class Simplifier(Rewriting):
 
     rules = table(RULES, **CONDITIONS)
 
-    def shorter(self, e: Expression) -> Expression | None:
-        """The result of constants, and what depends on axes and shapes."""
-        if all(x.kind == "constant" for x in e.operands):
-            found = self.folded(e)
-            if found is not None:
-                return found
+    def shorter(self, e: Expression) -> Any:
+        """A number, or a constant of one number again and again; plainer sums and products."""
+        known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
+        if known and (e.ndim == 0 or repeats(e.value)):
+            return self.operand(self.constant(e.value))
         if e.kind == "operator" and len(e.args) == 2 and e.name in "+-*/":
             found = self.unrepeated(e)
             return self.collected(e) if found is None and e.name == "+" else found
         return None
-
-    def folded(self, e: Expression) -> Any:
-        """A number, or a constant of one number again and again."""
-        if e.kind in ("update", "check"):
-            return None
-        if e.ndim == 0:
-            return e.value[()]
-        return self.constant(e.value) if repeats(e.value) else None
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """The operator without the repetition that broadcasting does by itself."""
