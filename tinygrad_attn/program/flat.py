@@ -7,7 +7,7 @@ needs and for the results, which belong to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,7 @@ class Flat:
     input its gradient, or None, where g is the gradient by output i.
     """
 
-    def __init__(
-        self,
-        inputs: list[str],
-        outputs: list[Any],
-        gradients: list[dict[str, Any]],
-        checks: list[Expression],
-    ) -> None:
+    def __init__(self, inputs: list[str], outputs: Any, gradients: list[Any], checks: Any) -> None:
         self.space: dict[str, Any] = {"np": np, "erf": ops.erf, "Changed": Changed}
         self.text, self.spelling = "", Text(self.name, Sizes({}))
         steps_to = lambda ends: [e for e in reached(ends) if e.kind not in LEAVES]
@@ -69,9 +63,7 @@ class Flat:
             return f"c{e.id}"
         return e.name if e.kind == "input" else f"t{e.id}"
 
-    def function(
-        self, title: str, given: list[str], order: list[Expression], results: Any, saved: Any
-    ) -> Callable[..., Any]:
+    def function(self, title: str, given: list[str], order: Any, results: Any, saved: Any) -> Any:
         """The function that computes these expressions and returns results, and what is saved."""
         self.users: dict[int, list[Any]] = {e.id: [] for e in order}
         for e in order:

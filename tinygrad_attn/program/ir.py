@@ -92,10 +92,8 @@ class Listing:
         """The expression with this key."""
         found = self.known.get(key)
         if found is None:
-            n = len(self.expressions)
-            found = self.known[key] = Expression(
-                n, *parts, backward=self.backward, scope=self.scope
-            )
+            found = self.known[key] = Expression(len(self.expressions), *parts)
+            found.backward, found.scope = self.backward, self.scope
             self.expressions.append(found)
         return found
 

@@ -209,9 +209,7 @@ def spelled_in(e: Expression) -> list[Expression]:
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
-    """The wished name, or with a number the first that is not needed any more; g and h always have
-    a number.
-    """
+    """The wished name, or with a number the first that is free; g and h always have a number."""
     n, name = 1, wish
     while name in ("g", "h") or taken.get(name, -1) > now:
         n += name not in ("g", "h")

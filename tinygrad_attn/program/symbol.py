@@ -91,7 +91,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     __class__ = property(lambda self: np.ndarray)
     base = None
     __hash__ = object.__hash__
-
     value = property(lambda self: self.expression.value)
 
     def __init__(self, expression: Expression, listing: Any) -> None:
@@ -183,9 +182,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return NotImplemented
         if method == "at":
             target, *args = inputs
-            return (target if is_symbol(target) else self.__array__())._update(
-                f"{ufunc.__name__}.at", ufunc.at, *args
-            )
+            if not is_symbol(target):
+                self.__array__()  # raises
+            return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
         sign = None if settings else OPERATORS.get(ufunc)
         if ufunc.__name__ == "erf (vectorized)":  # math.erf of each element, as Python's numbers
@@ -267,8 +266,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def reshape(self, *shape: Any, **settings: Any) -> Any:
         """The same elements in another shape."""
-        one = len(shape) == 1 and isinstance(shape[0], (tuple, list))
-        return np.reshape(self, shape[0] if one else shape, **settings)
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape, **settings)
 
     def transpose(self, *axes: Any) -> Any:
         """The axes in another order."""

@@ -223,13 +223,7 @@ def identifier(name: str) -> str:
     return made + "_" if iskeyword(made) or made in ("np", "erf") else made
 
 
-def trace(
-    function: Callable[..., Any],
-    args: tuple,
-    params: Mapping[str, Any],
-    backward: bool,
-    root: Any = None,
-) -> Trace:
+def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) -> Trace:
     """Run the function on symbols in place of the arguments and parameters."""
     found = Trace(root)
     given = arguments(found, function, args)
