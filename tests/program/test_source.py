@@ -669,3 +669,20 @@ def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_b
             asked += 1
             break
     assert asked > 600
+
+
+def test_a_single_number_is_written_into_as_an_array_is():
+    @ta.op
+    def counted(x):
+        y = np.zeros_like(x)
+        y[...] = x
+        y[()] += 1
+        return y
+
+    counted.vjp(lambda g, y, x: g)
+    f = lambda x: counted(x.sum()) * 2 + (x.sum()[None] * 3).sum()
+    assert_right(ta.source(f, SRC[0]), f, [SRC[1]])
+    c = ta.compile(f)
+    x = Tensor(SRC[0], requires_grad=True)
+    assert_close(c(x).numpy(), f(x).numpy())
+    assert "not compiled" not in c.report()[0]

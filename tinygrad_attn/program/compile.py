@@ -317,20 +317,17 @@ class Program(Op):
     def pull(self, g: Any, y: Any, node: Node, inputs: Any, needs: Any) -> Any:
         """The contributions to the inputs that need one."""
         saved, arrays, call = node.saved
-        if isinstance(g, Variable):
+        if isinstance(g, Variable):  # the function itself is called again, and differentiated
+            if not self.entry.fits():
+                raise RuntimeError(
+                    "a compiled function is called again to differentiate its gradient, and its "
+                    "parameters or training have been replaced since the first call. Do it before."
+                )
+            with TRACING, enable_grad():
+                y = call.applied(self.entry.f, call.leaves).leaves[self.place]
             leaves = [x for x, need in zip(inputs, needs) if need]
-            by = sweep([self.again(call)], [g], wanted=leaves, create_graph=True, stop=True)
+            by = sweep([y], [g], wanted=leaves, create_graph=True, stop=True)
             return [by.pop(x, None) if need else None for x, need in zip(inputs, needs)]
         with np.errstate(all="ignore"):
             found = self.entry.flat.backward[self.place](arrays, saved, g)
         return [d if need else None for d, need in zip(found, needs)]
-
-    def again(self, call: Nested) -> Any:
-        """The output of the function itself, to differentiate its gradient."""
-        if not self.entry.fits():
-            raise RuntimeError(
-                "a compiled function is called again to differentiate its gradient, and its "
-                "parameters or training have been replaced since the first call. Do it before."
-            )
-        with TRACING, enable_grad():
-            return call.applied(self.entry.f, call.leaves).leaves[self.place]

@@ -87,10 +87,12 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
 class Rewriting(Listing):
     """A listing whose `make` applies the rules of a table, and its methods `kind_name`.
 
-    Such a method returns an expression, or None where the given one stays as it is.
+    Such a method, and the subclass's `shorter` before it, returns an expression, or None where the
+    given one stays as it is.
     """
 
     rules: Rules = {}
+    shorter: Callable[[Any], Any]
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         """The expression, or what the first rule that fits puts in its place."""
@@ -99,10 +101,6 @@ class Rewriting(Listing):
         tried = (way(e) for way in (self.shorter, rule, self.ruled))
         found = next((x for x in tried if x is not None), None)
         return super().make(kind, name, value, *args, **settings) if found is None else found
-
-    def shorter(self, e: Expression) -> Expression | None:
-        """What a subclass puts in the place of e where a rule cannot say it."""
-        return None
 
     def ruled(self, e: Expression) -> Expression | None:
         """What the first rule that fits puts in the place of e."""

@@ -79,8 +79,8 @@ class Program:
         self, text: str, name: str, arguments: Mapping[str, Any], held: Mapping[str, Any]
     ) -> None:
         self.text, self.name = text, name
-        self._arguments = dict(arguments)  # name: shape and dtype, None for what is no array
-        self._held = dict(held)  # identifier: a parameter, or a constant array
+        self._arguments = arguments  # name: shape and dtype, None for what is no array
+        self._held = held  # identifier: a parameter, or a constant array
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable[..., Any] = space[name]

@@ -1,11 +1,9 @@
 """The array that a function is traced with.
 
-A Symbol takes the place of a Tensor's array. The package's own functions and backward rules run on
-it as they do on arrays, and each call of NumPy becomes an expression. It also holds the value for
-the example arguments, which gives shapes and dtypes.
-
-A number that Python reads, to choose a branch, would be frozen into the program. Where the package
-itself reads one, the program checks each time that the answer is the same. Elsewhere it raises.
+A Symbol takes the place of a Tensor's array: each call of NumPy on it becomes an expression. Its
+value for the example arguments gives shapes and dtypes. A number that Python reads, to choose a
+branch, would be frozen into the program. If the package itself reads one, the program checks each
+time that the answer is the same; elsewhere it raises.
 """
 
 from __future__ import annotations

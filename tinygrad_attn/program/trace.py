@@ -1,8 +1,7 @@
 """Run a function and its backward pass on symbols, which gives a listing of expressions.
 
 It runs in plain mode, so the listing has the functions of F, the ops' functions and their VJPs.
-Values get the names of variables in the user's functions, the layers and F. A module's output gets
-the module's name.
+Values get the names of variables, functions of F and modules that give them.
 """
 
 from __future__ import annotations
