@@ -14,7 +14,6 @@ import numpy as np
 from .ir import Expression, is_, number_in, rewrite
 from .rules import Rewriting, table
 
-PASSES = 3
 SUMMED_IN_SINGLE = 1024
 """How many float32 numbers may be added in float32 where the op adds in float64: of more, added one
 after the other, up to four digits would be lost.
@@ -80,10 +79,8 @@ np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(her
 
 
 def simplified(outputs: Any) -> Any:
-    """The outputs, nested as they were, from simpler expressions."""
-    for _ in range(PASSES):
-        outputs = rewrite(outputs, Simplifier())
-    return outputs
+    """The outputs, nested as they were, from simpler expressions. A third pass would find little."""
+    return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
 # ---- conditions of rules
