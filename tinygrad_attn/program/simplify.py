@@ -79,7 +79,7 @@ np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(her
 
 
 def simplified(outputs: Any) -> Any:
-    """The outputs, nested as they were, from simpler expressions. A third pass would find little."""
+    """The outputs, nested as they were, from simpler expressions; a third pass finds little."""
     return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
