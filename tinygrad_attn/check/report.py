@@ -48,7 +48,7 @@ class Entry:
     missing: bool = False
     projections: int = 0
     projected_error: float = 0.0
-    unmeasurable: bool = False  # an element is off by less than its slope's error, but by much
+    excuse: str = ""  # "kink", "domain" or "precision": an element has no slope to compare with
 
     @property
     def error(self) -> Array:
@@ -65,8 +65,8 @@ class Entry:
 
     @property
     def ok(self) -> bool:
-        """Whether every element was measured and is right."""
-        return not self.unmeasurable and not self.wrong.any()
+        """Whether every element has a slope and is right."""
+        return not self.excuse and not self.wrong.any()
 
     @property
     def index(self) -> tuple[int, ...]:

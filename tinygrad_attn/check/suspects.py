@@ -20,24 +20,7 @@ LARGE = 40_000
 def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
     """The entries of the inputs whose gradients are off, by number; kinks and edges apart."""
     entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
-    for k, entry in entries.items():
-        excuse(f, k, entry)
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
-
-
-def excuse(f: Program, which: int, entry: Entry) -> str:
-    """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
-    scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
-    found = set[str]()
-    for flat in np.flatnonzero(entry.wrong).tolist():
-        a = float(entry.analytic.flat[flat])
-        kind = "edge" if np.isinf(entry.numeric.flat[flat]) else ""
-        kind = kind or np.isfinite(a) and f.near_kink(which, flat, a, scale)
-        if not kind:
-            break
-        entry.tolerance.flat[flat] = np.inf
-        found.add(kind)
-    return min(found - {"near"}, default="")
 
 
 def search(program: Program, steps: Sequence[Any]) -> list[Any]:
@@ -89,7 +72,7 @@ def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[s
 
 def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
-    if (found := of_the_check(report, program, steps)) is not None:
+    if (found := of_the_check(report, program)) is not None:
         return found
     if suspects := search(program, steps):
         report.culprits = [f.step.name for f, _ in suspects]
@@ -98,40 +81,30 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     return between_the_ops(report, program)
 
 
-def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
+def of_the_check(report: Report, program: Program) -> Diagnosis | None:
     """Rounding, a kink, or the edge of the domain; an empty text if nothing is wrong after all."""
-    values = flatten(program.values)
-    if np.isnan(values).any() or np.isinf(values).any() and not search(program, steps):
+    values, gradients = (flatten(v) for v in (program.values, [e.analytic for e in report.entries]))
+    if np.isnan(values).any() or np.isinf(values).any() and not np.isfinite(gradients).all():
         return Diagnosis(
             "domain",
             "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
             "in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
             "choose other inputs.",
         )
-    kinds = [(e, excuse(program, k, e)) for k, e in enumerate(report.entries)]
     if any(e.wrong.any() for e in report.entries):
         return None
-    for e, kind in kinds:
-        at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
-        if kind == "edge":
-            return Diagnosis(
-                "domain",
-                f"{at} the function is not finite, or raises an error, a step to one side: the "
-                "input is on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
-            )
-        if kind:
-            return Diagnosis(
-                kind,
-                f"{at} the slopes to the left and to the right differ: the input is at a kink or a "
-                "jump, so the VJP need not be wrong. Move the input away from it.",
-            )
-        if e.unmeasurable:
-            return Diagnosis(
-                "precision",
-                f"the slope of {e.name} cannot be measured: large numbers cancel within the "
-                "function, or it is not smooth. Check at inputs of moderate size.",
-            )
-    return Diagnosis()
+    e = next(e for e in report.entries if e.excuse)
+    texts = {
+        "domain": f"at {places(np.isinf(e.tolerance))} of {e.name} the function is not finite, or "
+        "raises an error, a step to one side: the input is on the edge of the domain (sqrt, log, "
+        "arcsin). Check it at inner points.",
+        "kink": f"at {places(np.isinf(e.tolerance))} of {e.name} the slopes to the left and to the "
+        "right differ: the input is at a kink or a jump, so the VJP need not be wrong. Move the "
+        "input away from it.",
+        "precision": f"the slope of {e.name} cannot be measured: large numbers cancel within the "
+        "function, or it is not smooth. Check at inputs of moderate size.",
+    }
+    return Diagnosis(e.excuse, texts[e.excuse])
 
 
 def between_the_ops(report: Report, program: Program) -> Diagnosis:
