@@ -20,7 +20,7 @@ from . import faults
 from .faults import Found, accuse, scaled
 from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, flatten
-from .suspects import accused, all_off, explain, gradient_of, search, second_order
+from .suspects import all_off, blame, explain, gradient_of, second_order
 from .trace import TAKES_TORCH, Backend, nested
 
 
@@ -120,7 +120,7 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
     floating = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
     arguments = [backend.leaf(a.copy()) if floating(a) else a for a in given]
     found: dict[int, tuple[str, Any]] = {}  # a tensor that is given twice is checked once
-    for name, t in [*_inputs(arguments, backend), *_parameters(f, params)]:
+    for name, t in _named(f, arguments, params, backend):
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
         if (dtype := backend.dtype(t)) != np.float64:
@@ -138,19 +138,15 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
     return arguments, dict(found.values())
 
 
-def _inputs(arguments: list[Any], backend: Any) -> list[tuple[str, Any]]:
-    """The tensors that want a gradient, or all floating ones if none does."""
+def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[tuple[str, Any]]:
+    """The inputs that want a gradient, or all floating ones if none does; the parameters."""
     leaves = [
         (f"input {i}" + f", leaf {k}" * (t is not a), t)
         for i, a in enumerate(arguments)
         for k, t in enumerate(nested(a))
         if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
     ]
-    return [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
-
-
-def _parameters(f: Any, params: Any) -> Iterator[tuple[str, Any]]:
-    """Those of a module, or those that were given."""
+    yield from [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
     if params is None:
         named = f.named_parameters() if hasattr(f, "named_parameters") else []
         params = {name: p for name, p in named if p.requires_grad}
@@ -239,29 +235,24 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
         moved = [scaled(x, 1 + by) for x, by in zip(program.inputs, noise)]
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):
-                name = program.names[min(off)]
-                return _elsewhere(program, report, name, small=not k)
+                found = blame(report, program, program.traced()) or Diagnosis()
+                where, kind = ELSEWHERE if k else SMALL_RESULT
+                if found.kind == "operand misplaced" or found and not k:
+                    kind, where = found.kind, f"{where} {found.text}"
+                return Diagnosis(kind, f"{program.names[min(off)]}: {where}")
     return None
 
 
-def _elsewhere(program: Program, report: Report, name: str, small: bool) -> Diagnosis:
-    """Which op is wrong there."""
-    kind = text = ""
-    if suspects := search(program, program.traced()):
-        kind, text = accused(*suspects[0])
-        report.point_at(suspects[0][0].step)
-    if small:
-        where = "the gradient of a result that is much smaller than the others is wrong."
-        return Diagnosis(kind or "small result", f"{name}: {where} {text}")
-    where = "the gradient is right at the values given here and wrong a little way off."
-    if kind == "operand misplaced":
-        return Diagnosis(kind, f"{name}: {where} {text}")
-    return Diagnosis(
-        "stale state",
-        f"{name}: {where} Either these values are special (a weight of ones, zeros, equal "
-        "elements) and hide a wrong VJP, which random ones will show; or the VJP uses something "
-        "that an earlier call left behind.",
-    )
+SMALL_RESULT = (
+    "the gradient of a result that is much smaller than the others is wrong.",
+    "small result",
+)
+ELSEWHERE = (
+    "the gradient is right at the values given here and wrong a little way off. Either these "
+    "values are special (a weight of ones, zeros, equal elements) and hide a wrong VJP, which "
+    "random ones will show; or the VJP uses something that an earlier call left behind.",
+    "stale state",
+)
 
 
 # ---- the second order
@@ -274,8 +265,7 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
         report.diagnosis = accuse(report, steps, program.backend, second_order) or Diagnosis(*found)
         return report
     report = _check(gradient_of(program), limits, order=2)
-    of_the_check = report.diagnosis.kind in ("kink", "domain", "precision")
-    if report.worst and not report.culprits and not of_the_check:
+    if any(e.wrong.any() for e in report.entries) and not report.culprits:
         blamed = accuse(report, steps, program.backend, second_order)
         report.diagnosis = blamed or report.diagnosis
     report.notes = list(dict.fromkeys([*report.notes, *first.notes]))

@@ -280,11 +280,11 @@ def measured(
         return slope, off(), max(allowed(), off()), ""
     if np.isinf(error):
         return slope, off(), np.inf, "kink"
-    surely = off() > allowed() + error
-    if surely and agrees:  # at the step eps the gradient is right to rounding
+    # Where the gradient is right at the step eps, but for rounding, it is not clearly wrong.
+    right = off() <= allowed() + error
+    if off() > max(1e-9, greatest(a[np.isfinite(a)]) / 4) if right else agrees:
         return slope, off(), np.inf, "precision"
-    unclear = not surely and off() > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
-    return slope, off(), allowed() + error, "precision" * unclear
+    return slope, off(), allowed() + error, ""
 
 
 def hidden(f: Program, which: int, direction: Array, a: float) -> bool:
