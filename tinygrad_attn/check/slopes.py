@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ class Program:
 
     # ---- slopes; results are flattened and joined
 
-    def moved(self, which: int, step: Array) -> Array:
+    def moved(self, which: int, step: Any) -> Array:
         """The results with one input a step away; NaN where the function does not accept it."""
         size = sum(c.size for c in self.cotangents)
         inputs = [x + step if k == which else x for k, x in enumerate(self.inputs)]
@@ -127,16 +128,10 @@ class Program:
         c = flatten(self.cotangents)
         return float(norm(np.where(c == 0, 0, c * values)))
 
-    def difference(self, which: int, step: Array, h: float) -> Array:
-        """The central difference of each result, for a step that is h times a direction."""
-        above, below = self.moved(which, step), self.moved(which, -step)
+    def difference(self, which: int, direction: Array, h: float) -> Array:
+        """The central difference of each result along a direction."""
+        above, below = self.moved(which, h * direction), self.moved(which, -h * direction)
         return np.where(above == below, 0, above - below) / (2 * h)  # infinite results too
-
-    def typical(self, which: int) -> float:
-        """The median size of an input's elements, from which steps are taken."""
-        sizes = np.abs(self.inputs[which])
-        sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-        return float(np.median(sizes)) if sizes.size else 1.0
 
     def derivative(self, which: int, direction: Array) -> tuple[Array, Array]:
         """The slope of each result by Ridders' extrapolation to step 0, and its error.
@@ -147,13 +142,14 @@ class Program:
         Source: C. J. F. Ridders, Accurate computation of F'(x) and F'(x) F''(x), Advances in
         Engineering Software 4 (1982).
         """
-        longest, typical = greatest(direction) or 1.0, self.typical(which)
-        own = greatest(self.inputs[which] * (direction != 0)) or typical
-        h, last = 0.1 * max(own, typical, 1e-3) / longest, list[Array]()
-        middle = self.moved(which, np.zeros(()))
+        sizes = np.abs(self.inputs[which])
+        known = sizes[np.isfinite(sizes) & (sizes > 0)]
+        typical = float(np.median(known)) if known.size else 1.0
+        own = greatest(sizes * (direction != 0)) or typical
+        h, last, middle = 0.1 * max(own, typical, 1e-3), list[Array](), self.moved(which, 0)
         best, error, score, bend = (np.full(middle.shape, v) for v in (np.nan, *3 * [np.inf]))
         d, moves = middle * np.nan, np.zeros(middle.shape, bool)
-        while h > 1e-9 * min(own, typical) / longest:
+        while h > 1e-9 * min(own, typical):
             above, below = self.moved(which, h * direction), self.moved(which, -h * direction)
             before, d = d, np.where(above == below, 0, above - below) / (2 * h)
             bend, less = np.abs(above - 2 * middle + below) / (2 * h), bend / 2
@@ -203,17 +199,14 @@ class OneOp(Program):
 
     def __init__(self, step: Any, backend: Any, args: Sequence[Any] | None = None) -> None:
         is_tensor = lambda x: isinstance(x, backend.kind)
-        given = [backend.value(x) if is_tensor(x) else x for x in step.inputs]
-        given = given if args is None else list(args)
-        self.step, self.args = step, [a.copy() if isinstance(a, Array) else a for a in given]
-        pairs = zip(self.args, step.inputs)
-        self.leaves = [backend.leaf(a) if is_tensor(x) else a for a, x in pairs]
-        wants = lambda x: backend.wants_gradient(x) and backend.dtype(x) == np.float64
-        wanted = {
-            f"operand {i}": leaf
-            for i, (x, leaf) in enumerate(zip(step.inputs, self.leaves))
-            if is_tensor(x) and wants(x)
-        }
+        given = step.inputs if args is None else args
+        self.step, self.args = step, [copy(backend.value(a) if is_tensor(a) else a) for a in given]
+        self.leaves, wanted = list(self.args), {}
+        for i, x in enumerate(step.inputs):
+            if is_tensor(x):
+                leaf = self.leaves[i] = backend.leaf(self.args[i])
+                if backend.wants_gradient(x) and backend.dtype(x) == np.float64:
+                    wanted[f"operand {i}"] = leaf
         super().__init__(lambda: step.run(self.leaves), wanted, backend, np.random.default_rng(9))
 
     def on(self, args: Sequence[Any]) -> OneOp:
@@ -261,30 +254,33 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
 def measured(
     f: Program, which: int, direction: Array, a: Array, limits: Limits, extrapolate: bool = True
 ) -> tuple[float, float, float, str]:
-    """The slope along a direction, the error of the gradient, the error that is allowed, and why
-    there is no slope, if so.
-    """  # fmt: skip
-    analytic, h = float(np.sum(direction * np.where(direction, a, 0))), limits.eps
-    off = lambda: abs(analytic - slope)
-    allowed = lambda: limits.atol + limits.rtol * abs(slope)
-    slope = f.total(f.difference(which, h * direction, h))
-    agrees = off() <= allowed()
+    """Return the slope along a direction, the error of the gradient, the error that is allowed, and
+    why the slope is unusable.
+    """
+    analytic = float(np.sum(direction * np.where(direction, a, 0)))
+
+    def beside(slope: float) -> tuple[float, float, float]:
+        return slope, abs(analytic - slope), limits.atol + limits.rtol * abs(slope)
+
+    slope, off, allowed = beside(f.total(f.difference(which, direction, limits.eps)))
+    agrees = off <= allowed
     if not extrapolate or agrees and limits.exact:
-        return slope, off(), allowed(), ""
+        return slope, off, allowed, ""
     slopes, errors = f.derivative(which, direction)
-    slope, error = f.total(slopes), f.total(errors, np.linalg.norm)  # independent errors
-    tiny = off() <= 1e-9 * sum(map(greatest, f.cotangents))
+    slope, off, allowed = beside(f.total(slopes))
+    error = f.total(errors, np.linalg.norm)  # they are independent
     if np.isnan(slope):
         return np.inf, np.inf, np.inf, "domain"
-    if off() <= allowed() or tiny and hidden(f, which, direction, analytic):
-        return slope, off(), max(allowed(), off()), ""
+    tiny = off <= 1e-9 * sum(map(greatest, f.cotangents))
+    if off <= allowed or tiny and hidden(f, which, direction, analytic):
+        return slope, off, max(allowed, off), ""
     if np.isinf(error):
-        return slope, off(), np.inf, "kink"
+        return slope, off, np.inf, "kink"
     # Where the gradient is right at the step eps, but for rounding, it is not clearly wrong.
-    right = off() <= allowed() + error
-    if off() > max(1e-9, greatest(a[np.isfinite(a)]) / 4) if right else agrees:
-        return slope, off(), np.inf, "precision"
-    return slope, off(), allowed() + error, ""
+    large = off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
+    if large if off <= allowed + error else agrees:
+        return slope, off, np.inf, "precision"
+    return slope, off, allowed + error, ""
 
 
 def hidden(f: Program, which: int, direction: Array, a: float) -> bool:
@@ -292,22 +288,21 @@ def hidden(f: Program, which: int, direction: Array, a: float) -> bool:
 
     So it is far out on a sigmoid or GELU, where 1 - y is a few units of rounding.
     """
-    slopes = (f.total(f.difference(which, 10.0**k * direction, 10.0**k)) for k in range(-5, 0))
+    slopes = (f.total(f.difference(which, direction, 10.0**k)) for k in range(-5, 0))
     return any(abs(slope - a) <= 0.2 * abs(a) for slope in slopes)
 
 
 def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits) -> list[int]:
     """Compare random projections of groups of elements; return the worst elements of bad ones."""
     x, culprits = f.inputs[which], set[int]()
-    weight = f.rng.choice([-1.0, 1.0], x.shape) * np.clip(np.abs(x) / f.typical(which), 0.3, 10)
+    signs = f.rng.choice([-1.0, 1.0], x.shape)
     entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
 
     def compared(flats: Array, extrapolate: bool = False) -> tuple[float, bool]:
         """The error of a projection, and whether it is too much."""
         direction = np.zeros(x.shape)
-        direction.flat[flats] = weight.flat[flats]
-        found = measured(f, which, direction, entry.analytic, limits, extrapolate)
-        _, off, allowed, excuse = found
+        direction.flat[flats] = signs.flat[flats]
+        _, off, allowed, excuse = measured(f, which, direction, entry.analytic, limits, extrapolate)
         return np.nan_to_num(off, nan=np.inf), bool(excuse) or not off <= allowed
 
     for flats in np.array_split(f.rng.permutation(x.size), limits.groups):
