@@ -48,17 +48,10 @@ class TorchBackend(Backend):
         """Give a tensor other values."""
         t.data = torch.as_tensor(np.asarray(array)).to(t.device)
 
-    def keep(self, t: Any) -> Any:
-        """What `give_back` needs; until then the tensor is tracked and its values may change."""
-        before = t.data, t.requires_grad
-        t.requires_grad_(True)
-        return before
-
-    def give_back(self, t: Any, kept: Any) -> None:
-        """Undo `keep`."""
-        t.data = kept[0]
+    def track(self, t: Any, wants: bool) -> None:
+        """Say whether gradients flow to a tensor."""
         with suppress(RuntimeError):  # a tensor that is no leaf keeps its flag
-            t.requires_grad_(kept[1])
+            t.requires_grad_(wants)
 
     def returns(self, found: Any) -> str:
         """What to write in a function that returned no tensor."""
