@@ -81,7 +81,6 @@ def gradcheck(
             backend.track(t, True)
         with backend.recording(), np.errstate(all="ignore"), _torch_explained(backend):
             program = Program(lambda: f(*arguments), tensors, backend, rng)
-        with backend.recording(), np.errstate(all="ignore"):
             report = _check(program, limits)
             if order == 2 and report:
                 report = _check_gradient(program, limits, report)

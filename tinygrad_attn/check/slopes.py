@@ -238,10 +238,8 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
     atol = 1e-10 * min(1.0, size) + limits.atol * min(1.0, scale)
     exact = ROUNDING * size / limits.eps <= 1e-3 * (scale or 1.0)
     limits = limits._replace(atol=atol, exact=exact)
-    chosen = range(x.size)
-    if x.size > limits.groups:
-        chosen = _elements_of_bad_groups(f, which, entry, limits)
-    confirmed = 0
+    large, confirmed = x.size > limits.groups, 0
+    chosen = _elements_of_bad_groups(f, which, entry, limits) if large else range(x.size)
     for flat in chosen:
         unit = f.unit(which, flat)
         slope, off, allowed, excuse = measured(f, which, unit, a, limits, extrapolate=confirmed < 4)
