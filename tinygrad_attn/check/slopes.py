@@ -274,9 +274,10 @@ def measured(
         return slope, off, max(allowed, off), ""
     if np.isinf(error):
         return slope, off, np.inf, "kink"
-    # Where the gradient is right at the step eps, but for rounding, it is not clearly wrong.
-    large = off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
-    if large if off <= allowed + error else agrees:
+    within, large = off <= allowed + error, off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
+    if (
+        within and large or agrees and not within
+    ):  # the slope says little, or the two slopes disagree
         return slope, off, np.inf, "precision"
     return slope, off, allowed + error, ""
 
