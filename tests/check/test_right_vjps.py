@@ -45,6 +45,8 @@ RIGHT = {
     "softmax of small numbers": (lambda x: F.softmax(x / 1e-6), NORMAL * 1e-6),
     "of large ones": (lambda x: F.softmax(x / 1e6) * 1e6, NORMAL * 1e6),
     "an offset": (lambda x: (x**2).sum() + 1e6, NORMAL),
+    "a large offset": (lambda x: np.sin(x) + 1e9, NORMAL),
+    "a float32 inside": (made(lambda x: np.exp(x.astype(np.float32)).astype(float), lambda g, y, x: g * y), NORMAL),
     "a mask": (lambda x: np.where(UPPER, -1e9, x), NORMAL),
     "a mask of infinities": (fill, NORMAL),
     "and softmax": (lambda x: F.softmax(np.where(LOWER, -np.inf, x)), np.arange(16.0).reshape(4, 4) % 5),
@@ -106,9 +108,24 @@ def test_and_a_wrong_one_is_accused_there_all_the_same(factor):
         (made(lambda x: x**3, lambda g, y, x: factor * 3 * g * x * x), 1e-8 * NORMAL),
         (made(lambda x: 1 / x, lambda g, y, x: -factor * g * y * y), 1e-4 * NORMAL),
         (made(lambda x: 3 + 1e-5 * np.sin(x), lambda g, y, x: (factor - 2) * g), INSIDE),
+        (made(lambda x: 1e10 + np.sin(x), lambda g, y, x: factor * g * np.cos(x)), NORMAL),
+        (
+            made(
+                lambda x: 1e7 + x.mean(),
+                lambda g, y, x: g * factor * np.ones(12).reshape(x.shape) / 12,
+            ),
+            NORMAL,
+        ),
     ):
         report = gradcheck(f, x, raise_exception=False)
         assert not report and report.op == "<lambda>", report
+
+
+def test_what_cannot_be_measured_is_said():
+    zero = made(lambda x: 1e9 + 1e-3 * np.sin(x), lambda g, y, x: 0 * g)
+    for f, x, kind in ((zero, NORMAL, "precision"), (np.exp, 1e4 * NORMAL, "domain")):
+        report = gradcheck(f, x, raise_exception=False)
+        assert not report and report.diagnosis.kind == kind and report.op is None, report
 
 
 @pytest.mark.parametrize("name", ["steps", "a power", "exp at zeros", "sigmoid, far out", "softmax, far out", "a domain", "a mask of infinities", "several results"])  # fmt: skip

@@ -196,17 +196,17 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "not divided": (
         custom(lambda x: np.sqrt((x * x).sum(axis=-1)), lambda g, y, x: g[:, None] * x),
         [S35],
-        "missing factor",
+        "extra factor",
     ),
     "std left out": (
         custom(standard, lambda g, y, x: g - average(g) - y * average(g * y)),
         [S35],
-        "missing factor",
+        "missing sum",
     ),
     "std squared": (
         custom(standard, lambda g, y, x: (g - average(g) - y * average(g * y)) / spread(x) ** 2),
         [S35],
-        "extra factor",
+        "missing sum",
     ),
     "g itself": (custom(lambda x: np.sin(x) * 2, lambda g, y, x: g), [S34], "missing factor"),
     "square left out": (

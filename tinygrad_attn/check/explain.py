@@ -39,9 +39,7 @@ def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
 
 def factor(a: Any, b: Any) -> float:
     """The c for which a = c b; 0 if there is none."""
-    if a.shape != b.shape:
-        return 0.0
-    c = float(np.sum(a * b) / np.sum(b * b))
+    c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
     return c if c and np.isfinite(c) and close(a, c * b).all() else 0.0
 
 
@@ -85,23 +83,20 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
             "finite. Look for 0/0, log 0 or 0 x inf; np.where does not help if the bad value is "
             "computed first."
         )
-    if not R[:, known].any():
+    R, J = R[:, known], J[:, known]
+    if not R.any():
         return "zero", (
             "the gradient is zero everywhere although the function depends on this input. The VJP "
             "returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
-    if not J[:, known].any():
+    if not J.any():
         return "numeric zero", (
             "the function does not change when the input moves (a step function, a value that is "
             "not used or cancels out), and the VJP gives a gradient."
         )
-    if c := factor(R[:, known], J[:, known]):
-        text = f"the gradient is {c:.6g} times what it should be"
-        for n, power in product({*J.shape, *shape}, (1, -1, 0.5, -0.5)):
-            if n > 1 and abs(abs(c) / n**power - 1) < 1e-4:
-                text += f" ({n}^{power}; {n} is a size of the input or output, as in a mean)"
-                break
-        return "sign" if abs(c + 1) < 1e-3 else "constant factor", f"{text}."
+    if c := factor(R, J):
+        kind = "sign" if abs(c + 1) < 1e-3 else "constant factor"
+        return kind, f"the gradient is {c:.6g} times what it should be."
     return None
 
 
@@ -126,25 +121,20 @@ def turns(axes: int) -> list[tuple[int, ...]]:
 
 def other_operands(c: Case) -> Iterator[Row]:
     """The VJP is right where an operand is all ones, such as a weight, or is transposed."""
-
-    def on(k: int, v: Any) -> Any:
-        return c.f.on([v if i == k else b for i, b in enumerate(c.f.args)])
-
     for k, a in c.operands.items():
-        with suppress(Exception):  # the op may refuse it
-            if 0 < a.ndim < c.x.ndim:
-                f = on(k, np.ones_like(a))
-                text = (
-                    f"the VJP is right where operand {k} is all ones, and wrong for other values: "
-                    "it is multiplied in at the wrong place, such as outside a sum"
-                )
-                R, J = f.jacobian_by_vjps(c.which), f.jacobian(c.which)
-                yield "operand misplaced", text, R, J
-        for order in turns(a.ndim) if a.ndim < 4 else ():
-            with suppress(Exception):
-                text = f"the VJP is right once operand {k} is transposed to {order} (.mT)"
-                R = on(k, a.transpose(order)).jacobian_by_vjps(c.which)
-                yield "transposed", text, R, c.J
+        text = (
+            f"the VJP is right where operand {k} is all ones, and wrong for other values: it is "
+            "multiplied in at the wrong place, such as outside a sum"
+        )
+        others = [("operand misplaced", text, np.ones_like(a))] * (0 < a.ndim < c.x.ndim)
+        for order in turns(a.ndim):
+            text = f"the VJP is right once operand {k} is transposed to {order} (.mT)"
+            others.append(("transposed", text, a.transpose(order)))
+        for kind, text, v in others:
+            with suppress(Exception):  # the op may refuse it
+                f = c.f.on([v if i == k else b for i, b in enumerate(c.f.args)])
+                J = c.J if kind == "transposed" else f.jacobian(c.which)
+                yield kind, text, f.jacobian_by_vjps(c.which), J
 
 
 def elsewhere(c: Case) -> Iterator[Row]:
@@ -179,14 +169,12 @@ def factors(c: Case) -> Iterator[Row]:
     text = "g is divided by the op's own derivative, not multiplied"
     yield "inverted", text, c.R, np.where(c.in_J, 1 / c.J, 0)
     known = {"x": c.x, "y": c.y} | {f"operand {k}": a for k, a in c.operands.items()}
-    found = {text.format(n): f(v) for n, v in known.items() for text, f in MAPS.items()}
-    for axis, norm in product(range(c.x.ndim), (np.std, np.linalg.norm)):
-        found[f"1/{norm.__name__}(x)"] = 1 / norm(c.x, axis=axis, keepdims=True)
     usable = [("1", np.ones((1, 1)))]
-    for name, v in found.items():
+    for (name, v), (text, f) in product(known.items(), MAPS.items()):
         for like, shape in ((c.x, (1, -1)), (c.y, (-1, 1))):
             with suppress(ValueError):  # it is not of this shape
-                usable.append((name, np.broadcast_to(v, like.shape).reshape(shape)))
+                spread = np.broadcast_to(f(v), like.shape)
+                usable.append((text.format(name), spread.reshape(shape)))
     for (name, v), (other, w) in permutations(usable, 2):
         kind, text = "exchanged", f"the gradient has a factor {name} where {other} belongs"
         if name == "1":
@@ -218,8 +206,8 @@ def zeros(c: Case) -> Found:
             f"each output depends on the elements along axes {of_J or 'none'}, but the VJP sums "
             f"over axes {of_R or 'none'}."
         )
-    columns = c.in_R.any(axis=0), c.in_J.any(axis=0)
-    if c.x.size > 1 and (columns[0] != columns[1]).all():
+    reached = c.in_R.any(axis=0) == c.in_J.any(axis=0)
+    if c.x.size > 1 and not reached.any():
         return "mask inverted", (
             "the gradient is zero exactly where it should not be, and the other way round: the VJP "
             "applies its mask or condition inverted."
@@ -236,7 +224,7 @@ def zeros(c: Case) -> Found:
                 "the numbers are right, but zero at the wrong elements: the VJP uses another mask, "
                 "or other indices, than the forward pass. Save the mask and use it in the VJP."
             )
-        if (columns[0] == columns[1]).all():
+        if reached.all():
             return "missed use", (
                 f"what comes from the output at {places(lost.any(axis=1).reshape(c.y.shape))} is "
                 "left out. A sum is missing, a repeated index overwrites what was there (use "

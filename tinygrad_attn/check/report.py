@@ -23,13 +23,14 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """A text that explains a mistake, and begins with its kind, which `kind` holds alone."""
+    """A kind of mistake and a text that explains it; each is also an attribute."""
 
     kind: str
+    text: str
 
     def __new__(cls, kind: str = "", text: str = "") -> Diagnosis:
         self = super().__new__(cls, f"{kind}: {text}" if kind and text else kind + text)
-        self.kind = kind
+        self.kind, self.text = kind, text
         return self
 
 
@@ -48,7 +49,7 @@ class Entry:
     missing: bool = False
     projections: int = 0
     projected_error: float = 0.0
-    unmeasurable: bool = False  # an element is off by less than its slope's error, but by much
+    excuse: str = ""  # "kink", "domain" or "precision": an element has no slope to compare with
 
     @property
     def error(self) -> Array:
@@ -65,8 +66,8 @@ class Entry:
 
     @property
     def ok(self) -> bool:
-        """Whether every element was measured and is right."""
-        return not self.unmeasurable and not self.wrong.any()
+        """Whether every element has a slope and is right."""
+        return not self.excuse and not self.wrong.any()
 
     @property
     def index(self) -> tuple[int, ...]:
@@ -112,8 +113,7 @@ class Report(Verdict):
 
     def point_at(self, step: Any) -> None:
         """Name an op, the module around it and the user's line."""
-        if step is not None:
-            self.op, self.place, self.scope = step.name, step.place, step.module
+        self.op, self.place, self.scope = step.name, step.place, step.module
 
     @property
     def worst(self) -> Entry | None:

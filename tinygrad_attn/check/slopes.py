@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ class Limits(NamedTuple):
     atol: float
     rtol: float
     groups: int
+    exact: bool = True  # rounding at the step eps is small beside the gradient
 
 
 STRICT = Limits(1e-6, 1e-6, 1e-4, 96)
@@ -97,8 +99,11 @@ class Program:
     ) -> list[Array | None]:
         """The gradients as arrays, from these outputs or from those of another call."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
-        found = self.gradient(outputs or self.run(), seeds, **options)
-        return [None if g is None else np.array(self.backend.value(g), float) for g in found]
+        return self.arrays(self.gradient(outputs or self.run(), seeds, **options))
+
+    def arrays(self, tensors: Sequence[Any]) -> list[Array | None]:
+        """Copies of their values."""
+        return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def traced(self) -> list[Any]:
         """Every op that runs."""
@@ -108,7 +113,7 @@ class Program:
 
     # ---- slopes; results are flattened and joined
 
-    def moved(self, which: int, step: Array) -> Array:
+    def moved(self, which: int, step: Any) -> Array:
         """The results with one input a step away; NaN where the function does not accept it."""
         size = sum(c.size for c in self.cotangents)
         inputs = [x + step if k == which else x for k, x in enumerate(self.inputs)]
@@ -123,79 +128,46 @@ class Program:
         c = flatten(self.cotangents)
         return float(norm(np.where(c == 0, 0, c * values)))
 
-    def slope(self, which: int, direction: Array, h: float | None = None) -> tuple[float, float]:
-        """The slope of sum(cotangent * result) at a step or by extrapolation, and its error."""
-        if h is None:
-            slopes, errors = self.derivative(which, direction)
-        else:
-            slopes, errors = self.difference(which, direction, h)
-            errors = np.where(slopes == 0, 0, errors)
-        return self.total(slopes), self.total(errors, np.linalg.norm)  # independent errors
-
-    def difference(self, which: int, direction: Array, h: float) -> tuple[Array, Array]:
-        """The central difference of each result along a direction, and the rounding in it."""
+    def difference(self, which: int, direction: Array, h: float) -> Array:
+        """The central difference of each result along a direction."""
         above, below = self.moved(which, h * direction), self.moved(which, -h * direction)
-        same = above == below  # infinite results too
-        return np.where(same, 0, above - below) / (2 * h), ROUNDING * np.abs(above) / h
-
-    def typical(self, which: int) -> float:
-        """The median size of an input's elements, from which steps are taken."""
-        sizes = np.abs(self.inputs[which])
-        sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-        return float(np.median(sizes)) if sizes.size else 1.0
+        return np.where(above == below, 0, above - below) / (2 * h)  # infinite results too
 
     def derivative(self, which: int, direction: Array) -> tuple[Array, Array]:
         """The slope of each result by Ridders' extrapolation to step 0, and its error.
 
+        The error is infinite where the slopes to the left and to the right differ at every step.
+        The slope is NaN where one of them does not exist.
+
         Source: C. J. F. Ridders, Accurate computation of F'(x) and F'(x) F''(x), Advances in
         Engineering Software 4 (1982).
         """
-        typical = self.typical(which)
-        own = greatest(self.inputs[which] * (direction != 0)) or typical
-        best: Any = np.nan
-        error: Any = np.inf
-        moves: Any = False
-        done: Any = False
-        for size in (own, typical):  # steps of the element's own size may be too small
-            h, last = 0.1 * size / (greatest(direction) or 1.0), list[Array]()
-            for _ in range(14):
-                d, rounding = self.difference(which, direction, h)
-                moves |= d != 0
-                rounding, nearest = np.where(moves | ~np.any(moves), rounding, 0), np.inf
-                row = [d]
-                for j, p in enumerate(last, 1):
-                    row.append((16**j * row[-1] - p) / (16**j - 1))
-                    e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p)) + rounding
-                    better, nearest = (e < error) & ~done, np.fmin(nearest, e)
-                    best, error = np.where(better, row[j], best), np.where(better, e, error)
-                last, h = row[:6], h / 4
-                done |= error <= 1e-8 * greatest(np.nan_to_num(best))
-                done |= (4 * error < nearest) & (error < 1e-4 * np.abs(best))  # rounding grows
-                if np.all(done):
-                    break
-            if np.sum(error) < 1e-3 * np.sum(np.abs(best)):
+        sizes = np.abs(self.inputs[which])
+        known = sizes[np.isfinite(sizes) & (sizes > 0)]
+        typical = float(np.median(known)) if known.size else 1.0
+        own = greatest(sizes * (direction != 0)) or typical
+        h, last, middle = 0.1 * max(own, typical, 1e-3), list[Array](), self.moved(which, 0)
+        best, error, score, bend = (np.full(middle.shape, v) for v in (np.nan, *3 * [np.inf]))
+        d, moves = middle * np.nan, np.zeros(middle.shape, bool)
+        while h > 1e-9 * min(own, typical):
+            above, below = self.moved(which, h * direction), self.moved(which, -h * direction)
+            before, d = d, np.where(above == below, 0, above - below) / (2 * h)
+            bend, less = np.abs(above - 2 * middle + below) / (2 * h), bend / 2
+            bend = np.fmax(bend, np.abs(d - before))
+            moves |= d != 0
+            rounding = np.where(moves | ~moves.any(), ROUNDING * np.abs(middle) / h, 0)
+            kink = (bend > less) & (bend > 1e-3 * np.abs(d) + 8 * rounding)
+            row = [np.where(kink, np.nan, d)]
+            for j, p in enumerate(last, 1):
+                row.append((16**j * row[-1] - p) / (16**j - 1))
+                e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p)) + rounding
+                relative = e / (np.abs(row[j]) + rounding + 1e-300)
+                better, score = relative < score, np.fmin(relative, score)
+                best, error = np.where(better, row[j], best), np.where(better, e, error)
+            last, h = row[:6], h / 4
+            if np.all(error <= np.maximum(1e-8 * greatest(np.nan_to_num(best)), 2 * rounding)):
                 break
-        return np.broadcast_to(best, d.shape), np.broadcast_to(error, d.shape)
-
-    def near_kink(self, which: int, flat: int, a: float, scale: float) -> str:
-        """Compare the slopes to the left and to the right.
-
-        Return "kink" if they differ at every step. Return "near" if they differ at large steps only
-        and a is the slope at small ones. Otherwise return an empty string.
-        """
-        unit, slopes = self.unit(which, flat), []
-        for h in (1e-6, 1e-9):
-            y = [self.moved(which, k * h * unit) for k in (-1, 0, 1)]
-            slopes.append([self.total(np.where(p == q, 0, q - p)) / h for p, q in zip(y, y[1:])])
-        steep, apart = np.abs(slopes).max(axis=1), np.abs(np.diff(slopes)[:, 0])
-        if steep[0] > 1e-2 * scale and 900 < steep[1] / steep[0] < 1100:
-            return "kink"  # a jump
-        if not apart[0] > 1e-2 * scale:
-            return ""
-        if 0.25 < apart[1] / apart[0] < 300:
-            return "kink"
-        rounding = 1e10 * ROUNDING * self.total(y[1], np.linalg.norm)
-        return "near" if np.isclose(a, np.mean(slopes[1]), 1e-3, rounding) else ""
+        return np.where(np.isinf(error), d, best), error
 
     # ---- Jacobians
 
@@ -227,17 +199,14 @@ class OneOp(Program):
 
     def __init__(self, step: Any, backend: Any, args: Sequence[Any] | None = None) -> None:
         is_tensor = lambda x: isinstance(x, backend.kind)
-        given = [backend.value(x) if is_tensor(x) else x for x in step.inputs]
-        given = given if args is None else list(args)
-        self.step, self.args = step, [a.copy() if isinstance(a, Array) else a for a in given]
-        pairs = zip(self.args, step.inputs)
-        self.leaves = [backend.leaf(a) if is_tensor(x) else a for a, x in pairs]
-        wants = lambda x: backend.wants_gradient(x) and backend.dtype(x) == np.float64
-        wanted = {
-            f"operand {i}": leaf
-            for i, (x, leaf) in enumerate(zip(step.inputs, self.leaves))
-            if is_tensor(x) and wants(x)
-        }
+        given = step.inputs if args is None else args
+        self.step, self.args = step, [copy(backend.value(a) if is_tensor(a) else a) for a in given]
+        self.leaves, wanted = list(self.args), {}
+        for i, x in enumerate(step.inputs):
+            if is_tensor(x):
+                leaf = self.leaves[i] = backend.leaf(self.args[i])
+                if backend.wants_gradient(x) and backend.dtype(x) == np.float64:
+                    wanted[f"operand {i}"] = leaf
         super().__init__(lambda: step.run(self.leaves), wanted, backend, np.random.default_rng(9))
 
     def on(self, args: Sequence[Any]) -> OneOp:
@@ -261,81 +230,88 @@ def of_both_signs(c: Array) -> Array:
 
 
 def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> Entry:
-    """One input: each element if it is small, else groups, and one element of each bad group."""
+    """One input: each element if it is small, else groups, and some elements of each bad group."""
     x = f.inputs[which]
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
-    floor = 1e-10 * min(1.0, f.total(flatten(f.values), np.linalg.norm))  # rounding
-    chosen: Any = range(x.size)
-    if x.size > limits.groups:
-        chosen = _elements_of_bad_groups(f, which, entry, limits)
+    size, scale = f.total(flatten(f.values), np.linalg.norm), greatest(a[np.isfinite(a)])
+    atol = 1e-10 * min(1.0, size) + limits.atol * min(1.0, scale)
+    exact = ROUNDING * size / limits.eps <= 1e-3 * (scale or 1.0)
+    limits = limits._replace(atol=atol, exact=exact)
+    large, confirmed = x.size > limits.groups, 0
+    chosen = _elements_of_bad_groups(f, which, entry, limits) if large else range(x.size)
     for flat in chosen:
-        slope, _ = f.slope(which, f.unit(which, flat), limits.eps)
-        entry.numeric.flat[flat] = np.inf if np.isnan(slope) else slope
-    slopes = np.abs(np.nan_to_num(entry.numeric, posinf=0))
-    scale = max(greatest(slopes), greatest(np.nan_to_num(a, posinf=0, neginf=0)))
-    entry.tolerance = floor + limits.atol * min(1.0, scale) + limits.rtol * slopes
-    errors, confirmed = np.where(entry.wrong, entry.error, -1), 0
-    for flat in np.argsort(-errors, axis=None, kind="stable")[: np.sum(errors >= 0)].tolist():
-        _extrapolate(f, which, flat, entry, limits, floor)
-        confirmed += bool(entry.wrong.flat[flat])
-        if confirmed >= 4:
-            break
+        unit = f.unit(which, flat)
+        slope, off, allowed, excuse = measured(f, which, unit, a, limits, extrapolate=confirmed < 4)
+        entry.numeric.flat[flat], entry.tolerance.flat[flat] = slope, allowed
+        entry.excuse = entry.excuse or excuse
+        confirmed += not off <= allowed
     return entry
 
 
-def _extrapolate(
-    f: Program, which: int, flat: int, entry: Entry, limits: Limits, floor: float
-) -> None:
-    """Measure one element again; its tolerance is the limits and the error of the slope."""
-    a = float(entry.analytic.flat[flat])
-    slope, error = f.slope(which, f.unit(which, flat))
-    if np.isnan(slope):  # the element is on the edge of the domain, or beyond
-        return
-    off, size = abs(a - slope), abs(slope)
+def measured(
+    f: Program, which: int, direction: Array, a: Array, limits: Limits, extrapolate: bool = True
+) -> tuple[float, float, float, str]:
+    """Return the slope along a direction, the error of the gradient, the error that is allowed, and
+    why the slope is unusable.
+    """
+    analytic = float(np.sum(direction * np.where(direction, a, 0)))
+
+    def beside(slope: float) -> tuple[float, float, float]:
+        return slope, abs(analytic - slope), limits.atol + limits.rtol * abs(slope)
+
+    slope, off, allowed = beside(f.total(f.difference(which, direction, limits.eps)))
+    agrees = off <= allowed
+    if not extrapolate or agrees and limits.exact:
+        return slope, off, allowed, ""
+    slopes, errors = f.derivative(which, direction)
+    slope, off, allowed = beside(f.total(slopes))
+    error = f.total(errors, np.linalg.norm)  # they are independent
+    if np.isnan(slope):
+        return np.inf, np.inf, np.inf, "domain"
     tiny = off <= 1e-9 * sum(map(greatest, f.cotangents))
-    if tiny and (slope == 0 or _hidden(f, which, flat, a)):
-        error = off
-    allowed = floor + limits.rtol * size + limits.atol * min(1.0, size)
-    if max(allowed, 1e-9, 0.25 * abs(a), 0.25 * size) < off <= allowed + error:
-        entry.unmeasurable = True
-    entry.numeric.flat[flat], entry.tolerance.flat[flat] = slope, allowed + error
+    if off <= allowed or tiny and hidden(f, which, direction, analytic):
+        return slope, off, max(allowed, off), ""
+    if np.isinf(error):
+        return slope, off, np.inf, "kink"
+    within, large = off <= allowed + error, off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
+    if (
+        within and large or agrees and not within
+    ):  # the slope says little, or the two slopes disagree
+        return slope, off, np.inf, "precision"
+    return slope, off, allowed + error, ""
 
 
-def _hidden(f: Program, which: int, flat: int, a: float) -> bool:
+def hidden(f: Program, which: int, direction: Array, a: float) -> bool:
     """Whether rounding of numbers near 1 hides the slope, which larger steps show to a fifth.
 
     So it is far out on a sigmoid or GELU, where 1 - y is a few units of rounding.
     """
-    slopes = (f.slope(which, f.unit(which, flat), 10.0**k)[0] for k in range(-5, 0))
+    slopes = (f.total(f.difference(which, direction, 10.0**k)) for k in range(-5, 0))
     return any(abs(slope - a) <= 0.2 * abs(a) for slope in slopes)
 
 
 def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits) -> list[int]:
     """Compare random projections of groups of elements; return the worst elements of bad ones."""
     x, culprits = f.inputs[which], set[int]()
-    weight = f.rng.choice([-1.0, 1.0], x.shape) * np.clip(np.abs(x) / f.typical(which), 0.3, 10)
-    entry.projections = limits.groups
+    signs = f.rng.choice([-1.0, 1.0], x.shape)
+    entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
 
-    def compared(flats: Array, h: float | None = limits.eps) -> tuple[float, float, float]:
-        """The distance of gradient and slope, what is allowed, and the slope's own error."""
+    def compared(flats: Array, extrapolate: bool = False) -> tuple[float, bool]:
+        """The error of a projection, and whether it is too much."""
         direction = np.zeros(x.shape)
-        direction.flat[flats] = weight.flat[flats]
-        slope, error = f.slope(which, direction, h)
-        e = abs(slope - float(np.sum(direction * entry.analytic)))
-        allowed = max(limits.atol * min(1, abs(slope)), 1e-10) + 1e-6 * abs(slope)
-        return np.inf if np.isnan(e) else e, allowed, error
+        direction.flat[flats] = signs.flat[flats]
+        _, off, allowed, excuse = measured(f, which, direction, entry.analytic, limits, extrapolate)
+        return np.nan_to_num(off, nan=np.inf), bool(excuse) or not off <= allowed
 
     for flats in np.array_split(f.rng.permutation(x.size), limits.groups):
-        e, allowed, error = compared(flats)
-        if not (first := e) <= allowed + error:
-            e, allowed, error = compared(flats, None)
-            if not e <= allowed + min(4 * error, 0.5 * first):
-                culprits.update(flats[:3].tolist())
-                while len(flats) > 1:  # follow the half that is off more
-                    flats = max(np.array_split(flats, 2), key=lambda half: compared(half)[0])
-                culprits.update(flats.tolist())
-                if len(culprits) >= 32:
-                    break
-        entry.projected_error = max(entry.projected_error, e)
+        error, off = compared(flats, extrapolate=True)
+        entry.projected_error = max(entry.projected_error, error)
+        if off:
+            culprits.update(flats[:3].tolist())
+            while len(flats) > 1:  # follow the half that is off more
+                flats = max(np.array_split(flats, 2), key=compared)
+            culprits.update(flats.tolist())
+        if len(culprits) >= 32:
+            break
     return sorted(culprits)

@@ -13,46 +13,32 @@ from .faults import Found, differing, outside_the_graph, single_ops
 from .report import Diagnosis, Entry, Report, greatest
 from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
-LARGE = 40_000
+LARGE = 10_000
 """Jacobians of more elements are not computed."""
 
 
 def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
     """The entries of the inputs whose gradients are off, by number; kinks and edges apart."""
     entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
-    for k, entry in entries.items():
-        excuse(f, k, entry)
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 
 
-def excuse(f: Program, which: int, entry: Entry) -> str:
-    """Allow any gradient at kinks and edges of the domain; return "kink" or "edge" if one is."""
-    scale = greatest(np.nan_to_num([entry.numeric, entry.analytic], posinf=0, neginf=0))
-    found = set[str]()
-    for flat in np.flatnonzero(entry.wrong).tolist():
-        a = float(entry.analytic.flat[flat])
-        kind = "edge" if np.isinf(entry.numeric.flat[flat]) else ""
-        kind = kind or np.isfinite(a) and f.near_kink(which, flat, a, scale)
-        if not kind:
-            break
-        entry.tolerance.flat[flat] = np.inf
-        found.add(kind)
-    return min(found - {"near"}, default="")
-
-
-def search(program: Program, steps: Sequence[Any]) -> list[Any]:
-    """The ops whose own VJP is wrong, each with its entries that are off, the worst first."""
+def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis | None:
+    """Name the ops whose own VJP is wrong in the report; return what is wrong with the worst."""
     found: dict[Any, Any] = {}
     for f in single_ops(steps, program.backend):
         with suppress(Exception):
-            if entries := all_off(f):
-                found.setdefault(f.step.op, (f, entries))
-
-    def relative_error(one: Any) -> float:
-        entry = next(iter(one[1].values()))
-        return greatest(entry.error) / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
-
-    return sorted(found.values(), key=relative_error, reverse=True)
+            if f.step.op not in found and (entries := all_off(f)):
+                entry = next(iter(entries.values()))
+                relative = greatest(entry.error) / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
+                found[f.step.op] = relative, f, entries
+    if not found:
+        return None
+    suspects = sorted(found.values(), key=lambda suspect: suspect[0], reverse=True)
+    report.culprits = [f.step.name for _, f, _ in suspects]
+    _, f, entries = suspects[0]
+    report.point_at(f.step)
+    return Diagnosis(*accused(f, entries))
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
@@ -73,9 +59,9 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     return next((one for one in found if one[0] != "VJP"), found[0])
 
 
-def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[str, str]:
+def pattern(f: Program, which: int, entry: Entry) -> tuple[str, str]:
     """What the whole Jacobian shows; of a large one, what the measured elements show."""
-    if f.inputs[which].size * sum(v.size for v in f.values) <= limit:
+    if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
         with suppress(Exception):  # f may refuse other values or another g
             return explanation(f, which)
     R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
@@ -87,51 +73,30 @@ def pattern(f: Program, which: int, entry: Entry, limit: int = LARGE) -> tuple[s
 # ---- the whole function
 
 
+EXCUSES = {
+    "domain": "at {} of {} the function is not finite, or raises an error, a step to one side: the "
+    "input is on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
+    "kink": "at {} of {} the slopes to the left and to the right differ: the input is at a kink or "
+    "a jump, so the VJP need not be wrong. Move the input away from it.",
+    "precision": "at {} of {} the slope cannot be measured: large numbers cancel within the "
+    "function, or it is not smooth. Check at inputs of moderate size.",
+}
+
+
 def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
-    if (found := of_the_check(report, program, steps)) is not None:
-        return found
-    if suspects := search(program, steps):
-        report.culprits = [f.step.name for f, _ in suspects]
-        report.point_at(suspects[0][0].step)
-        return Diagnosis(*accused(*suspects[0]))
-    return between_the_ops(report, program)
-
-
-def of_the_check(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
-    """Rounding, a kink, or the edge of the domain; an empty text if nothing is wrong after all."""
-    values = flatten(program.values)
-    if np.isnan(values).any() or np.isinf(values).any() and not search(program, steps):
+    values, gradients = (flatten(v) for v in (program.values, [e.analytic for e in report.entries]))
+    if np.isnan(values).any() or np.isinf(values).any() and not np.isfinite(gradients).all():
         return Diagnosis(
             "domain",
             "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
             "in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
             "choose other inputs.",
         )
-    kinds = [(e, excuse(program, k, e)) for k, e in enumerate(report.entries)]
     if any(e.wrong.any() for e in report.entries):
-        return None
-    for e, kind in kinds:
-        at = f"at {places(np.isinf(e.tolerance))} of {e.name}"
-        if kind == "edge":
-            return Diagnosis(
-                "domain",
-                f"{at} the function is not finite, or raises an error, a step to one side: the "
-                "input is on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
-            )
-        if kind:
-            return Diagnosis(
-                kind,
-                f"{at} the slopes to the left and to the right differ: the input is at a kink or a "
-                "jump, so the VJP need not be wrong. Move the input away from it.",
-            )
-        if e.unmeasurable:
-            return Diagnosis(
-                "precision",
-                f"the slope of {e.name} cannot be measured: large numbers cancel within the "
-                "function, or it is not smooth. Check at inputs of moderate size.",
-            )
-    return Diagnosis()
+        return blame(report, program, steps) or between_the_ops(report, program)
+    e = next(e for e in report.entries if e.excuse)
+    return Diagnosis(e.excuse, EXCUSES[e.excuse].format(places(np.isinf(e.tolerance)), e.name))
 
 
 def between_the_ops(report: Report, program: Program) -> Diagnosis:
@@ -146,7 +111,7 @@ def between_the_ops(report: Report, program: Program) -> Diagnosis:
             "Every use of a tensor counts: look for detach(), .data, .numpy(), .item(), "
             "Tensor(...) or no_grad() on the way there.",
         )
-    kind, text = pattern(program, which, worst, LARGE // 4)
+    kind, text = pattern(program, which, worst)
     return Diagnosis(
         "missed use" if kind == "VJP" else kind,
         f"{text} No op's own VJP was found to be wrong, so look at what joins them: a use that is "
@@ -160,12 +125,10 @@ def between_the_ops(report: Report, program: Program) -> Diagnosis:
 
 def gradient_of(program: Program) -> Program:
     """The gradient as a program, which depends on the inputs and on g."""
-    wants = list(map(program.backend.wants_gradient, program.outputs))
-    weights = [program.backend.leaf(c) for c, want in zip(program.cotangents, wants) if want]
+    weights = [program.backend.leaf(c) for c in program.cotangents]
 
     def gradient() -> list[Any]:
-        outputs = [t for t, want in zip(program.run(), wants) if want]
-        return program.gradient(outputs, weights, create_graph=True)
+        return program.gradient(program.run(), weights, create_graph=True)
 
     named = dict(zip(program.names, program.tensors))
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .trace import Array, Backend, user_place
+from .trace import Array, Backend, Step, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -28,44 +28,29 @@ class TorchBackend(Backend):
     recording = staticmethod(torch.enable_grad)
 
     def leaf(self, array: Array) -> Any:
-        """A tensor of these values, which requires a gradient if it can."""
         return torch.tensor(array, requires_grad=array.dtype.kind == "f")
 
     def dtype(self, t: Any) -> np.dtype:
-        """The dtype as NumPy's."""
         kind = "f" if t.is_floating_point() else "c" if t.is_complex() else "i"
         return np.dtype(f"{kind}{t.element_size()}")
 
     def wants_gradient(self, t: Any) -> bool:
-        """Whether gradients flow to this tensor."""
         return bool(t.requires_grad)
 
     def value(self, t: Any) -> Array:
-        """The values of a tensor."""
         return np.asarray(t.detach().cpu().numpy())
 
     def put(self, t: Any, array: Array) -> None:
-        """Give a tensor other values."""
         t.data = torch.as_tensor(np.asarray(array)).to(t.device)
 
-    def keep(self, t: Any) -> Any:
-        """What `give_back` needs; until then the tensor is tracked and its values may change."""
-        before = t.data, t.requires_grad
-        t.requires_grad_(True)
-        return before
-
-    def give_back(self, t: Any, kept: Any) -> None:
-        """Undo `keep`."""
-        t.data = kept[0]
+    def track(self, t: Any, wants: bool) -> None:
         with suppress(RuntimeError):  # a tensor that is no leaf keeps its flag
-            t.requires_grad_(kept[1])
+            t.requires_grad_(wants)
 
     def returns(self, found: Any) -> str:
-        """What to write in a function that returned no tensor."""
         return "Compute with torch functions; .numpy(), .item() and .detach() leave the graph."
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
-        """d(sum of cotangent * output)/d(input) for each input, None where no path leads there."""
         pairs = zip(cotangents, outputs)
         seeds = [torch.as_tensor(c, dtype=y.dtype, device=y.device) for c, y in pairs]
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
@@ -82,8 +67,10 @@ class TorchBackend(Backend):
                 running.append((frame.f_locals["cls"], frame.f_locals["args"]))
             elif frame.f_code is code and event == "return" and running:
                 function, args = running.pop()
+                first = result[0] if isinstance(result, tuple) else result
                 if result is not None:
-                    trace.steps.append(TorchStep(function, args, result))
+                    place = user_place(LIBRARY)
+                    trace.steps.append(TorchStep(function, args, {}, first, None, place))
 
         before = sys.getprofile()
         sys.setprofile(look)
@@ -93,22 +80,12 @@ class TorchBackend(Backend):
             sys.setprofile(before)
 
 
-class TorchStep:
+class TorchStep(Step):
     """One call of a torch.autograd.Function."""
-
-    settings: dict[str, Any] = {}
-    module = ""
-
-    def __init__(self, op: Any, inputs: tuple, found: Any) -> None:
-        self.op, self.inputs, self.name = op, inputs, op.__name__
-        self.place = user_place(LIBRARY)
-        self.result = found[0] if isinstance(found, tuple) else found
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient passes through it."""
         return bool(getattr(self.result, "requires_grad", False))
 
     def run(self, operands: Sequence[Any]) -> Any:
-        """The function on other operands."""
         return self.op.apply(*operands)

@@ -160,14 +160,9 @@ class Backend:
         """Give a tensor other values."""
         t._data = array
 
-    def keep(self, t: Any) -> Any:
-        """What `give_back` needs; until then the tensor is tracked and its values may change."""
-        before, t._tracked = (t._data, t._tracked), True
-        return before
-
-    def give_back(self, t: Any, kept: Any) -> None:
-        """Undo `keep`."""
-        t._data, t._tracked = kept
+    def track(self, t: Any, wants: bool) -> None:
+        """Say whether gradients flow to a tensor."""
+        t._tracked = wants
 
     def returns(self, found: Any) -> str:
         """What to write in a function that returned no tensor."""

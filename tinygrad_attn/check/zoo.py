@@ -183,8 +183,7 @@ def transpose_same_axes(g, y, x, *, axes):
     """The VJP of transpose permutes with the same axes instead of the inverse ones.
 
     Found in smolgrad (core/engine.py, T).
-    Symptom: right for every swap of two axes; wrong, or a shape error, for a cycle such as
-    (1, 2, 0).
+    Symptom: right for every swap of two axes, wrong for a cycle such as (1, 2, 0).
     """
     return g.transpose(axes)
 
@@ -194,8 +193,7 @@ def matmul_transpose_all(g, y, a, b):
     """The VJP of a product transposes all axes of its operand, not the last two.
 
     Found in DeZero (functions.py, MatMul).
-    Symptom: right for matrices; batched products raise, or are silently wrong where all sizes are
-    equal.
+    Symptom: right for matrices; batched products raise, or are silently wrong for equal sizes.
     """
     return g @ b.transpose()
 
@@ -205,8 +203,7 @@ def mean_tuple(x, axis=None, keepdims=False):
     """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
 
     Found in smolgrad (core/engine.py, mean).
-    Symptom: value and gradient agree with each other, so no gradient check sees it; the value is
-    wrong.
+    Symptom: a wrong value, with its own gradient, so that no gradient check sees it.
     """
     total = ops.sum(x, axis=axis, keepdims=keepdims)
     return total / (np.prod(axis) or 1 if isinstance(axis, tuple) else x.size / total.size)
@@ -460,7 +457,6 @@ def checker_all_ones(c):
     """The gradient check weighs all results with 1.
 
     Found in most small checkers; SmallPebble sums the output, for one.
-    Symptom: the outputs of softmax sum to 1 and those of layer norm to 0. Their gradients are then
-    checked as 0 = 0, right or wrong.
+    Symptom: gradients of softmax and layer norm, whose outputs have constant sums, pass as 0 = 0.
     """
     return np.ones_like(c)
