@@ -32,7 +32,7 @@ from ..engine import (
     watching,
 )
 from ..errors import describe
-from ..nn.scopes import dotted_name
+from ..nn.calls import dotted_name
 from .ir import BACKWARD, LEAVES, Expression, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, Writing, frames, is_in, is_public, is_symbol
 
