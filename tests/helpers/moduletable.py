@@ -185,7 +185,8 @@ def feed_forward(w, x):
 def sinusoidal(w, x):
     t, i = np.arange(5.0)[:, None], np.arange(2.0)
     angle = t / 10000 ** (2 * i / 4)
-    return x + np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(5, 4)
+    table = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(5, 4)
+    return x + table.astype(np.float32)  # in which the layer was made
 
 
 TABLE |= {
@@ -201,7 +202,7 @@ TABLE |= {
     ),
     "FeedForward": Example(lambda nn: nn.FeedForward(4, 6), [X], feed_forward),
     "SinusoidalPositionalEncoding": Example(
-        lambda nn: nn.SinusoidalPositionalEncoding(4, 9, dtype=np.float64), [X], sinusoidal
+        lambda nn: nn.SinusoidalPositionalEncoding(4, 9), [X], sinusoidal
     ),
     "LearnedPositionalEncoding": Example(
         lambda nn: nn.LearnedPositionalEncoding(9, 4), [X], lambda w, x: x + w["weight"][:5]

@@ -1,11 +1,11 @@
-"""KeyValueCache: what it refuses, what a call that failed leaves in it, and copies for a beam search."""
+"""KeyValueCache: what it refuses, what a call that failed leaves in it, and copies."""
 
 import copy
 
 import numpy as np
 import pytest
 
-from tinygrad_attn import enable_grad, nn, no_grad
+from tinygrad_attn import nn, no_grad
 from tinygrad_attn import random as ta_random
 
 
@@ -146,33 +146,3 @@ def test_a_model_and_its_cache_are_copied_together(past):
         for a, b, kept in (copy.deepcopy((model, decoder, cache)), (model, decoder, cache)):
             found = b(a(x[:, past:], is_causal=True, cache=kept), x, tgt_is_causal=True, cache=kept)
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [[1, 0], [0, 0, 2, 2], np.array([False, True, True]), 2])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("recorded", [False, True])
-def test_after_reordering_the_rows_go_on_as_if_they_had_been_so_from_the_start(
-    rows, batch_first, recorded
-):
-    """As a beam search needs it: each step goes on from the best sequences, one of which may come twice."""
-    model = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(8, 2, 16, batch_first=batch_first), 2
-    ).eval()
-    rows_of, turn = np.atleast_1d(np.arange(3)[rows]), (0, 1, 2) if batch_first else (1, 0, 2)
-    x, memory, cache = ta_random.randn(3, 6, 8), ta_random.randn(3, 4, 8), nn.KeyValueCache()
-
-    def run(x, memory, **how):
-        return (
-            model(x.transpose(turn), memory.transpose(turn), tgt_is_causal=True, **how)
-            .numpy()
-            .transpose(turn)
-        )
-
-    with no_grad() if not recorded else enable_grad():
-        for t in range(3):
-            run(x[:, t : t + 1], memory, cache=cache)
-        cache.reorder(rows)
-        x, memory = x[rows_of], memory[rows_of]
-        found = np.concatenate([run(x[:, t : t + 1], memory, cache=cache) for t in range(3, 6)], 1)
-        np.testing.assert_allclose(found, run(x, memory)[:, 3:], rtol=1e-5, atol=1e-6)
-    assert cache.length == 6

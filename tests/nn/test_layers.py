@@ -8,7 +8,7 @@ import pytest
 from support import require
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, nn, optim
+from tinygrad_attn import Tensor, nn, optim, set_default_dtype
 from tinygrad_attn import random as ta_random
 
 MAKERS = {
@@ -70,7 +70,7 @@ def test_arguments_of_the_same_names_stand_in_torchs_order_and_have_its_defaults
                 if isinstance(a, (int, float, tuple)) or a is None:
                     assert a == b or name == "ModuleList", (name, key)  # whose () stands for None
                     compared += 1
-    assert compared > 100
+    assert compared > 80
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,21 @@ def test_integers_are_promoted_and_floats_keep_their_dtype(layer):
 
 
 def test_integers_become_a_transformers_own_dtype():
-    model = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, norm_first=True, dtype=np.float64)
+    model = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, norm_first=True).astype(np.float64)
     numbers = np.arange(12).reshape(3, 1, 4) ** 2
     whole, floating = (model(x, x).numpy() for x in (numbers, numbers.astype(np.float64)))
     np.testing.assert_array_equal(whole, floating)
 
 
-def test_dtype_of_the_constructor():
-    model = nn.Transformer(4, 2, 1, 1, 8, dtype=np.float64)
-    assert {p.dtype for p in model.parameters()} == {np.dtype(np.float64)}
-    assert nn.Embedding(2, 2, dtype=np.float64)([0, 1]).dtype == np.float64
+def test_layers_are_made_in_the_default_dtype():
+    set_default_dtype(np.float64)
+    try:
+        models = nn.Transformer(4, 2, 1, 1, 8), nn.Embedding(2, 2), nn.SelfAttention(3, 2)
+        positions = nn.SinusoidalPositionalEncoding(2).pe
+    finally:
+        set_default_dtype(np.float32)
+    dtypes = {p.dtype for model in models for p in model.parameters()}
+    assert dtypes == {positions.dtype} == {np.dtype(np.float64)}
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (2, 3, 4)])
@@ -198,12 +203,6 @@ def test_embedding_padding_gets_no_gradient():
     assert layer.padding_idx == 1 and not layer.weight.numpy()[1].any()
     layer([[1, 2], [2, 0]]).sum().backward()
     np.testing.assert_array_equal(layer.weight.grad.numpy()[:, 0], [1, 0, 2, 0])
-    table = nn.Embedding.from_pretrained(np.eye(3))
-    assert not table.weight.requires_grad and np.array_equal(table(2).numpy(), [0, 0, 1])
-    table = nn.Embedding.from_pretrained(np.eye(3), freeze=False, padding_idx=-1)
-    table([2, 0]).sum().backward()
-    assert table.padding_idx == 2
-    np.testing.assert_array_equal(table.weight.grad.numpy()[:, 0], [1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -218,13 +217,11 @@ def test_embedding_padding_gets_no_gradient():
         (lambda: nn.Linear(3, 2.0), TypeError, "integer"),
         (lambda: nn.Tanh()(require("torch").ones(2)), TypeError, r"Write Tensor\(x\) first"),
         (lambda: nn.Embedding(3, 2, padding_idx=3), ValueError, "3 is not one of the 3 rows"),
-        (lambda: nn.Embedding.from_pretrained(np.eye(3), padding_idx=7), ValueError, "not one of"),
         (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 .* outside the table"),
         (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
         (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
         (lambda: nn.LayerNorm(3, 4), ValueError, r"nn.LayerNorm\(\(rows, columns\)\)"),
         (lambda: nn.RMSNorm(3, 4), ValueError, "eps is a small number such as 1e-5, got 4"),
-        (lambda: nn.RMSNorm(3, dtype=int), TypeError, "dtype of a layer is a floating one"),
         (
             lambda: nn.Dropout(1.5),
             ValueError,

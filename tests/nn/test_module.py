@@ -3,7 +3,6 @@
 import copy
 import itertools
 import operator
-import pickle
 from collections import OrderedDict
 
 import numpy as np
@@ -52,17 +51,14 @@ def test_names_and_order_are_torchs():
     theirs.again, ours.again = theirs.first, ours.first  # one module under two names
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.first.table, ours.first.table = torch.nn.Buffer(torch.ones(3)), nn.Buffer(np.ones(3))
-    for walk in ("named_parameters", "named_buffers"):
-        for asked in itertools.product(
-            ("", "net"), (True, False), (True, False)
-        ):  # prefix, recurse, remove_duplicate
-            assert [n for n, _ in getattr(ours, walk)(*asked)] == [
-                n for n, _ in getattr(theirs, walk)(*asked)
-            ], (walk, asked)
-    for walk, recurse in itertools.product(("parameters", "buffers"), (True, False)):
-        assert [x.shape for x in getattr(ours, walk)(recurse)] == [
-            tuple(x.shape) for x in getattr(theirs, walk)(recurse)
+    for walk, recurse in itertools.product(("named_parameters", "named_buffers"), (True, False)):
+        assert [n for n, _ in getattr(ours, walk)(recurse=recurse)] == [
+            n for n, _ in getattr(theirs, walk)(recurse=recurse)
         ], (walk, recurse)
+    for recurse in (True, False):
+        assert [x.shape for x in ours.parameters(recurse)] == [
+            tuple(x.shape) for x in theirs.parameters(recurse)
+        ]
     for once in (True, False):
         assert [n for n, _ in ours.named_modules(remove_duplicate=once)] == [
             n for n, _ in theirs.named_modules(remove_duplicate=once)
@@ -178,7 +174,7 @@ def test_buffers_are_saved_as_torchs():
         module.register_buffer("none", None)
         layers = torch.nn if module is theirs else nn
         module.add_module("inner", layers.Linear(1, 1))
-        module.register_parameter("own", layers.Parameter(make(1)))
+        module.own = layers.Parameter(make(1))
     assert (
         list(ours.state_dict())
         == list(theirs.state_dict())
@@ -238,18 +234,16 @@ def test_values_of_a_state_dict_are_not_changed_in_vain():
                 change(net.state_dict()["weight"], 0.5)
     net.state_dict()["weight"].data *= 0.5
     assert np.array_equal(net.weight.numpy(), before / 2)
-    for kept in (copy.deepcopy(net.state_dict()), pickle.loads(pickle.dumps(net.state_dict()))):
-        kept["weight"] += 1
-        assert type(kept["weight"]) is type(kept["bias"]) is Tensor and np.array_equal(
-            kept["weight"].numpy(), before / 2 + 1
-        )
+    kept = copy.deepcopy(net.state_dict())
+    kept["weight"].data += 1
+    assert np.array_equal(kept["weight"].numpy(), before / 2 + 1)
     assert type(net.state_dict()["weight"] * 2) is Tensor and np.array_equal(
         net.weight.numpy(), before / 2
     )
 
 
 def test_a_graph_recorded_before_astype_is_told_of_it():
-    net, x = nn.Linear(3, 2, dtype=np.float64), Tensor(np.ones((1, 3)), requires_grad=True)
+    net, x = nn.Linear(3, 2).astype(np.float64), Tensor(np.ones((1, 3)), requires_grad=True)
     loss = net(x).sum()
     net.astype(np.float16)
     with pytest.raises(ValueError, match="changed in place after it was used"):
@@ -260,38 +254,24 @@ def test_a_graph_recorded_before_astype_is_told_of_it():
 @pytest.mark.parametrize(
     "module, head",
     [
-        (nn.Embedding(5, 3), "5, 3"),
-        (nn.Embedding(5, 3, padding_idx=-1), "5, 3, padding_idx=4"),
-        (nn.LayerNorm(8), "(8,), eps=1e-05, elementwise_affine=True"),
-        (
-            nn.LayerNorm((2, 8), 0.1, bias=False),
-            "(2, 8), eps=0.1, elementwise_affine=True, bias=False",
-        ),
-        (nn.LayerNorm(8, elementwise_affine=False), "(8,), eps=1e-05, elementwise_affine=False"),
-        (nn.RMSNorm(8), "(8,), eps=None, elementwise_affine=True"),
+        (nn.Embedding(5, 3, padding_idx=-1), "num_embeddings=5, embedding_dim=3, padding_idx=4"),
+        (nn.LayerNorm((2, 8), 0.1), "normalized_shape=(2, 8), eps=0.1, elementwise_affine=True"),
+        (nn.RMSNorm(8), "normalized_shape=(8,), eps=None, elementwise_affine=True"),
         (nn.Dropout(0.1), "p=0.1"),
         (nn.GELU("tanh"), "approximate='tanh'"),
         (nn.LogSoftmax(1), "axis=1"),
         (nn.MSELoss("sum"), "reduction='sum'"),
-        (nn.CrossEntropyLoss(label_smoothing=0.1), "reduction='mean', label_smoothing=0.1"),
-        (nn.MultiheadAttention(8, 2), "embed_dim=8, num_heads=2"),
         (
-            nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True),
-            "embed_dim=8, num_heads=2, dropout=0.1, batch_first=True",
+            nn.CrossEntropyLoss(label_smoothing=0.1),
+            "ignore_index=-100, reduction='mean', label_smoothing=0.1",
         ),
         (
-            nn.MultiheadAttention(8, 3, head_dim=4),
-            "embed_dim=8, num_heads=3, head_dim=4, value_head_dim=4",
-        ),
-        (
-            nn.MultiheadAttention(8, 2, value_head_dim=3),
-            "embed_dim=8, num_heads=2, head_dim=4, value_head_dim=3",
+            nn.MultiheadAttention(8, 2, dropout=0.1, value_head_dim=3),
+            "embed_dim=8, num_heads=2, head_dim=4, value_head_dim=3, dropout=0.1, batch_first=False",
         ),
         (nn.SelfAttention(3, 4, causal=True), "causal=True"),
-        (nn.SinusoidalPositionalEncoding(6, 9), "d_model=6, max_len=9"),
-        (nn.LearnedPositionalEncoding(9, 6), "max_len=9, d_model=6"),
+        (nn.SinusoidalPositionalEncoding(6, 9), "max_len=9, d_model=6, batch_first=True"),
         (nn.TransformerEncoderLayer(4, 2, 4, norm_first=True), "norm_first=True"),
-        (nn.TransformerDecoderLayer(4, 2, 4), ""),
     ],
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
@@ -300,16 +280,6 @@ def test_repr_shows_the_settings(module, head):
         repr(module).splitlines()[0].removeprefix(f"{type(module).__name__}(").removesuffix(")")
         == head
     )
-
-
-@pytest.mark.parametrize("layer", [nn.LayerNorm((2, 3)), nn.RMSNorm(3)], ids=["layer", "rms"])
-def test_norms_can_be_reset(layer):
-    before = copy.deepcopy(layer.state_dict())
-    with no_grad():
-        for parameter in layer.parameters():
-            parameter[...] = 7.0
-    layer.reset_parameters()
-    assert all((value == before[name]).all() for name, value in layer.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -337,14 +307,9 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
     "call, kind, text",
     [
         (lambda net: setattr(net, "scale", Tensor([1.0])), TypeError, "no longer be trained"),
-        (
-            lambda net: net.register_parameter("w", Tensor([1.0])),
-            TypeError,
-            r"nn.Parameter\(value\)",
-        ),
         (lambda net: setattr(net, "requires_grad", False), AttributeError, "requires_grad_"),
         (lambda net: net.add_module("layer", 3), TypeError, "must be a Module, got 3"),
-        (lambda net: net.add_module("a.b", nn.ReLU()), ValueError, "a name has no dot"),
+        (lambda net: net.add_module("a.b", nn.ReLU()), ValueError, "names have no dot"),
         (lambda net: net.cuda(), AttributeError, "everything is on the CPU"),
         (lambda net: net.get_submodule("first"), AttributeError, "named_modules"),
         (lambda net: net.astype(int), TypeError, "dtype of a module is a floating one"),
@@ -353,9 +318,13 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
         (lambda net: nn.Sequential(nn.ReLU(), np.tanh), TypeError, "'1' of a Sequential must be"),
         (lambda net: nn.Sequential([nn.ReLU()]), TypeError, r"nn.Sequential\(\*layers\)"),
         (lambda net: nn.ModuleList([nn.ReLU]), TypeError, "a class is called first"),
-        (lambda net: nn.ModuleList()(1), TypeError, "loop over it"),
+        (lambda net: nn.ModuleList()(1), TypeError, "Loop over a ModuleList"),
         (lambda net: nn.ModuleList()[0], IndexError, "out of range"),
-        (lambda net: nn.ModuleDict({"forward": nn.ReLU()}), ValueError, "own attributes"),
+        (
+            lambda net: nn.ModuleDict({"forward": nn.ReLU()}),
+            ValueError,
+            "names have no dot and are new",
+        ),
         (lambda net: nn.ModuleDict()["a"], KeyError, "a"),
     ],
 )
@@ -395,9 +364,6 @@ def named(there):
 CONTAINERS = {
     "list": lambda nn: nn.ModuleList(nn.Linear(i, i) for i in (1, 2, 3)),
     "slice of a list": lambda nn: nn.ModuleList([nn.Linear(i, i) for i in (1, 2, 3)])[1:],
-    "insert": lambda nn: nn.ModuleList([nn.Linear(1, 1)]) + [nn.ReLU()],
-    "pop": lambda nn: nn.Sequential(nn.Linear(1, 1), nn.Linear(2, 2)).pop(0),
-    "sum": lambda nn: nn.Sequential(nn.Linear(1, 1)) + nn.Sequential(nn.Linear(2, 2)),
     "append": lambda nn: named(nn).append(nn.Linear(3, 1)).extend([nn.Tanh(), nn.Linear(1, 1)]),
     "slice": lambda nn: nn.Sequential(nn.Tanh(), nn.Linear(1, 2), nn.Linear(2, 3))[1:],
     "slice by name": lambda nn: named(nn)[1:],
@@ -409,9 +375,7 @@ CONTAINERS = {
 
 
 def changed(there):
-    layers = there.ModuleList([there.ReLU(), there.Linear(1, 1)])
-    layers.insert(0, there.Tanh())
-    del layers[1]
+    layers = there.ModuleList([there.Linear(1, 1), there.Tanh()])
     layers[0] = there.Linear(2, 2)
     layers += [there.Linear(3, 3)]
     return layers

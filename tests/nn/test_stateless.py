@@ -14,7 +14,7 @@ X = rng.standard_normal((2, 5, 8))
 
 def layer():
     ta.manual_seed(0)
-    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=np.float64)
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).astype(np.float64)
 
 
 def others(module):
@@ -56,7 +56,7 @@ def test_the_module_is_as_before_also_after_an_error():
 
 def test_the_slope_of_a_step_of_training():
     """As in meta-learning: how the loss after the step depends on the parameters before it."""
-    model, target = nn.Linear(3, 1, dtype=np.float64), rng.standard_normal((6, 1))
+    model, target = nn.Linear(3, 1).astype(np.float64), rng.standard_normal((6, 1))
     x = rng.standard_normal((6, 3))
     names, weights = zip(*model.named_parameters(), strict=True)
 
@@ -104,7 +104,7 @@ def test_arrays_settings_and_buffers():
 def test_a_checkpoint_inside_is_computed_again_with_the_same_parameters():
     class Spared(nn.Module):
         def __init__(self):
-            self.inner = nn.Linear(8, 8, dtype=np.float64)
+            self.inner = nn.Linear(8, 8).astype(np.float64)
 
         def forward(self, x):
             return ta.checkpoint(lambda x: np.tanh(self.inner(x)), x)
@@ -130,7 +130,7 @@ class Penalised(nn.Module):
 
     def __init__(self):
         self.inner, self.shift = (
-            nn.Linear(2, 2, bias=False, dtype=np.float64),
+            nn.Linear(2, 2, bias=False).astype(np.float64),
             nn.Buffer(np.zeros(2)),
         )
 
@@ -151,7 +151,7 @@ def test_the_module_finds_the_other_tensors_among_its_parameters():
 
 
 def test_a_call_inside_a_call_replaces_what_was_replaced():
-    inner = nn.Linear(1, 1, dtype=np.float64)
+    inner = nn.Linear(1, 1).astype(np.float64)
 
     class Twice(nn.Module):
         def __init__(self):
@@ -194,7 +194,7 @@ def test_a_shared_parameter_is_replaced_under_all_its_names():
     "given, message",
     [
         ({"norm1.wieght": 1.0}, "no parameter or buffer 'norm1.wieght'. Did you mean"),
-        ({"norm1.weight": np.ones(3)}, r"has the shape \(8,\), but array \(3,\) float64 was given"),
+        ({"norm1.weight": np.ones(3)}, r"has the shape \(8,\), but got array \(3,\) float64"),
     ],
 )
 def test_what_does_not_fit_is_said(given, message):

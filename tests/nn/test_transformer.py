@@ -183,8 +183,8 @@ def test_the_float_causal_mask():
     ids=["relu", "gelu", "F.silu", "np.tanh", "GELU tanh"],
 )
 def test_any_activation(activation):
-    layer = nn.TransformerEncoderLayer(
-        4, 2, 8, dropout=0.0, activation=activation, dtype=np.float64
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation=activation).astype(
+        np.float64
     )
     x = ta_random.randn(3, 1, 4, dtype=np.float64)
     h = layer.norm1(x + layer.self_attn(x, x, x)[0])

@@ -13,7 +13,7 @@ from enumeration import asserted, public, unmet
 from support import require
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, nn, no_grad, optim
+from tinygrad_attn import Tensor, nn, optim
 
 torch = require("torch")
 
@@ -174,7 +174,6 @@ def test_zero_grad():
 CHANGES = {
     "a step": lambda p: optim.SGD([p]).step(),
     "clipping by norm": lambda p: optim.clip_grad_norm_([p], 1.0),
-    "clipping by value": lambda p: optim.clip_grad_value_([p], 1.0),
 }
 
 
@@ -190,7 +189,6 @@ def test_what_was_computed_before_is_not_differentiated_after(name):
 
 CLIPS = {
     "clip_grad_norm_": [(0.5,), (0.5, 1.0), (3.0, math.inf), (1e6,)],
-    "clip_grad_value_": [(0.3,), (1e6,)],
 }
 """By the name of a function that clips, what it is called with besides the parameters; PyTorch has all of them."""
 
@@ -346,33 +344,6 @@ def test_a_step_that_changes_nothing_says_so():
     assert caught[0].filename == __file__ and p.tolist() == before
 
 
-def test_a_closure_is_called_before_the_update_and_its_loss_returned():
-    """Also where no gradients are recorded, as in PyTorch."""
-    results = []
-    for library, p in (
-        (optim, Tensor([1.0, -2.0], requires_grad=True)),
-        (torch.optim, torch.tensor([1.0, -2.0], requires_grad=True)),
-    ):
-        optimizer = library.SGD([p], lr=0.1)
-
-        def closure(p=p, optimizer=optimizer):
-            optimizer.zero_grad()
-            loss = (p * p).sum()
-            loss.backward()
-            return loss
-
-        with no_grad():
-            results.append(
-                [
-                    optimizer.step(closure).item(),
-                    optimizer.step(closure=closure).item(),
-                    *p.tolist(),
-                ]
-            )
-        assert optimizer.step() is None
-    assert results[0] == pytest.approx(results[1])
-
-
 # ---- state ----------------------------------------------------------------------------------------------------------
 
 
@@ -410,10 +381,8 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
     for wrong, text in (
         (
             {"state": {1: entries[1] | {"exp_avg": np.zeros(6)}}},
-            r"saved as \(6,\), here it is \(5,",
+            r"exp_avg of Tensor \(5,\) float64 was saved with the shape \(6,\)",
         ),
-        ({"state": {0: {"step": 1, "exp_avg": kept}}}, "parameter 0 has only"),
-        ({"state": {0: {"exp_avg": kept, "exp_avg_sq": kept}}}, "parameter 0 has only"),
         ({"param_groups": [group | {"lr": -1}]}, "lr must be a number, 0 or more; got -1"),
         (optim.Adam(ours[:2]).state_dict(), r"groups of \[2\] parameters, this one of \[5\]"),
     ):
@@ -611,12 +580,11 @@ def test_powers_of_gradients_overflow_no_sooner_than_torchs(dtype, shape, value,
     )
 
 
-@pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
-def test_clipping_a_spent_generator_is_told(clip):
+def test_clipping_a_spent_generator_is_told():
     parameters = nn.Linear(2, 2).parameters()
     list(parameters)
     with pytest.warns(UserWarning, match=r"write list\(model\.parameters\(\)\)"):
-        clip(parameters, 1.0)
+        optim.clip_grad_norm_(parameters, 1.0)
 
 
 # ---- schedules ------------------------------------------------------------------------------------------------------
@@ -678,10 +646,9 @@ def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
 
 def test_a_parameter_given_twice():
     p = leaf()
-    with pytest.warns(UserWarning, match="given twice") as caught:
-        optimizer = optim.SGD([p, p], lr=1.0)
-        optimizer.add_param_group({"params": [other := leaf(), other]})
-    assert [warning.filename for warning in caught] == [__file__] * 2
+    optimizer = optim.SGD([p, p], lr=1.0)
+    optimizer.add_param_group({"params": [other := leaf(), other]})
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
     p.grad = Tensor([1.0, 1.0])
     optimizer.step()
     assert p._data.tolist() == [0, 1]
@@ -771,7 +738,7 @@ MISTAKES = {  # what an error says
     "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
     "any of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
-    "lr must be .*-0.1; write maximize=T": lambda: optim.SGD(W, lr=-0.1),
+    "lr must be a number, .* got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number, .* got None": lambda: optim.SGD(W, lr=None),
     "needs momentum > 0": lambda: optim.SGD(W, nesterov=True),
     r"in \[0, 1\), .* got \(0.9": lambda: optim.Adam(W, betas=(0.9, 1.0)),
@@ -779,12 +746,9 @@ MISTAKES = {  # what an error says
     "Write optim.Schedule": lambda: optim.lr_scheduler,
     "mean 'Adam'": lambda: optim.Adaam,
     "max_norm must be a number": lambda: optim.clip_grad_norm_(W, "1"),
-    "clip_value must be a number": lambda: optim.clip_grad_value_(W, -1.0),
-    r"write model.parameters\(\)": lambda: optim.clip_grad_norm_(nn.ReLU(), 1.0),
-    "need d_model >= 1": lambda: optim.noam(optim.SGD(W), 0),
+    r"such as model.parameters\(\)": lambda: optim.clip_grad_norm_(nn.Sequential(nn.ReLU()), 1.0),
     "< total_steps": lambda: optim.warmup_cosine(optim.SGD(W), 9, 9),
     "count updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
-    "a number, got N": lambda: optim.Schedule(optim.SGD(W), lambda t: None),
     "has 'state' and 'param_groups'": lambda: optim.Adam(W).load_state_dict({"weight": 1}),
     "another kind of optimiser": lambda: optim.Adam(W).load_state_dict(optim.SGD(W).state_dict()),
 }

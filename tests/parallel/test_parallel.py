@@ -259,7 +259,7 @@ def test_masks_of_every_kind_hide_what_they_hide_in_one_process():
     from tinygrad_attn import nn, parallel
 
     rng = np.random.default_rng(0)
-    whole = nn.MultiheadAttention(8, 2, batch_first=True, dtype=np.float64)
+    whole = nn.MultiheadAttention(8, 2, batch_first=True).astype(np.float64)
     shared = parallel.ParallelAttention(whole)
     x = rng.standard_normal((3, 5, 8))
     later = ~np.tri(5, dtype=bool)

@@ -21,7 +21,7 @@ from ..engine import (
     watching,
 )
 from ..errors import INNER, quoted
-from ..nn.scopes import dotted_name
+from ..nn.calls import dotted_name
 
 Array = np.ndarray
 

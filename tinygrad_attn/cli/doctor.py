@@ -49,7 +49,7 @@ def examine() -> int:
 def check_gradients() -> dict[str, Any]:
     """The reports on a small encoder layer, by what its gradients are compared with."""
     settings = (8, 2, 16, 0.0, "gelu")
-    layer = nn.TransformerEncoderLayer(*settings, batch_first=True, dtype=np.float64)
+    layer = nn.TransformerEncoderLayer(*settings, batch_first=True).astype(np.float64)
     x = np.random.default_rng(0).standard_normal((2, 3, 8))
     check = gradcheck(layer, [x], fast_mode=True, raise_exception=False)  # type: ignore[operator]
     reports: dict[str, Any] = {"finite differences": check}

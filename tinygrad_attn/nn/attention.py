@@ -1,7 +1,6 @@
 """Attention as modules: they own projections and heads; the equation is `functional.attention`.
 
-Shape letters: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head
-of values.
+B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of values.
 """
 
 from __future__ import annotations
@@ -27,18 +26,16 @@ PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 class MultiheadAttention(Module):
-    """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, with Q = query
-    W_q^T and so on.
+    """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, Q = query W_q^T ...
 
     Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.
     Without `kdim` and `vdim` the three projections are one matrix `in_proj_weight`; with them,
     `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a learned key and
-    value, `add_zero_attn` one of zeros; every query may look at them.
-
-    Beyond PyTorch, `head_dim` and `value_head_dim` are free, so `embed_dim` need not be a multiple
-    of `num_heads`. Queries and keys are projected to num_heads * head_dim numbers, values to
-    num_heads * value_head_dim. `out_proj` maps these to embed_dim.
+    value, `add_zero_attn` one of zeros; every query may look at them. Beyond PyTorch, `head_dim`
+    and `value_head_dim` are free: `out_proj` maps num_heads * value_head_dim to embed_dim.
     """
+
+    _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
 
     def __init__(
         self,
@@ -54,39 +51,34 @@ class MultiheadAttention(Module):
         *,
         head_dim: int | None = None,
         value_head_dim: int | None = None,
-        dtype: Any = None,
     ) -> None:
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
-                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} heads of equal "
-                "size. Choose another number of heads, or give nn.MultiheadAttention a head size "
-                f"of its own: head_dim={embed_dim // num_heads + 1}."
+                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} equal heads. "
+                "Choose another number of heads, or give them a size of their own: "
+                f"head_dim={embed_dim // num_heads + 1}."
             )
         check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.dropout, self.batch_first = dropout, batch_first
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
-        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        self.value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.head_dim = head_dim or embed_dim // num_heads
+        self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
         # The rows of the three projections, of queries, keys and values.
         self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
-        widths, rows = (embed_dim, self.kdim, self.vdim), sum(self._rows)
-
-        empty = lambda *shape: Parameter.empty(*shape, dtype=dtype)
-        out_proj = Linear(self._rows[2], embed_dim, bias, dtype=dtype)  # PyTorch draws it first
-        one_matrix = self.kdim == self.vdim == embed_dim
+        widths, empty = (embed_dim, self.kdim, self.vdim), Parameter.empty
+        out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch draws it first
+        packed = widths == (embed_dim,) * 3
         for name, *shape in zip(PROJECTIONS, self._rows, widths):
-            setattr(self, name, None if one_matrix else init.xavier_uniform_(empty(*shape)))
-        self.in_proj_weight: Any = (
-            init.xavier_uniform_(empty(rows, embed_dim)) if one_matrix else None
-        )
-        self.in_proj_bias = init.zeros_(empty(rows)) if bias else None
+            setattr(self, name, None if packed else init.xavier_uniform_(empty(*shape)))
+        rows = sum(self._rows)
+        self.in_proj_weight: Any = init.xavier_uniform_(empty(rows, embed_dim)) if packed else None
+        self.in_proj_bias: Any = init.zeros_(empty(rows)) if bias else None
         if bias:
             init.zeros_(out_proj.bias)
-        self.bias_k = init.xavier_normal_(empty(1, 1, self._rows[1])) if add_bias_kv else None
-        self.bias_v = init.xavier_normal_(empty(1, 1, self._rows[2])) if add_bias_kv else None
+        learned = lambda rows: init.xavier_normal_(empty(1, 1, rows)) if add_bias_kv else None
+        self.bias_k, self.bias_v = learned(self._rows[1]), learned(self._rows[2])
         self.out_proj = out_proj
 
     def forward(
@@ -105,22 +97,18 @@ class MultiheadAttention(Module):
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
         With `batch_first` (B, T, E) and so on; unbatched (T, E) without B. The weights are those
-        after dropout, averaged over the heads. With average_attn_weights=False they are
-        (B, H, T, S). The output does not depend on `need_weights`.
-
+        after dropout, averaged over the heads, or (B, H, T, S) with average_attn_weights=False.
         `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean,
         True = blocked, or float, added to the scores. `is_causal` hides later keys, with or without
         a mask. A query whose every key is blocked has zero weights and no gradient; its output is
-        the bias of out_proj. With a `cache` self-attention takes the same object three times, and
-        the memory of cross-attention stays the same; see KeyValueCache. Integer input is promoted.
-        Raises ValueError and TypeError for shapes and masks that do not fit.
+        the bias of out_proj. With a `cache` self-attention takes the same object three times; see
+        KeyValueCache. Raises ValueError and TypeError for shapes and masks that do not fit.
         """
+        query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
-        query, key, value, batched = self._inputs(query, key, value, own)  # (B, T, E), (B, S, E)
         past = cache.past(self) if own and cache is not None else 0
         extra = (self.bias_k is not None) + self.add_zero_attn
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
-
         heads = self._project(query, key, value, cache)
         mask, is_causal = merge_masks(
             attn_mask, key_padding_mask, is_causal, shape, heads[0].dtype, batched, past, extra
@@ -148,19 +136,20 @@ class MultiheadAttention(Module):
             out = out.swapaxes(0, 1)  # (T, B, E)
         return out, weights if need_weights else None
 
-    def _inputs(self, query: Any, key: Any, value: Any, own: bool) -> tuple[Any, Any, Any, bool]:
+    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
         """Query, key and value as (B, T, E) and so on, and whether they came in a batch.
 
-        Raises ValueError unless they fit the module and each other.
+        One object three times stays one. Raises ValueError unless they fit the module.
         """
-        query, key, value = (floating(x, self) for x in (query, key, value))
-        batched = query.ndim == 3
-        widths = (query.shape[-1], key.shape[-1], value.shape[-1])
-        batch = 0 if self.batch_first else 1
+        own = query is key is value
+        query = floating(query, self)
+        key, value = (query, query) if own else (floating(key, self), floating(value, self))
+        batched, batch = query.ndim == 3, 0 if self.batch_first else 1
         if not (
             query.ndim == key.ndim in (2, 3)
             and key.shape[:-1] == value.shape[:-1]
-            and widths == (self.embed_dim, self.kdim, self.vdim)
+            and (query.shape[-1], key.shape[-1], value.shape[-1])
+            == (self.embed_dim, self.kdim, self.vdim)
             and (not batched or query.shape[batch] == key.shape[batch])
         ):
             t, s = ("B, T", "B, S") if self.batch_first else ("T, B", "S, B")
@@ -168,13 +157,11 @@ class MultiheadAttention(Module):
                 f"MultiheadAttention takes query ({t}, {self.embed_dim}), key ({s}, {self.kdim}) "
                 f"and value ({s}, {self.vdim}) since batch_first={self.batch_first}, or all three "
                 f"without B. Got query {describe(query)}, key {describe(key)}, value "
-                f"{describe(value)}. For keys and values of other widths pass kdim= and vdim= to "
-                "the constructor."
+                f"{describe(value)}. For other widths pass kdim= and vdim= to the constructor."
             )
-
-        def lay(x: Any) -> Any:
-            return x[None] if not batched else x if self.batch_first else x.swapaxes(0, 1)
-
+        if batched and self.batch_first:
+            return query, key, value, batched
+        lay = (lambda x: x.swapaxes(0, 1)) if batched else (lambda x: x[None])
         query = lay(query)
         key, value = (query, query) if own else (lay(key), lay(value))
         return query, key, value, batched
@@ -224,21 +211,14 @@ class MultiheadAttention(Module):
             return attended, None
         return attended, attention.weights_as_applied(heads[0], heads[1], mask, **settings)
 
-    def extra_repr(self) -> str:
-        text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
-        if self.head_dim * self.num_heads != self.embed_dim or self.value_head_dim != self.head_dim:
-            text += f", head_dim={self.head_dim}, value_head_dim={self.value_head_dim}"
-        text += f", dropout={self.dropout}" if self.dropout else ""
-        return text + ", batch_first=True" * self.batch_first
-
 
 class SelfAttention(Module):
-    """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x): one
-    head, one input.
+    """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x).
 
-    `causal` hides later positions; `dropout` drops weights in training.
-    (T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)
+    One head, one input. `causal` hides later positions; `dropout` drops weights in training.
     """
+
+    _shown = ("causal",)
 
     def __init__(
         self,
@@ -247,51 +227,32 @@ class SelfAttention(Module):
         qkv_bias: bool = False,
         causal: bool = False,
         dropout: float = 0.0,
-        *,
-        dtype: Any = None,
     ) -> None:
         self.d_out, self.causal = d_out, causal
-        project = lambda: Linear(d_in, d_out, bias=qkv_bias, dtype=dtype)
+        project = lambda: Linear(d_in, d_out, bias=qkv_bias)
         self.W_query, self.W_key, self.W_value = project(), project(), project()
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any) -> Tensor:
-        """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out). Raises ValueError for other
-        shapes.
-        """
+        """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)"""
         x = floating(x, self.W_query.weight)
-        if x.ndim not in (2, 3):
-            raise ValueError(f"SelfAttention takes (T, d_in) or (B, T, d_in), got {describe(x)}.")
         q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (..., T, d_out)
         scores = q @ k.swapaxes(-1, -2) / math.sqrt(self.d_out)  # (..., T, T)
         weights = self.dropout(attention.masked_softmax(scores, is_causal=self.causal))
         inside.record(weights[:, None] if x.ndim == 3 else weights[None, None])
         return weights @ v
 
-    def extra_repr(self) -> str:
-        return f"causal={self.causal}"
-
 
 class AdditiveAttention(Module):
-    """score(q, k) = w . tanh(W_query q + W_key k), weights = softmax of the scores over the keys, y
-    = weights V.
+    """y = softmax(scores over the keys) V with score(q, k) = w . tanh(W_query q + W_key k).
 
-    Bahdanau et al., 2015. Queries and keys may have different widths; none of the projections has a
-    bias.
+    Bahdanau et al., 2015. Queries and keys may have different widths; projections have no bias.
     """
 
-    def __init__(
-        self,
-        query_dim: int,
-        key_dim: int,
-        hidden_dim: int,
-        dropout: float = 0.0,
-        *,
-        dtype: Any = None,
-    ) -> None:
-        self.W_key = Linear(key_dim, hidden_dim, bias=False, dtype=dtype)
-        self.W_query = Linear(query_dim, hidden_dim, bias=False, dtype=dtype)
-        self.w_score = Linear(hidden_dim, 1, bias=False, dtype=dtype)
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
+        self.W_key = Linear(key_dim, hidden_dim, bias=False)
+        self.W_query = Linear(query_dim, hidden_dim, bias=False)
+        self.w_score = Linear(hidden_dim, 1, bias=False)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -299,9 +260,7 @@ class AdditiveAttention(Module):
     ) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
-        `key_padding_mask` (B, S): True = blocked, or float, added to the scores. With every key
-        blocked weights and output are zero. Raises ValueError for shapes that do not fit, TypeError
-        for a mask of integers.
+        `key_padding_mask` (B, S) as in MultiheadAttention. With every key blocked output is zero.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
         if not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]:

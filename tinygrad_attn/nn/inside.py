@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import filter as matching
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from ..engine import Watcher, context, tracked, watching
 from ..errors import describe, nearest
 from ..tensor import Tensor
+from .calls import dotted_name
 from .module import Module
-from .scopes import dotted_name
 
 
 class Activation:
@@ -27,8 +28,7 @@ class Activation:
     @property
     def output(self) -> Any:
         """The output of the last call: a Tensor, or the first of the tuple that was returned."""
-        output = self.outputs[-1]
-        return output[0] if isinstance(output, tuple) else output
+        return first(self.outputs[-1])
 
     @property
     def grad(self) -> Any:
@@ -47,11 +47,16 @@ class Activation:
         return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
 
 
-class _Recorder(Watcher):
-    """Collects attention weights; `name_of` gives the name for a call, None to leave it out."""
+def first(output: Any) -> Any:
+    """A module's output, the first of them if it is a tuple."""
+    return output[0] if isinstance(output, tuple) else output
 
-    def __init__(self, name_of: Callable[[Any], str | None]) -> None:
-        self.name_of, self.weights = name_of, dict[str, list[np.ndarray]]()
+
+class _Recorder(Watcher):
+    """Calls keep(scope, weights) for every attention."""
+
+    def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
+        self.keep = keep
 
 
 @contextmanager
@@ -64,41 +69,46 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
 
     Names are seen from the outermost module that is called, or from `root`. A module called several
     times has several entries in its list, in order. An unbatched call counts as a batch of one.
-    Weights are those that were applied, after dropout if there was any. It does not matter whether
-    the call asked for weights, and the outputs are the same numbers with and without recording.
-    Only calls of this thread are seen, and none that goes to `F.scaled_dot_product_attention`
-    itself, which returns its weights with need_weights=True.
+    Weights are those that were applied, after dropout if there was any. The outputs are the same
+    numbers with and without recording. Only calls of this thread are seen, and none that goes to
+    `F.scaled_dot_product_attention`.
     """
-    with watching(_Recorder(lambda scope: dotted_name(scope, root))) as recorder:
-        yield recorder.weights
+    seen: dict[str, list[np.ndarray]] = {}
+    keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
+    with watching(_Recorder(keep)):
+        yield seen
 
 
 def recorders() -> list[Any]:
-    """Return the recorders of this thread."""
+    """The recorders of this thread."""
     return [watcher for watcher in context.watchers if isinstance(watcher, _Recorder)]
 
 
 def record(weights: Any) -> None:
     """Give a copy of the running module's attention weights (B, H, T, S) to every recorder."""
     for recorder in recorders():
-        name = recorder.name_of(context.scope)
-        if name is not None:
-            recorder.weights.setdefault(name, []).append(weights._data.copy())
+        recorder.keep(context.scope, weights._data.copy())
 
 
 def _selected(model: Module, patterns: Any) -> dict[str, Module]:
     """Return the modules whose dotted names match one of the patterns, by name."""
-    modules = dict(model.named_modules())
-    names: list[str] = []
+    modules, found = dict(model.named_modules()), dict[str, Module]()
     for pattern in patterns:
-        found = matching(modules, pattern)
-        if not found:
-            raise ValueError(
-                f"no module of {type(model).__name__} matches {pattern!r}."
-                f"{nearest(pattern, modules)}"
-            )
-        names += found
-    return {name: modules[name] for name in dict.fromkeys(names)}
+        names = matching(modules, pattern)
+        if not names:
+            hint = nearest(pattern, modules)
+            raise ValueError(f"no module of {type(model).__name__} matches {pattern!r}.{hint}")
+        found |= {name: modules[name] for name in names}
+    return found
+
+
+@contextmanager
+def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None]:
+    """Call hook(module, args, output) after these modules inside the block."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(hook))
+        yield
 
 
 @contextmanager
@@ -109,26 +119,23 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
             loss(model(x)).backward()
         seen["layers.0.self_attn"].output       # and .grad, and .weights (B, H, T, S)
 
-    Patterns are those of the shell: `*` matches any part of a name, dots too. Without patterns
-    every module is seen. Raises ValueError for a pattern that matches no module. Looking changes
-    no number.
+    `*` in a pattern matches any part of a name, dots too. Without patterns every module is seen.
+    Raises ValueError for a pattern that matches no module. Looking changes no number.
     """
     modules = _selected(model, patterns or ("*",))
     seen = {name: Activation(name) for name in modules}
-    names = {id(module): name for name, module in modules.items()}
+    of_module = dict(zip(map(id, modules.values()), seen.values()))
 
     def keep(module: Module, _: tuple, output: Any) -> None:
-        seen[names[id(module)]].outputs.append(output)
-        first = output[0] if isinstance(output, tuple) else output
-        if tracked(first):
-            first.retain_grad()
+        of_module[id(module)].outputs.append(output)
+        if tracked(first(output)):
+            first(output).retain_grad()
 
-    recorder = _Recorder(lambda scope: names.get(id(scope.module)))
-    recorder.weights = {name: activation.all_weights for name, activation in seen.items()}
-    with ExitStack() as stack:
-        for module in modules.values():
-            stack.enter_context(module.register_forward_hook(keep))
-        stack.enter_context(watching(recorder))
+    def keep_weights(scope: Any, weights: np.ndarray) -> None:
+        if id(scope.module) in of_module:
+            of_module[id(scope.module)].all_weights.append(weights)
+
+    with hooked(modules.values(), keep), watching(_Recorder(keep_weights)):
         yield seen
 
 
@@ -139,27 +146,23 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
         with ta.patch(model, {"layers.0.self_attn": lambda y: y * 0, "norm": saved}):
             model(x)
 
-    By dotted name or pattern a function of the output, or an array in its place. Where a module
-    returns a tuple, as attention does, its first element is replaced. Raises ValueError for a name
-    that the model does not have, and for an array of another shape.
+    By dotted name or pattern a function of the output, or an array in its place. Of a tuple, as
+    attention returns, the first element is replaced. Raises ValueError for another name or shape.
     """
-
-    def hook_of(name: str, new: Any) -> Callable[..., Any]:
-        def replace(module: Module, _: tuple, output: Any) -> Any:
-            first, *rest = output if isinstance(output, tuple) else (output,)
-            y = new(first) if callable(new) else new
-            y = y if isinstance(y, Tensor) else Tensor(y, dtype=first.dtype)
-            if y.shape != first.shape:
-                raise ValueError(
-                    f"patch of {name!r}: the output has shape {first.shape}, its replacement "
-                    f"{y.shape}."
-                )
-            return (y, *rest) if isinstance(output, tuple) else y
-
-        return replace
-
     with ExitStack() as stack:
         for pattern, new in replacements.items():
-            for name, module in _selected(model, [pattern]).items():
-                stack.enter_context(module.register_forward_hook(hook_of(name, new)))
+            hook = partial(_replaced, pattern, new)
+            stack.enter_context(hooked(_selected(model, [pattern]).values(), hook))
         yield
+
+
+def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any) -> Any:
+    """Return the output of a module with its first tensor replaced."""
+    old = first(output)
+    y = new(old) if callable(new) else new
+    y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
+    if y.shape != old.shape:
+        raise ValueError(
+            f"patch of {pattern!r}: the output has shape {old.shape}, its replacement {y.shape}."
+        )
+    return (y, *output[1:]) if isinstance(output, tuple) else y

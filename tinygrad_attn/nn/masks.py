@@ -25,9 +25,8 @@ def _plain(mask: Any, name: str) -> Any:
     mask = checks.values(mask, name)
     if mask.dtype.kind not in "bf":
         raise TypeError(
-            f"{name} is boolean (True = blocked) or float (added to the scores), got "
-            f"{describe(mask)}. Where 1 means blocked write mask.astype(bool), where 1 means may "
-            "look write mask == 0."
+            f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. Where 1 "
+            "means blocked write mask.astype(bool), where 1 means may look write mask == 0."
         )
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
@@ -50,9 +49,8 @@ def check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
         return mask.reshape(shape)
     raise ValueError(
         f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-        f"{(batch * heads, queries, keys)}, got {describe(mask)}. Rows are queries, columns are "
-        "keys. A mask (B, S) over keys is key_padding_mask; one (T, S) for each sequence is "
-        f"np.repeat(mask, {heads}, axis=0)."
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}. Rows are queries. A mask (B, S) "
+        f"over keys is key_padding_mask; one for each sequence is np.repeat(mask, {heads}, axis=0)."
     )
 
 
@@ -63,16 +61,15 @@ def check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tru
     shape = (batch, keys) if batched else (keys,)
     if mask.shape != shape:
         raise ValueError(
-            "key_padding_mask must have the shape (B, S), or (S,) for unbatched input, here "
-            f"{shape}: one entry for each key. Got {describe(mask)}. Is it transposed, or the "
-            "layer's batch_first wrong?"
+            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, here {shape}, "
+            f"not {describe(mask)}. Is it transposed, or the layer's batch_first wrong?"
         )
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():
             warn(
                 "this key_padding_mask blocks every key of a sequence, which then gets zeros. In "
                 "nn True means blocked: write ~mask if here it stands for a token. Masks of "
-                "F.padding_mask(lengths) may have empty sequences without this warning."
+                "F.padding_mask may do so without this warning."
             )
     return mask.reshape(batch, 1, 1, keys)
 
@@ -95,10 +92,10 @@ def merge_masks(
 ) -> tuple[Any, bool]:
     """All masks of one call as (mask or None, is_causal), as functional.attention takes them.
 
-    `shape` is that of the scores. `past` keys came before the first query (from a cache); `extra`
-    keys at the end, which are no tokens, are open to every query and are not in `shape`.
+    `past` keys came before the first query (from a cache). `extra` keys at the end, which every
+    query may look at, are not in `shape`, that of the scores.
     """
-    parts = []
+    parts, is_causal = [], bool(is_causal)
     batch, _, queries, keys = shape
     if attn_mask is not None:
         mask = check_attn_mask(attn_mask, shape)
@@ -113,7 +110,7 @@ def merge_masks(
             parts.append(~np.tri(queries, keys, past, dtype=bool))
         is_causal = False
     if not parts:
-        return None, bool(is_causal)
+        return None, is_causal
     if all(part.dtype == bool for part in parts):
         total = ~reduce(or_, parts)
     else:
@@ -121,4 +118,4 @@ def merge_masks(
     if extra:
         may_look = np.full((*total.shape[:-1], extra), total.dtype == bool, total.dtype)
         total = np.concatenate([total, may_look], axis=-1)
-    return total, bool(is_causal)
+    return total, is_causal

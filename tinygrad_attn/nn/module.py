@@ -1,25 +1,20 @@
 """class Module: a tree of attributes that knows its parameters and their names.
 
-An attribute that holds a `Parameter`, a `Buffer` or another `Module` belongs to the module. Like
-PyTorch's `state_dict`, the parameters come first, then buffers, then modules, each in the order of
-assignment.
+An attribute that holds a `Parameter`, a `Buffer` or another `Module` belongs to the module. As in
+PyTorch, parameters come first, then buffers, then modules, each in the order of assignment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
-
-import numpy as np
 
 from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor
 from ..tensor.convert import as_value, floating_dtype
-from .hooks import Hook, Hooks, RemovableHandle
+from .calls import Hook, RemovableHandle, Scope, call_with_hooks, dotted_name
 from .parameter import Buffer, Parameter, StateValue, zero_gradients
-from .scopes import Scope, dotted_name
 
 
 class IncompatibleKeys(NamedTuple):
@@ -30,31 +25,19 @@ class IncompatibleKeys(NamedTuple):
 
 
 INSTEAD = {
-    "backward": "loss.backward() on the result",
-    "compile": "ta.compile(module)",
-    "fit": "a loop: loss.backward(), optimizer.step()",
     "get_buffer": "dict(module.named_buffers())[name]",
     "get_parameter": "dict(module.named_parameters())[name]",
     "get_submodule": "dict(module.named_modules())[name]",
-    "register_module": "module.add_module(name, child)",
-    "save": "ta.save(module.state_dict(), path)",
-    "weights": "module.state_dict(), or dict(module.named_parameters())",
+    "register_parameter": "self.name = nn.Parameter(value)",
 }
 """What to write for names that PyTorch's users look for on a module; see errors.WRITE too."""
 
-HOLDERS = {list, dict}
-
 
 def _hides_parts(value: Any) -> bool:
-    """Whether a plain list or dict, or one inside it, holds modules, parameters or buffers."""
-    if value.__class__ in HOLDERS:
+    """Whether a list or dict, or one inside it, holds modules, parameters or buffers."""
+    if isinstance(value, LISTS):
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (Module, Parameter, Buffer))
-
-
-def joined(path: str, name: str) -> str:
-    """Return a dotted name."""
-    return f"{path}.{name}" if path else name
 
 
 class Module:
@@ -68,20 +51,20 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    `super().__init__()` may be called and need not be. Modules in a list belong to a `ModuleList`.
-    As torch.nn.Module.
+    `super().__init__()` need not be called. A list of modules is a ModuleList. As torch.nn.Module.
     """
 
     training: bool = True
-    _hooks: Hooks | None = None
-    _registered: Mapping[str, tuple[type, bool]] = MappingProxyType({})
-    """By attribute: Parameter, Buffer or Module, and whether the state dict has it."""
+    _shown: tuple[str, ...] = ()
+    _hooks: tuple[Hook, ...] = ()
+    _names_by_kind: dict[Any, list[str]] = {}
+    """The attributes of each of KINDS, in the order of first assignment; copies may share it."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; every subclass defines it."""
         raise TypeError(
             f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the "
-            "class; module(x) calls it."
+            "class; module(x) calls it. Loop over a ModuleList, or use nn.Sequential."
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,8 +72,10 @@ class Module:
         outer = here.scope
         here.scope = Scope(self, outer)
         try:
-            hooks = self._hooks
-            y = self.forward(*args, **kwargs) if hooks is None else hooks.call(self, args, kwargs)
+            if self._hooks:
+                y = call_with_hooks(self, args, kwargs)
+            else:
+                y = self.forward(*args, **kwargs)
             if y is None:
                 warn(f"{type(self).__name__} returned None: does its forward end with return?")
             return y
@@ -104,20 +89,14 @@ class Module:
 
     # ---- hooks
 
-    def _own_hooks(self) -> Hooks:
-        if self._hooks is None:
-            object.__setattr__(self, "_hooks", Hooks())
-        return self._hooks  # type: ignore[return-value]
-
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call hook(module, args) before `forward`; what it returns replaces args.
+        """Call hook(module, args) before `forward`; what it returns replaces args. As in PyTorch.
 
-        With `with_kwargs`, hook(module, args, kwargs), which returns None or (args, kwargs). A
-        value that is no tuple becomes the only argument. As in PyTorch.
+        With `with_kwargs`, hook(module, args, kwargs), which returns None or (args, kwargs).
         """
-        return Hooks.add(self._own_hooks().before, Hook(hook, with_kwargs), prepend)
+        return RemovableHandle(self, Hook("before", hook, with_kwargs), prepend)
 
     def register_forward_hook(
         self,
@@ -132,17 +111,16 @@ class Module:
         With `with_kwargs`, hook(module, args, kwargs, output). With `always_call` it is called even
         if `forward` raises, with None as output. As in PyTorch.
         """
-        return Hooks.add(self._own_hooks().after, Hook(hook, with_kwargs, always_call), prepend)
+        return RemovableHandle(self, Hook("after", hook, with_kwargs, always_call), prepend)
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
         """Call hook(module, grad_input, grad_output) when the gradients of the inputs are complete.
 
-        Both are tuples, with None for what has no gradient; keyword arguments are not seen. What
-        the hook returns replaces grad_input. As in PyTorch.
+        Both are tuples, with None for what has no gradient. What it returns replaces grad_input.
         """
-        return Hooks.add(self._own_hooks().backward, Hook(hook), prepend)
+        return RemovableHandle(self, Hook("backward", hook), prepend)
 
     # ---- attributes
 
@@ -158,7 +136,7 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
             raise AttributeError(
-                "a module has no requires_grad, and setting it would change nothing. Write "
+                "a module has no requires_grad: setting it would change nothing. Write "
                 f"module.requires_grad_({value!r}), which sets it for every parameter."
             )
         if value.__class__ is Tensor and value._tracked and value._node is None:
@@ -166,7 +144,7 @@ class Module:
                 f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() "
                 "leaves it out: it is neither trained nor saved. Write nn.Parameter(value)."
             )
-        kind, persistent = self._registered.get(name, (None, True))
+        kind = self._kind_of(name)
         if value is not None:
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
@@ -175,45 +153,33 @@ class Module:
                     "load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
-                if not isinstance(value, (Tensor, np.ndarray, np.generic)):
-                    raise TypeError(
-                        f"{name!r} is a Buffer of {type(self).__name__}, and {describe(value)} is "
-                        "not, so it would no longer be saved. Write nn.Buffer(value), or delete it "
-                        "first."
-                    )
-                value = Buffer(value, persistent=persistent)
-            kind = next((k for k in (Parameter, Buffer, Module) if isinstance(value, k)), None)
-            if kind or name in self._registered:
-                self._register(name, kind, getattr(value, "persistent", True))
+                old = self.__dict__.get(name)
+                value = Buffer(value, persistent=getattr(old, "persistent", True))
+            self._note_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
-        self._register(name, None)
+        self._note_kind(name, None)
 
-    def _register(self, name: str, kind: type | None, persistent: bool = True) -> None:
-        """Note what the attribute is, or None for what is no part of the module."""
-        known = {**self._registered, name: (kind, persistent)}
-        if kind is None:
-            del known[name]
-        object.__setattr__(self, "_registered", known)  # a shallow copy shares the old one
+    def _kind_of(self, name: str) -> Any:
+        return next((kind for kind, names in self._names_by_kind.items() if name in names), None)
+
+    def _note_kind(self, name: str, kind: Any) -> None:
+        """Record of which of KINDS the attribute is, None for no part."""
+        if kind is not self._kind_of(name):
+            names = {k: [n for n in known if n != name] for k, known in self._names_by_kind.items()}
+            if kind is not None:
+                names[kind] = [*names.get(kind, ()), name]
+            object.__setattr__(self, "_names_by_kind", names)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Set `self.name = Buffer(tensor, persistent=persistent)`; None keeps a place for one."""
-        self._register(name, Buffer, persistent)
+        self._note_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
 
-    def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Set `self.name = param`; None keeps a place for one. TypeError for a plain Tensor."""
-        self._register(name, Parameter)
-        setattr(self, name, param)
-
     def add_module(self, name: str, module: Module | None) -> None:
-        """Set `self.name = module`.
-
-        Raises TypeError for what is no Module, and ValueError for a name with a dot or of an
-        attribute of the class.
-        """
+        """Set `self.name = module`. Raises TypeError or ValueError for what cannot be a child."""
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
@@ -221,52 +187,59 @@ class Module:
             )
         if not name or "." in name or hasattr(type(self), name):
             raise ValueError(
-                f"a {type(self).__name__} cannot hold {name!r}: a name has no dot, and is none of "
-                "its own attributes."
+                f"a {type(self).__name__} cannot hold {name!r}: names have no dot and are new."
             )
         setattr(self, name, module)
 
     # ---- walking the tree
 
-    def _own(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """(name, value) of the attributes of this kind, in the order of their first assignment."""
-        for name, (known, _) in self._registered.items():
-            if known is kind and (value := self.__dict__.get(name)) is not None:
-                yield name, value
+    def _own(self, kind: Any) -> list[tuple[str, Any]]:
+        """(name, value) of the attributes of this kind."""
+        values, names = self.__dict__, self._names_by_kind.get(kind, ())
+        return [(name, values[name]) for name in names if values.get(name) is not None]
 
-    def named_modules(
-        self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Module]]:
-        """(dotted name, module) of this module, called `prefix`, and all inside, parents first."""
-        seen = set() if memo is None else memo
-        if remove_duplicate and id(self) in seen:
-            return
-        seen.add(id(self))
-        for name, value in self.__dict__.items():
-            if value.__class__ in HOLDERS and name != "_registered" and _hides_parts(value):
+    def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """(dotted name, module) of this module, called "", and all inside, parents first.
+
+        Raises TypeError for a plain list or dict of modules, which would not be trained.
+        """
+        seen: set[int] = set()
+        pending = [("", self)]
+        while pending:
+            path, module = pending.pop()
+            if remove_duplicate and id(module) in seen:
+                continue
+            seen.add(id(module))
+            yield path, module
+            if LISTS in module._names_by_kind:
+                module._refuse_lists_of_parts()
+            if Module in module._names_by_kind:
+                outer = path and f"{path}."
+                pending += [(outer + name, child) for name, child in module._own(Module)[::-1]]
+
+    def _refuse_lists_of_parts(self) -> None:
+        for name, value in self._own(LISTS):
+            if _hides_parts(value):
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
                     "parameters or buffers, which would be neither trained nor saved. Use "
                     "nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
                     f"setattr(self, f'{name}_{{i}}', p); or a tuple, if they belong elsewhere."
                 )
-        yield prefix, self
-        for name, child in self._own(Module):
-            yield from child.named_modules(seen, joined(prefix, name), remove_duplicate)
 
-    def _named(
-        self, kinds: tuple[type, ...], prefix: str, recurse: bool, remove_duplicate: bool
-    ) -> Iterator[tuple[str, Any]]:
-        """(dotted name, value) of the attributes of these kinds, here and with `recurse` inside."""
+    def _named_parts(
+        self, *kinds: type, recurse: bool = True, once: bool = True
+    ) -> Iterator[tuple[str, Module, str, Any]]:
+        """(dotted name, module, name, value) of the attributes of these kinds, each value once."""
         seen: set[int] = set()
-        modules = (
-            self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]
-        )
-        for path, module in modules:
-            for name, value in (item for kind in kinds for item in module._own(kind)):
-                if not (remove_duplicate and id(value) in seen):
-                    seen.add(id(value))
-                    yield joined(path, name), value
+        for path, module in self.named_modules(once) if recurse else [("", self)]:
+            outer, values = path and f"{path}.", module.__dict__
+            for kind in kinds:
+                for name in module._names_by_kind.get(kind, ()):
+                    value = values.get(name)
+                    if value is not None and not (once and id(value) in seen):
+                        seen.add(id(value))
+                        yield outer + name, module, name, value
 
     def modules(self) -> Iterator[Module]:
         """This module and all inside it, each once, parents first."""
@@ -274,33 +247,23 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside, each once."""
-        return self._named((Module,), "", False, True)
+        return ((name, child) for name, _, _, child in self._named_parts(Module, recurse=False))
 
     def children(self) -> Iterator[Module]:
         """The modules directly inside, each once."""
-        return (child for _, child in self.named_children())
+        return (child for *_, child in self._named_parts(Module, recurse=False))
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Parameter]]:
+    def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, parameter); a shared parameter comes once, under its first name."""
-        return self._named((Parameter,), prefix, recurse, remove_duplicate)
+        return ((path, p) for path, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once: what an optimiser takes."""
-        return (p for _, p in self.named_parameters(recurse=recurse))
+        return (p for _, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Buffer]]:
+    def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
         """(dotted name, buffer), each once."""
-        return self._named((Buffer,), prefix, recurse, remove_duplicate)
-
-    def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
-        """The buffers, each once."""
-        return (b for _, b in self.named_buffers(recurse=recurse))
-
-    # ---- settings
+        return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
 
     def train(self, mode: bool = True) -> Self:
         """Training mode, in which dropout drops, for this module and all inside; returns it."""
@@ -323,12 +286,12 @@ class Module:
         zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:
-        """Change floating parameters and buffers to this dtype; returns the module.
+        """Change floating parameters and buffers to this floating dtype; returns the module.
 
-        Make the optimiser afterwards. Raises TypeError for a dtype that is not floating.
+        Make the optimiser afterwards.
         """
         dtype = floating_dtype(dtype, "a module")
-        for tensor in (*self.parameters(), *self.buffers()):
+        for *_, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
                 inplace.changed(tensor._array())  # for a graph that was recorded before
@@ -344,19 +307,15 @@ class Module:
 
     # ---- values in and out
 
-    def _state(self) -> dict[str, Any]:
-        """{dotted name: parameter or buffer}, under each name."""
-        return dict(self._named((Parameter, Buffer), "", True, False))
-
     def state_dict(self) -> dict[str, Tensor]:
         """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.
 
-        The Tensors share memory with the module's and are outside every graph: `value.data *= 0.5`
-        changes the module. A shared parameter is listed under each of its names.
+        The Tensors share memory with the module's: `value.data *= 0.5` changes the module. A shared
+        parameter is listed under each of its names.
         """
         return {
-            name: StateValue._of(value._array())
-            for name, value in self._state().items()
+            path: StateValue._of(value._array())
+            for path, _, _, value in self._named_parts(Parameter, Buffer, once=False)
             if getattr(value, "persistent", True)
         }
 
@@ -366,14 +325,13 @@ class Module:
         """Copy values of the same names into the parameters and buffers; each keeps its dtype.
 
         Values may be Tensors, ndarrays or torch tensors. Raises one ValueError that names every
-        missing, unexpected and mis-shaped key, and then changes nothing. With `strict=False` only
-        shapes must agree; the keys passed over are returned.
+        missing, unexpected and mis-shaped key; then nothing has changed. With `strict=False` only
+        shapes must agree. Returns the keys passed over.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
-                "load_state_dict takes a mapping from names to values, got "
-                f"{describe(state_dict)}. Write ta.load(path) for a file, other.state_dict() for a "
-                "module."
+                f"load_state_dict takes a mapping of names to values, got {describe(state_dict)}. "
+                "Write ta.load(path) for a file, other.state_dict() for a module."
             )
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
@@ -382,16 +340,13 @@ class Module:
         problems = []
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
-            for i, name in enumerate(unexpected):  # a guess takes time, so only the first get one
-                guess = nearest(str(name), missing or own) if i < 20 else ""
-                problems.append(f"unexpected: {name!r}.{guess}")
-        turned = " Transpose it: a Linear weight is (out, in)."
-        problems += [
-            f"shape: {name!r} is {own[name].shape} here but {value.shape} in the mapping."
-            + turned * (value.shape == own[name].shape[::-1])
-            for name, value in values.items()
-            if value.shape != own[name].shape
-        ]
+            few = missing[:20]  # a guess takes time
+            problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
+        for name, value in values.items():
+            here, turned = own[name].shape, " Transpose it: a Linear weight is (out, in)."
+            if value.shape != here:
+                text = f"shape: {name!r} is {here} here but {value.shape} in the mapping."
+                problems.append(text + turned * (value.shape == here[::-1]))
         if problems:
             head = f"this mapping does not fit {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
@@ -400,17 +355,15 @@ class Module:
         inplace.changed(*[own[name] for name in values])
         return IncompatibleKeys(missing, unexpected)
 
-    # ---- how it looks
-
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module once; return a table of modules, shapes, parameters and FLOPs."""
-        from .summary import summary
+        from .summary import summary  # which needs Module
 
         return summary(self, *inputs, **kwargs)
 
     def extra_repr(self) -> str:
-        """The settings between the brackets of the module's line in repr()."""
-        return ""
+        """The settings in the brackets of repr(); by default the attributes named in `_shown`."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
     def _repr_children(self) -> list[tuple[str, str]]:
         return [(name, repr(child)) for name, child in self._own(Module)]
@@ -421,3 +374,7 @@ class Module:
         if not lines:
             return f"{head}({extra})"
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
+
+
+LISTS = (list, dict)  # they are no parts, but are searched for parts
+KINDS = (Parameter, Buffer, Module, LISTS)

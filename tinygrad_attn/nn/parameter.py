@@ -10,10 +10,9 @@ import numpy as np
 from ..engine import inplace
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
-from ..tensor.convert import floating_dtype
 
 
-class _Kept(Tensor):
+class StateValue(Tensor):
     """A Tensor in the memory of a module. `p -= x` is an error: it would not change the module."""
 
     __slots__ = ()
@@ -27,8 +26,17 @@ class _Kept(Tensor):
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
     __imatmul__ = _assigned
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Let PyTorch's `load_state_dict` copy the value into a parameter of its own."""
+        if function.__name__ != "copy_":
+            return super().__torch_function__(function, types, args, kwargs)
+        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
 
-class Parameter(_Kept):
+
+class Parameter(StateValue):
     """A Tensor that a Module trains; it copies its data."""
 
     __slots__ = ()
@@ -37,18 +45,16 @@ class Parameter(_Kept):
         super().__init__(data, requires_grad, dtype)
 
     @classmethod
-    def empty(cls, *shape: int, dtype: Any = None) -> Parameter:
-        """Return a parameter for an initialiser to fill. Raises TypeError for an integer dtype."""
-        dtype = get_default_dtype() if dtype is None else floating_dtype(dtype, "a layer")
-        return cls._of(np.empty(shape, dtype), True)  # type: ignore[return-value]
+    def empty(cls, *shape: int) -> Parameter:
+        """Return a parameter of the default dtype, for an initialiser to fill."""
+        return cls._of(np.empty(shape, get_default_dtype()), True)  # type: ignore[return-value]
 
 
 class Buffer(Tensor):
     """A Tensor that belongs to a Module and is not trained, such as a table of positions.
 
-    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer. A Tensor or
-    an array that is assigned to the attribute later is copied into a new Buffer, outside every
-    graph.
+    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer. What is
+    assigned to the attribute later is copied into a new Buffer, outside every graph.
     """
 
     __slots__ = ("persistent",)
@@ -61,27 +67,6 @@ class Buffer(Tensor):
         new = super().__deepcopy__(memo)
         new.persistent = self.persistent  # type: ignore[attr-defined]
         return new
-
-
-class StateValue(_Kept):
-    """A value in a `state_dict`, in the module's own memory; a copy of it is a plain Tensor."""
-
-    __slots__ = ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return self.clone()
-
-    def __reduce__(self) -> Any:
-        return Tensor, (self._data,)
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Let PyTorch's `load_state_dict` copy the value into a parameter of its own."""
-        if function.__name__ != "copy_":
-            return super().__torch_function__(function, types, args, kwargs)
-        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
 
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:

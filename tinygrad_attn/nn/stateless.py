@@ -10,6 +10,7 @@ from ..engine import Variable, Watcher, watching
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from .module import Module
+from .parameter import Buffer, Parameter
 
 
 def functional_call(
@@ -27,42 +28,31 @@ def functional_call(
 
     The mapping gives them by their dotted names. What is not named stays the module's own, and so
     does everything once the call has ended; gradients reach the tensors that were given. `args` is
-    a tuple, or the only argument, or None. A parameter that the module has under several names is
-    replaced under all of them. Other threads that call the module meanwhile see the other tensors:
-    give each thread a copy.deepcopy(module). Raises ValueError for a name that the module does not
-    have, a shape that is not the parameter's, or two values for one shared parameter. As
-    torch.func.functional_call.
+    a tuple, or the only argument, or None. A shared parameter is replaced under all its names.
+    Other threads see the other tensors meanwhile: give each a copy.deepcopy(module). Raises
+    ValueError for a name or shape that does not fit. As torch.func.functional_call.
     """
-    owned, modules = module._state(), dict(module.named_modules(remove_duplicate=False))
+    parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
     values: dict[int, Any] = {}  # by the id of the tensor that is replaced
     for path, value in parameters_and_buffers.items():
-        if path not in owned:
-            raise ValueError(
-                f"{type(module).__name__} has no parameter or buffer {path!r}."
-                f"{nearest(str(path), owned)}"
-            )
-        own = owned[path]
+        if path not in parts:
+            hint = nearest(str(path), parts)
+            raise ValueError(f"the module has no parameter or buffer {path!r}.{hint}")
+        own = parts[path][-1]
         tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
         if tensor.shape != own.shape:
-            raise ValueError(
-                f"{path!r} of {type(module).__name__} has the shape {own.shape}, but "
-                f"{describe(value)} was given."
-            )
+            raise ValueError(f"{path!r} has the shape {own.shape}, but got {describe(value)}.")
         if values.setdefault(id(own), tensor) is not tensor:
             raise ValueError(f"{path!r} is a shared parameter, and got two values.")
-    rows = []
-    for path, own in owned.items():
-        inside, _, name = path.rpartition(".")
-        rows.append((vars(modules[inside]), name, own, values.get(id(own), own)))
+    rows = [(vars(owner), name, p, values.get(id(p), p)) for owner, name, p in parts.values()]
     others = _Others(rows)
-    if not isinstance(args, tuple):
-        args = () if args is None else (args,)
+    args = args if isinstance(args, tuple) else () if args is None else (args,)
     with watching(others), others.in_place():
         return module(*args, **(kwargs or {}))
 
 
 class _Others(Watcher):
-    """Is among the watchers during the call, and replaces again for a checkpoint."""
+    """Other tensors in place of a module's. A checkpoint replaces them again (`in_place`)."""
 
     def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
         self.rows = rows

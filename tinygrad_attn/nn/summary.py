@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..engine import Watcher, context, enable_grad, plain, tracked, watching
 from ..random import get_rng_state, set_rng_state
+from .inside import hooked
 from .module import Module
 
 
@@ -23,6 +23,14 @@ class Row(NamedTuple):
     forward: int  # multiplications and additions of the matrix products
     backward: int
 
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text, nested modules indented."""
+        depth = self.name.count(".") + bool(self.name)
+        label = "  " * depth + self.name.rpartition(".")[2] or self.kind
+        trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
+        numbers = f"{self.parameters:,}", trained, f"{self.forward:,}", f"{self.backward:,}"
+        return label, self.kind, self.output, *numbers
+
 
 HEADINGS = ("module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward")
 
@@ -32,38 +40,18 @@ class Summary:
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
+        self._table = [HEADINGS, *(row.cells() for row in rows)]
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        """Return the rows as text, nested modules indented."""
-        table: list[tuple[str, ...]] = []
-        for row in self.rows:
-            depth = row.name.count(".") + 1 if row.name else 0
-            share = f"{row.trainable / row.parameters:.0%}" if row.parameters else ""
-            numbers = (f"{row.parameters:,}", share, f"{row.forward:,}", f"{row.backward:,}")
-            label = "  " * depth + row.name.rpartition(".")[2] or row.kind
-            table.append((label, row.kind, row.output, *numbers))
-        return table
-
-    def __str__(self) -> str:
-        table = [HEADINGS, *self._cells()]
-        widths = [max(map(len, column)) for column in zip(*table)]
-        lines = []
-        for cells in table:
-            left = [text.ljust(width) for text, width in zip(cells[:3], widths)]
-            right = [text.rjust(width) for text, width in zip(cells[3:], widths[3:])]
-            lines.append("  ".join(left + right).rstrip())
+    def __repr__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self._table)]
+        aligned = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>>>>", widths))
+        lines = [aligned.format(*cells).rstrip() for cells in self._table]
         lines.insert(1, "-" * max(map(len, lines)))
         return "\n".join(lines)
 
-    __repr__ = __str__
-
     def _repr_html_(self) -> str:
-        def row(tag: str, cells: tuple[str, ...]) -> str:
-            inner = (html.escape(text).replace("  ", "&emsp;") for text in cells)
-            return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in inner) + "</tr>"
-
-        body = "".join(row("td", cells) for cells in self._cells())
-        return f"<table><thead>{row('th', HEADINGS)}</thead><tbody>{body}</tbody></table>"
+        rows = ["<td>".join(["<tr>", *map(html.escape, cells)]) for cells in self._table]
+        return f'<table style="white-space: pre">{"".join(rows)}</table>'
 
 
 class _Products(Watcher):
@@ -76,11 +64,9 @@ class _Products(Watcher):
         if op.__name__ == "matmul":
             flops = 2 * output.size * inputs[0].shape[-1]
         elif op.__name__ == "einsum":
-            sizes = {
-                letter: n
-                for letters, x in zip(settings["labels"], inputs)
-                for letter, n in zip(letters, x.shape)
-            }
+            sizes: dict[str, int] = {}
+            for labels, x in zip(settings["labels"], inputs):
+                sizes |= zip(labels, x.shape)
             flops = 2 * math.prod(sizes.values())
         else:
             return
@@ -96,33 +82,26 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """Run the model once and return a table of its modules.
 
     A row has the dotted name, the class, the output's shape, the number of parameters, the part of
-    them that is trained, and FLOPs. A shared parameter counts once. FLOPs are the
-    multiplications and additions of matrix products, as in torch.utils.flop_counter. Attention
-    computes all T x S scores, whatever the mask. Random numbers and gradients stay as they were.
+    them that is trained, and FLOPs: multiplications and additions of matrix products, as in
+    torch.utils.flop_counter. A shared parameter counts once. Random numbers stay as they were.
     """
     shapes: dict[int, str] = {}
 
     def keep(module: Module, _: tuple, output: Any) -> None:
         parts = output if isinstance(output, tuple) else (output,)
-        text = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
-        shapes[id(module)] = text
+        shapes[id(module)] = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
 
     products, generator = _Products(), get_rng_state()
     try:
-        with ExitStack() as stack:
-            for module in model.modules():
-                stack.enter_context(module.register_forward_hook(keep))
-            for block in (plain(), enable_grad(), watching(products)):
-                stack.enter_context(block)
+        with hooked(model.modules(), keep), plain(), enable_grad(), watching(products):
             model(*inputs, **kwargs)
     finally:
         set_rng_state(generator)
     rows = []
     for name, module in model.named_modules():
         parameters = list(module.parameters())
-        trainable = sum(p.size for p in parameters if p.requires_grad)
-        counts = products.counts.get(id(module), (0, 0))
         total = sum(p.size for p in parameters)
-        kind, shape = type(module).__name__, shapes.get(id(module), "--")
-        rows.append(Row(name, kind, shape, total, trainable, *counts))
+        trainable = sum(p.size for p in parameters if p.requires_grad)
+        shape, flops = shapes.get(id(module), "--"), products.counts.get(id(module), (0, 0))
+        rows.append(Row(name, type(module).__name__, shape, total, trainable, *flops))
     return Summary(rows)

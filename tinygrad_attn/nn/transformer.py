@@ -1,8 +1,8 @@
 """The Transformer of Vaswani et al., 2017: PyTorch's arguments, names, masks and initial values.
 
 Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper
-(post-norm), or before f (pre-norm, `norm_first`; Xiong et al., 2020). Shape letters: B batch, T
-target positions, S source positions, E = d_model.
+(post-norm), or before f (pre-norm, `norm_first`; Xiong et al., 2020). B batch, T target positions,
+S source positions, E = d_model. `**cache` is nothing, or `cache=` a KeyValueCache.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from .containers import ModuleList
 from .layers import Dropout, LayerNorm, Linear, floating
 from .module import Module
 
-Activation = str | Callable[[Any], Any]
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": F.relu, "gelu": F.gelu}
+Function = Callable[[Any], Any]
+Activation = str | Function
+ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
-def activation_function(activation: Activation) -> Callable[[Any], Any]:
+def activation_function(activation: Activation) -> Function:
     """ "relu", "gelu", or any function or module of one tensor."""
     if callable(activation):
         return activation
@@ -41,17 +42,11 @@ class FeedForward(Module):
     """y = linear2(dropout(activation(linear1(x)))), the same network at each position."""
 
     def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        dropout: float = 0.0,
-        activation: Activation = "relu",
-        *,
-        dtype: Any = None,
+        self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu"
     ) -> None:
-        self.linear1 = Linear(d_model, d_ff, dtype=dtype)
+        self.linear1 = Linear(d_model, d_ff)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(d_ff, d_model, dtype=dtype)
+        self.linear2 = Linear(d_ff, d_model)
         self.activation = activation_function(activation)
 
     def forward(self, x: Any) -> Tensor:
@@ -63,6 +58,7 @@ class _Layer(Module):
     """What encoder and decoder layers share."""
 
     _reads_memory = False
+    _shown = ("norm_first",)
 
     def __init__(
         self,
@@ -75,19 +71,17 @@ class _Layer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        *,
-        dtype: Any = None,
     ) -> None:
         attention = lambda: MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+            d_model, nhead, dropout, bias, batch_first=batch_first
         )
-        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias)
         self.self_attn = attention()
         if self._reads_memory:
             self.multihead_attn = attention()
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
+        self.linear2 = Linear(dim_feedforward, d_model, bias)
         self.norm_first = norm_first
         self.norm1, self.norm2 = norm(), norm()
         if self._reads_memory:
@@ -97,37 +91,17 @@ class _Layer(Module):
             self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
-    def _residual(self, x: Any, norm: Any, dropout: Any, block: Callable[[Any], Any]) -> Any:
+    def _residual(self, x: Any, norm: Any, dropout: Any, block: Function) -> Any:
         """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
-    def _feed_forward(self, x: Any) -> Any:
-        """(..., E) -> (..., dim_feedforward) -> (..., E)"""
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
-
-    def extra_repr(self) -> str:
-        return "norm_first=True" * self.norm_first
+    _feed_forward: Any = FeedForward.forward  # by linear1, activation, dropout, linear2
 
 
-def _attended(
-    attention: Any, x: Any, memory: Any, padding: Any, mask: Any, causal: bool, cache: Any
-) -> Any:
-    """attention(x, memory, memory) without its weights."""
-    return attention(
-        x,
-        memory,
-        memory,
-        key_padding_mask=padding,
-        need_weights=False,
-        attn_mask=mask,
-        is_causal=causal,
-        **_named(cache),
-    )[0]
-
-
-def _named(cache: Any) -> dict[str, Any]:
-    """The argument, if there is a cache: a layer of the user's own need not take one."""
-    return {} if cache is None else {"cache": cache}
+def _masks(mask: Any, padding: Any, is_causal: Any, cache: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an attention whose weights are not needed."""
+    masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
+    return {**masks, "need_weights": False, **cache}
 
 
 class TransformerEncoderLayer(_Layer):
@@ -141,27 +115,24 @@ class TransformerEncoderLayer(_Layer):
         src: Any,
         src_mask: Any = None,
         src_key_padding_mask: Any = None,
-        is_causal: bool = False,
-        *,
-        cache: KeyValueCache | None = None,
+        is_causal: bool | None = False,
+        **cache: KeyValueCache,
     ) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
         Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask`
-        (B, S), True = blocked. `is_causal` hides later positions; with a `cache`, src is only what
-        is new.
+        (B, S), True = blocked. With a `cache`, src is only what is new.
         """
-        masks = src_key_padding_mask, src_mask, is_causal, cache
-        looks = lambda x: _attended(self.self_attn, x, x, *masks)
-        x = self._residual(floating(src, self), self.norm1, self.dropout1, looks)
+        masks = _masks(src_mask, src_key_padding_mask, is_causal, cache)
+        attend = lambda x: self.self_attn(x, x, x, **masks)[0]
+        x = self._residual(floating(src, self), self.norm1, self.dropout1, attend)
         return self._residual(x, self.norm2, self.dropout2, self._feed_forward)
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to memory, a feed-forward network, each with its layer norm.
+    """Self-attention, attention to memory, a feed-forward network: residual steps with layer norms.
 
-    Each is a residual step. Arguments, parameters and initial values as
-    torch.nn.TransformerDecoderLayer.
+    Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
     """
 
     _reads_memory = True
@@ -174,10 +145,9 @@ class TransformerDecoderLayer(_Layer):
         memory_mask: Any = None,
         tgt_key_padding_mask: Any = None,
         memory_key_padding_mask: Any = None,
-        tgt_is_causal: bool = False,
+        tgt_is_causal: bool | None = False,
         memory_is_causal: bool = False,
-        *,
-        cache: KeyValueCache | None = None,
+        **cache: KeyValueCache,
     ) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E).
 
@@ -186,12 +156,12 @@ class TransformerDecoderLayer(_Layer):
         `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, tgt is only what is new,
         and memory is projected once.
         """
-        masks = tgt_key_padding_mask, tgt_mask, tgt_is_causal, cache
-        seen = memory_key_padding_mask, memory_mask, memory_is_causal, cache
-        looks = lambda x: _attended(self.self_attn, x, x, *masks)
-        reads = lambda x: _attended(self.multihead_attn, x, memory, *seen)
-        x = self._residual(floating(tgt, self), self.norm1, self.dropout1, looks)
-        x = self._residual(x, self.norm2, self.dropout2, reads)
+        own = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
+        seen = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
+        attend = lambda x: self.self_attn(x, x, x, **own)[0]
+        read = lambda x: self.multihead_attn(x, memory, memory, **seen)[0]
+        x = self._residual(floating(tgt, self), self.norm1, self.dropout1, attend)
+        x = self._residual(x, self.norm2, self.dropout2, read)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
 
 
@@ -200,21 +170,19 @@ class _Stack(Module):
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None) -> None:
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
-        self.num_layers = num_layers
-        self.norm = norm
+        self.num_layers, self.norm = num_layers, norm
 
-    def _run(self, x: Any, *memory: Any, **masks: Any) -> Any:
-        """norm(layer_N(... layer_1(x, *memory), *memory))"""
+    def _run(self, x: Any, *args: Any, **named: Any) -> Any:
+        """norm(layer_N(... layer_1(x, *args, **named), *args, **named))"""
         for layer in self.layers:
-            x = layer(x, *memory, **masks)
+            x = layer(x, *args, **named)
         return x if self.norm is None else self.norm(x)
 
 
 class TransformerEncoder(_Stack):
-    """norm(layer_N(... layer_1(src))): N copies of one encoder layer.
+    """norm(layer_N(... layer_1(src))): N copies of one encoder layer, with equal weights at first.
 
-    They start with equal weights, as in PyTorch. `enable_nested_tensor` and `mask_check` are
-    accepted for PyTorch's sake and change nothing. As torch.nn.TransformerEncoder.
+    `enable_nested_tensor` and `mask_check` change nothing. As torch.nn.TransformerEncoder.
     """
 
     def __init__(
@@ -233,66 +201,31 @@ class TransformerEncoder(_Stack):
         mask: Any = None,
         src_key_padding_mask: Any = None,
         is_causal: bool | None = None,
-        *,
-        cache: KeyValueCache | None = None,
+        **cache: KeyValueCache,
     ) -> Tensor:
-        """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
-
-        Arguments as a layer's; a causal `mask` needs no `is_causal`.
-        """
-        return self._run(
-            src,
-            src_mask=mask,
-            src_key_padding_mask=src_key_padding_mask,
-            is_causal=bool(is_causal),
-            **_named(cache),
-        )
+        """src (S, B, E), with batch_first (B, S, E) -> the same shape; arguments as a layer's."""
+        masks = dict(src_mask=mask, src_key_padding_mask=src_key_padding_mask)
+        return self._run(src, **masks, is_causal=is_causal, **cache)
 
 
 class TransformerDecoder(_Stack):
-    """norm(layer_N(... layer_1(tgt, memory), memory)): N copies of one decoder layer.
-
-    As torch.nn.TransformerDecoder.
-    """
+    """norm(layer_N(... layer_1(tgt, memory), memory)). As torch.nn.TransformerDecoder."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
 
-    def forward(
-        self,
-        tgt: Any,
-        memory: Any,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
-        tgt_is_causal: bool | None = None,
-        memory_is_causal: bool = False,
-        *,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
+    def forward(self, tgt: Any, memory: Any, *masks: Any, **named: Any) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E) and so on.
 
-        Arguments as a layer's; a causal `tgt_mask` needs no `tgt_is_causal`.
+        All arguments are those of `TransformerDecoderLayer.forward`, which gets them.
         """
-        return self._run(
-            tgt,
-            memory,
-            tgt_mask=tgt_mask,
-            memory_mask=memory_mask,
-            tgt_key_padding_mask=tgt_key_padding_mask,
-            memory_key_padding_mask=memory_key_padding_mask,
-            tgt_is_causal=bool(tgt_is_causal),
-            memory_is_causal=memory_is_causal,
-            **_named(cache),
-        )
+        return self._run(tgt, memory, *masks, **named)
 
 
 class Transformer(Module):
     """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.
 
-    All matrices are drawn from Xavier's uniform distribution. Arguments, parameters and initial
-    values as torch.nn.Transformer.
+    Arguments, parameters and initial values (Xavier's uniform) as torch.nn.Transformer.
     """
 
     def __init__(
@@ -310,20 +243,18 @@ class Transformer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        *,
-        dtype: Any = None,
     ) -> None:
         settings = (
             *(d_model, nhead, dim_feedforward, dropout, activation),
             *(layer_norm_eps, batch_first, norm_first, bias),
         )
-        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias)
         if custom_encoder is None:
-            encoder_layer = TransformerEncoderLayer(*settings, dtype=dtype)
-            custom_encoder = TransformerEncoder(encoder_layer, num_encoder_layers, norm())
+            layer: Module = TransformerEncoderLayer(*settings)
+            custom_encoder = TransformerEncoder(layer, num_encoder_layers, norm())
         if custom_decoder is None:
-            decoder_layer = TransformerDecoderLayer(*settings, dtype=dtype)
-            custom_decoder = TransformerDecoder(decoder_layer, num_decoder_layers, norm())
+            layer = TransformerDecoderLayer(*settings)
+            custom_decoder = TransformerDecoder(layer, num_decoder_layers, norm())
         self.encoder, self.decoder = custom_encoder, custom_decoder
         for p in self.parameters():
             if p.ndim > 1:
@@ -348,25 +279,14 @@ class Transformer(Module):
 
         With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
         `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
-        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal masks need no hint
-        `..._is_causal`.
+        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal hints are not needed.
         """
-        memory = self.encoder(
-            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
-        )
-        return self.decoder(
-            tgt,
-            memory,
-            tgt_mask=tgt_mask,
-            memory_mask=memory_mask,
-            tgt_key_padding_mask=tgt_key_padding_mask,
-            memory_key_padding_mask=memory_key_padding_mask,
-            tgt_is_causal=tgt_is_causal,
-            memory_is_causal=memory_is_causal,
-        )
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
+        return self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
 
     @staticmethod
-    def generate_square_subsequent_mask(sz: int, dtype: Any = None) -> Tensor:
+    def generate_square_subsequent_mask(sz: int) -> Tensor:
         """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions."""
-        dtype = get_default_dtype() if dtype is None else dtype
-        return Tensor(np.where(F.causal_mask(sz), -np.inf, 0.0), dtype=dtype)
+        mask = np.where(F.causal_mask(sz), -np.inf, 0.0)
+        return Tensor(mask, dtype=get_default_dtype())

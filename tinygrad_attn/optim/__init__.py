@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..engine.kernels import loaded
 from ..errors import missing_names
-from .clipping import clip_grad_norm_, clip_grad_value_
+from .clipping import clip_grad_norm_
 from .optimizer import Optimizer
 from .rules import SGD, Adam, AdamW
 from .schedules import Schedule, noam, warmup_cosine
@@ -16,7 +16,6 @@ __all__ = [
     "Optimizer",
     "Schedule",
     "clip_grad_norm_",
-    "clip_grad_value_",
     "noam",
     "warmup_cosine",
 ]

@@ -6,42 +6,32 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..engine import inplace
 from ..errors import describe, is_number, warn
-from ..functional.checks import single
 from ..tensor import Tensor
+from .optimizer import Array
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_"]
-
-Array = NDArray[Any]
+__all__ = ["clip_grad_norm_"]
 
 
 def _gradients(parameters: Any) -> list[Array]:
     """Return the arrays of all gradients; a parameter listed twice counts once."""
-    if hasattr(parameters, "parameters"):
-        raise TypeError(f"clipping got {type(parameters).__name__}; write model.parameters().")
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     distinct = {id(p): p for p in parameters}.values()
     for p in distinct:
         if not isinstance(p, Tensor):
-            raise TypeError(f"clipping takes a list of Tensors, got {describe(p)}.")
+            raise TypeError(
+                f"clipping takes Tensors, such as model.parameters(), got {describe(p)}."
+            )
     found = [p.grad._array() for p in distinct if p.grad is not None]
-    if not found and not isinstance(parameters, list | tuple) or distinct and not found:
+    if not found and (distinct or not isinstance(parameters, list | tuple)):
         warn(
             "clipping changed nothing: no parameter has a gradient. Call it between "
             "loss.backward() and optimizer.step(). A generator such as model.parameters() can be "
             "read once: write list(model.parameters()) where it is used twice."
         )
     return found
-
-
-def _bound(bound: Any, name: str) -> float:
-    bound = single(bound)
-    if not is_number(bound) or not bound >= 0:
-        raise ValueError(f"{name} must be a number, 0 or more, such as 1.0; got {bound!r}.")
-    return float(bound)
 
 
 def _norm(x: Array, norm_type: float) -> float:
@@ -75,7 +65,8 @@ def clip_grad_norm_(
     `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`, and with
     `error_if_nonfinite` for a norm that is NaN or infinite. As `torch.nn.utils.clip_grad_norm_`.
     """
-    max_norm = _bound(max_norm, "max_norm")
+    if not is_number(max_norm) or not max_norm >= 0:
+        raise ValueError(f"max_norm must be a number, 0 or more, such as 1.0; got {max_norm!r}.")
     gradients, total = gradients_and_norm(parameters, norm_type)
     if error_if_nonfinite:
         check_finite(total)
@@ -85,14 +76,3 @@ def clip_grad_norm_(
             g *= g.dtype.type(factor)
             inplace.changed(g)
     return total
-
-
-def clip_grad_value_(parameters: Any, clip_value: float) -> None:
-    """g = min(max(g, -clip_value), clip_value), element by element.
-
-    As `torch.nn.utils.clip_grad_value_`. Raises as `clip_grad_norm_` does.
-    """
-    clip_value = _bound(clip_value, "clip_value")
-    for g in _gradients(parameters):
-        np.clip(g, -clip_value, clip_value, out=g)
-        inplace.changed(g)

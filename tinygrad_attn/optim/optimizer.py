@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine import enable_grad, inplace, reference
+from ..engine import inplace, reference
 from ..errors import describe, is_number, warn
 from ..functional.checks import check_number
 from ..nn.parameter import Parameter, zero_gradients
 from ..tensor import Tensor
 
 Array = NDArray[Any]
+Group = Mapping[str, Any]
 History = dict[str, Any]
 """What is kept for one parameter: {"step": number of its updates, name: array}."""
+ARRAYS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
-@dataclass(slots=True)
-class Work:
-    """What a step does to one group; item i of each list belongs to parameter i."""
+class Work(NamedTuple):
+    """What a step does to one group; item i of each list belongs to parameter i with a gradient."""
 
-    group: Mapping[str, Any]
-    parameters: list[Tensor]  # those that have a gradient
+    group: Group
     histories: list[History]
     steps: list[int]  # the number of this update, from 1
     values: list[Array]
@@ -60,24 +59,23 @@ class Optimizer:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
-        for group in _groups(params):
+        if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
+            raise TypeError(
+                f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
+                "SGD(model.parameters()) for a module, SGD([p]) for one tensor, "
+                "SGD([{'params': [p]}]) for a group."
+            )
+        params = list(params)
+        are_groups = params and isinstance(params[0], Mapping)
+        for group in params if are_groups else [{"params": params}]:
             self.add_param_group(group)
-
-    def __repr__(self) -> str:
-        lines = []
-        for group in self.param_groups:
-            settings = "".join(f"{key}={group[key]!r}, " for key in self.defaults)
-            count = len(group["params"])
-            size = sum(p.size for p in group["params"])
-            lines.append(f"{settings}{count} parameters of {size:,} numbers")
-        return f"{type(self).__name__}({'; '.join(lines)})"
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self).get("defaults", ()):
             raise AttributeError(f"write optimizer.param_groups[0][{name!r}] = {value!r}.")
         object.__setattr__(self, name, value)
 
-    def add_param_group(self, group: Mapping[str, Any]) -> None:
+    def add_param_group(self, group: Group) -> None:
         """Train more parameters, with settings of their own. Raises as the constructor does."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
             raise ValueError(
@@ -87,35 +85,29 @@ class Optimizer:
         given = group["params"]
         params = [given] if isinstance(given, Tensor) else list(given)
         if not params:
-            raise ValueError(_EMPTY)
-        taken = {id(p) for p, _ in self._parameters()}
+            raise ValueError(
+                "the optimiser got no parameters. A generator such as model.parameters() can be "
+                "read once: write list(model.parameters()) where it is used twice; and a module "
+                "trains nn.Parameter, not Tensor."
+            )
+        taken = {id(p) for p in self._parameters()}
         for i, p in enumerate(params):
             _check_parameter(p, i)
             if id(p) in taken:
                 raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
-        distinct = list({id(p): p for p in params}.values())
-        if len(distinct) < len(params):
-            warn("a parameter is given twice to the optimiser; it is updated once per step.")
+        distinct = list({id(p): p for p in params}.values())  # each is updated once per step
         full = {**self.defaults, **group, "params": distinct}
         self._check(full)
         self.param_groups.append(full)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or fill them with zeros. Call it before each backward pass."""
-        zero_gradients((p for p, _ in self._parameters()), set_to_none)
+        zero_gradients(self._parameters(), set_to_none)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient.
-
-        `closure`, a function that computes the gradients and returns the loss, is called before;
-        its loss is returned.
-        """
-        loss = None
-        if closure is not None:
-            with enable_grad():
-                loss = closure()
-        work = self._collected()  # raises before anything has changed
-        if not any(w.parameters for w in work):
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        work = [self._collected(group) for group in self.param_groups]  # raises before any change
+        if not any(w.values for w in work):
             warn(
                 "step() changed nothing: no parameter has a gradient. Call loss.backward() before "
                 "it; the loss must depend on the parameters that the optimiser was given."
@@ -123,42 +115,34 @@ class Optimizer:
         for w in work:
             for history, step in zip(w.histories, w.steps):
                 history["step"] = step
-        try:
-            apply_updates(self, work)
-        finally:
-            inplace.changed(*[array for w in work for array in w.values])
-        return loss
+        apply_updates(self, work)
+        inplace.changed(*[array for w in work for array in w.values])
 
     # ---- what a subclass defines
 
-    def _check(self, group: Mapping[str, Any]) -> None:
+    def _check(self, group: Group) -> None:
         """Raise ValueError for settings that make no sense."""
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
-                hint = "; write maximize=True to climb" if name == "lr" else ""
                 raise ValueError(
                     f"{type(self).__name__}: {name} must be a number, 0 or more; "
-                    f"got {describe(value)}{hint}."
+                    f"got {describe(value)}."
                 )
 
-    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         """The arrays kept beside each parameter, zeros at first."""
         return ()
 
-    def _update(
-        self, group: Mapping[str, Any], step: int, p: Array, g: Array, *state: Array
-    ) -> None:
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
         """Change the parameter p and its state in place by the gradient g."""
         raise NotImplementedError("use SGD, Adam or AdamW, or write _update in your own Optimizer")
 
     # ---- the arrays of a step
 
-    def _parameters(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-        """Yield each parameter with its group, in the order of saved states."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                yield p, group
+    def _parameters(self) -> list[Tensor]:
+        """Return all parameters, in the order of saved states."""
+        return [p for group in self.param_groups for p in group["params"]]
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
         """Return what is kept for p, with zeros for the arrays that are missing."""
@@ -171,51 +155,44 @@ class Optimizer:
                     history["step"] = 0
         return history
 
-    def _collected(self) -> list[Work]:
-        """Return the arrays of the parameters that have a gradient, for each group."""
-        work = []
-        for group in self.param_groups:
-            check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # it may be set by hand
-            names = self._state_names(group)
-            params = [p for p in group["params"] if p.grad is not None]
-            values = [p._array() for p in params]
-            gradients = [p.grad._array() for p in params]
-            for p, value, gradient in zip(params, values, gradients):
-                kept = self.state[p].get(names[0], value) if names else value
-                if (
-                    not value.flags.writeable
-                    or not value.shape == gradient.shape == kept.shape
-                    or value.dtype != kept.dtype
-                ):
-                    raise _mismatch(p, value, gradient, kept)
-            histories = [self._history(p, names) for p in params]
-            steps = [history["step"] + 1 for history in histories]
-            states = [[history[name] for history in histories] for name in names]
-            work.append(Work(group, params, histories, steps, values, gradients, states))
-        return work
+    def _collected(self, group: Group) -> Work:
+        """Return the arrays of the parameters of a group that have a gradient."""
+        check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # it may be set by hand
+        names = self._state_names(group)
+        params = [p for p in group["params"] if p.grad is not None]
+        values = [p._array() for p in params]
+        gradients = [p.grad._array() for p in params]
+        for p, value, gradient in zip(params, values, gradients):
+            kept = self.state[p].get(names[0], value) if names else value
+            if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
+                raise ValueError(
+                    f"{describe(p)} has a gradient of shape {gradient.shape}, and its optimiser's "
+                    f"state is {kept.shape} {kept.dtype}; make the optimiser after "
+                    "model.astype(...), and set new values by p.data[...] = values."
+                )
+        histories = [self._history(p, names) for p in params]
+        steps = [history["step"] + 1 for history in histories]
+        states = [[history[name] for history in histories] for name in names]
+        return Work(group, histories, steps, values, gradients, states)
 
     # ---- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy, as PyTorch's: {"state": {index: {...}}, "param_groups": [...]}."""
-        params = [p for p, _ in self._parameters()]
-        numbers = {id(p): i for i, p in enumerate(params)}
-        kept = {i: self.state[p] for i, p in enumerate(params) if p in self.state}
+        numbers = {p: i for i, p in enumerate(self._parameters())}
         groups = [
-            {**group, "params": [numbers[id(p)] for p in group["params"]]}
+            {**group, "params": [numbers[p] for p in group["params"]]}
             for group in self.param_groups
         ]
-        return {
-            "state": {i: copy.deepcopy(history) for i, history in kept.items() if len(history)},
-            "param_groups": groups,
-        }
+        kept = {i: copy.deepcopy(self.state[p]) for p, i in numbers.items() if self.state.get(p)}
+        return {"state": kept, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a saved state, of this package or of PyTorch.
 
         Raises ValueError if the kind, groups, names or shapes differ; then nothing has changed.
         """
-        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= {*state_dict}:
+        if not {"state", "param_groups"} <= {*state_dict}:
             raise ValueError(
                 "an optimiser's state has 'state' and 'param_groups', as state_dict() returns it; "
                 "a model's weights go to model.load_state_dict."
@@ -227,20 +204,15 @@ class Optimizer:
                 f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; make "
                 "it from the same model."
             )
-        settings = [self._loaded_settings(group) for group in saved]
-        groups = [{**group, **new} for group, new in zip(self.param_groups, settings)]
-        for group in groups:
-            self._check(group)
-        params = [(p, group) for group in groups for p in group["params"]]
+        settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         state: defaultdict[Tensor, History] = defaultdict(dict)
         for index, entry in state_dict["state"].items():
-            p, group = params[int(index)]
-            state[p] = self._loaded_history(p, self._state_names(group), entry, index)
+            state[params[int(index)]] = _loaded_history(params[int(index)], entry)
+        self.state = state
         for group, new in zip(self.param_groups, settings):
             group.update(new)
-        self.state = state
 
-    def _loaded_settings(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+    def _loaded_settings(self, saved: Group) -> dict[str, Any]:
         """Return those of the saved settings that this kind of optimiser has."""
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if (
@@ -252,60 +224,26 @@ class Optimizer:
                 f"this state was saved by another kind of optimiser: {type(self).__name__} has the "
                 f"settings {sorted(self.defaults)}, the state {sorted({*saved} - {'params'})}."
             )
-        return {
+        settings = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in saved.items()
             if key in self.defaults or key == "initial_lr"
         }
-
-    def _loaded_history(
-        self, p: Tensor, names: tuple[str, ...], entry: Mapping[str, Any], index: Any
-    ) -> History:
-        """Return a copy of what was saved for p, with arrays in p's dtype."""
-        history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
-        if "exp_avg" in names and not {"exp_avg", "exp_avg_sq", "step"} <= {*history}:
-            raise ValueError(f"the saved state of parameter {index} has only {sorted(history)}.")
-        history["step"] = int(history.get("step", 1))  # PyTorch's SGD saves no step
-        for name in {*names, "momentum_buffer"} & {*history}:
-            history[name] = np.array(history[name], dtype=p.dtype)
-            if history[name].shape != p.shape:
-                raise ValueError(
-                    f"parameter {index}: {name} was saved as {history[name].shape}, here it is "
-                    f"{p.shape}."
-                )
-        return history
+        self._check({**self.defaults, **settings})
+        return settings
 
 
-def _mismatch(p: Tensor, value: Array, gradient: Array, kept: Array) -> ValueError:
-    """Return the error for a parameter that is read-only or has got another shape or dtype."""
-    if not value.flags.writeable:
-        return ValueError(f"{describe(p)} is read-only; write p.data = p.numpy().copy().")
-    return ValueError(
-        f"{describe(p)} has a gradient of shape {gradient.shape}, and its optimiser's state is "
-        f"{kept.shape} {kept.dtype}; make the optimiser after model.astype(...), and set new "
-        "values by p.data[...] = values."
-    )
-
-
-_EMPTY = (
-    "the optimiser got no parameters. A generator such as model.parameters() can be read once: "
-    "write list(model.parameters()) where it is used twice; and a module trains nn.Parameter, "
-    "not Tensor."
-)
-
-
-def _groups(params: Any) -> list[Mapping[str, Any]]:
-    """Return what an optimiser was given as a list of groups."""
-    if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
-        raise TypeError(
-            f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
-            "SGD(model.parameters()) for a module, SGD([p]) for one tensor, "
-            "SGD([{'params': [p]}]) for a group."
-        )
-    params = list(params)
-    if not params:
-        raise ValueError(_EMPTY)
-    return params if isinstance(params[0], Mapping) else [{"params": params}]
+def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
+    """Return a copy of what was saved for p, with arrays in p's dtype."""
+    history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
+    history["step"] = int(history.get("step", 1))  # PyTorch's SGD saves no step
+    for name in ARRAYS & {*history}:
+        history[name] = np.array(history[name], dtype=p.dtype)
+        if history[name].shape != p.shape:
+            raise ValueError(
+                f"{name} of {describe(p)} was saved with the shape {history[name].shape}."
+            )
+    return history
 
 
 def _check_parameter(p: Any, i: int) -> None:

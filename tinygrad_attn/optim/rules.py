@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..errors import is_number
-from .optimizer import Array, Optimizer
+from .optimizer import Array, Group, Optimizer
 
 
 class SGD(Optimizer):
@@ -32,17 +31,15 @@ class SGD(Optimizer):
         settings = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         super().__init__(params, dict(**settings, nesterov=nesterov, maximize=maximize))
 
-    def _check(self, group: Mapping[str, Any]) -> None:
+    def _check(self, group: Group) -> None:
         super()._check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("nesterov=True needs momentum > 0 and dampening=0")
 
-    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
-    def _update(
-        self, group: Mapping[str, Any], step: int, p: Array, g: Array, *state: Array
-    ) -> None:
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
         momentum, decay = float(group["momentum"]), float(group["weight_decay"])
         d = -g if group["maximize"] else g
         if decay:
@@ -79,18 +76,16 @@ class Adam(Optimizer):
         settings = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         super().__init__(params, dict(**settings, amsgrad=amsgrad, maximize=maximize))
 
-    def _check(self, group: Mapping[str, Any]) -> None:
+    def _check(self, group: Group) -> None:
         super()._check(group)
         betas = group["betas"]
-        if len(betas) != 2 or not all(is_number(b) and 0 <= b < 1 for b in betas):
+        if not all(is_number(b) and 0 <= b < 1 for b in betas):
             raise ValueError(f"betas are two numbers in [0, 1), such as (0.9, 0.999); got {betas}")
 
-    def _state_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+    def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
 
-    def _update(
-        self, group: Mapping[str, Any], step: int, p: Array, g: Array, *state: Array
-    ) -> None:
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
         b1, b2 = map(float, group["betas"])
         lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
         m, v, *largest = state

@@ -30,7 +30,7 @@ from ..engine import (
     tracked,
 )
 from ..errors import describe, quoted, user_frame
-from ..nn.scopes import dotted_name
+from ..nn.calls import dotted_name
 from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..engine import Variable, array_of, context, plain
 from ..functional import attention, basic
-from ..nn.scopes import Scope, dotted_name
+from ..nn.calls import Scope, dotted_name
 from .rules import equation_of
 
 MEANINGLESS = ("x", "y", "packed", "heads")
