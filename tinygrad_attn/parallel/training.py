@@ -12,7 +12,7 @@ import numpy as np
 from .. import files, random
 from ..engine import inplace
 from ..files import Path
-from ..files.checkpoints import Progress
+from ..files.checkpoints import Progress, under
 from ..files.checkpoints import load_checkpoint as load_here
 from ..files.checkpoints import save_checkpoint as save_here
 from ..optim.clipping import check_finite, gradients_and_norm
@@ -137,10 +137,7 @@ def load_checkpoint(
     ranks, bare = group(comm), _bare(model)
     progress = load_here(path, model=bare, optimizer=optimizer, schedule=schedule)
     if ranks.rank:
-        prefix = f"ranks.{ranks.rank}."
-        arrays = files.load_with_metadata(path)[0]
-        state = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-        if state:
+        if state := under(f"ranks.{ranks.rank}.", files.load(path)):
             random.set_rng_state(state)
         else:  # all ranks have rank 0's state here
             seed = random.default_generator().integers(0, 2**31, ())

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ..files.atomic import write_atomically
 from . import dot, tree
 from .build import Source
-from .page import write
 from .picture import Picture
 
 LIMIT = 150
@@ -47,11 +47,11 @@ class Graph:
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix in (".svg", ".png", ".pdf"):
-            write(path, dot.render(self.picture, suffix[1:]))
+            write_atomically(dot.render(self.picture, suffix[1:]), path)
         elif suffix in (".dot", ".gv"):
-            write(path, self.dot)
+            write_atomically(self.dot, path)
         elif suffix == ".txt":
-            write(path, self.text() + "\n")
+            write_atomically(self.text() + "\n", path)
         else:
             raise ValueError(
                 f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For a "

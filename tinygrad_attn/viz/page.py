@@ -38,11 +38,6 @@ def as_json(value: Any) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
-def write(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write a file under a temporary name and rename it."""
-    write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
-
-
 class Page:
     """A self-contained HTML page: `str(page)` is its text. A notebook shows it in a frame."""
 
@@ -57,7 +52,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file that opens in any browser."""
-        write(path, self.text)
+        write_atomically(self.text, path)
 
     def _repr_html_(self) -> str:
         look = "width:100%;height:720px;border:1px solid #ccc"

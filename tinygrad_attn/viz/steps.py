@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Watcher, array_of, history, watching
+from ..files.atomic import write_atomically
 from . import rules, steps_page, values
 from .build import Source
 from .nodes import computed, op_name
-from .page import Page, write
+from .page import Page
 from .picture import Picture
 
 
@@ -128,7 +129,7 @@ class Steps(list[Step]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file."""
-        write(path, self.html())
+        write_atomically(self.html(), path)
 
     __repr__ = __str__ = text
 

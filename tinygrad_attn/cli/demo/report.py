@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ... import record_attention
+from ...files.atomic import write_atomically
 from ...viz import attention_html, graph
-from ...viz.page import as_json, page, write
+from ...viz.page import as_json, page
 from .digits import CLASSES, TOKENS, patches
 from .training import DigitClassifier, Run, loss_of, predict
 
@@ -58,7 +59,7 @@ def write_report(
         check=html.escape(str(check)),
         data=_looking_data(first),
     )
-    write(path, text)
+    write_atomically(text, path)
 
 
 def new_figure(width: float, height: float) -> Any:
