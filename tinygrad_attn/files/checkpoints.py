@@ -70,7 +70,7 @@ def load_checkpoint(
     try:
         saved = {name: json.loads(text) for name, text in metadata.items()}
         progress = Progress(int(saved["step"]), saved["extra"])
-        parts = [(model, under("model.", arrays))]
+        parts: list[tuple[Any, Any]] = [(model, under("model.", arrays))]
         if optimizer is not None:
             parts.append((optimizer, {**saved["optimizer"], "state": _optimizer_state(arrays)}))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
