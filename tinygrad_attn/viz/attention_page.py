@@ -62,7 +62,7 @@ def attention_html(
             other = len(calls) > 1 and given is not None and len(given) != count
             call[side] = labels(None if other else given, count, side)
     data = as_json({"calls": calls, "chosen": int(chosen)})
-    return Page(page("Attention, number by number", "attention", data=data))
+    return page("Attention, number by number", "attention", data=data)
 
 
 def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:

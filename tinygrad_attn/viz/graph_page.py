@@ -42,17 +42,14 @@ def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
         frames = {f"f{number}": calls[scope][:-1] for scope, number in drawn.frames.items()}
         targets = {name: numbers.get(_opening(chain)) for name, chain in (boxes | frames).items()}
         shown.append({"depth": key if key <= source.deepest else None, "targets": targets})
-    return Page(
-        page(
-            "The computation graph",
-            "graph",
-            drawings="\n".join(
-                f"<template>{dot.drawing(x.result)}</template>" for x in states.values()
-            ),
-            deepest=str(source.deepest),
-            text=html.escape(tree.to_text(states[start].result)),
-            data=as_json({"states": shown, "start": numbers[start]}),
-        )
+    drawings = [f"<template>{dot.drawing(x.result)}</template>" for x in states.values()]
+    return page(
+        "The computation graph",
+        "graph",
+        drawings="\n".join(drawings),
+        deepest=str(source.deepest),
+        text=html.escape(tree.to_text(states[start].result)),
+        data=as_json({"states": shown, "start": numbers[start]}),
     )
 
 

@@ -14,7 +14,7 @@ from ..files.atomic import write_atomically
 TEMPLATES = resources.files(__package__).joinpath("templates")
 
 
-def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> str:
+def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
     """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder.
 
     page.css and page.js, which all pages have in common, come before those.
@@ -25,12 +25,9 @@ def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> str:
     template, look, tools = (
         TEMPLATES.joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")
     )
-    return Template(template).substitute(
-        title=html.escape(title),
-        style=look + style,
-        body=Template(body).substitute(fields),
-        script=tools + script,
-    )
+    parts = {"title": html.escape(title), "style": look + style, "script": tools + script}
+    body = Template(body).substitute(fields)
+    return Page(Template(template).substitute(parts, body=body))
 
 
 def as_json(value: Any) -> str:

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Watcher, array_of, history, watching
-from ..files.atomic import write_atomically
 from . import rules, steps_page, values
 from .build import Source
 from .nodes import computed, op_name
-from .page import Page
 from .picture import Picture
 
 
@@ -125,16 +123,16 @@ class Steps(list[Step]):
 
     def html(self) -> str:
         """A self-contained page with a slider, to step through by the arrow keys."""
-        return steps_page.page_of(self)
+        return str(steps_page.page_of(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file."""
-        write_atomically(self.html(), path)
+        steps_page.page_of(self).save(path)
 
     __repr__ = __str__ = text
 
     def _repr_html_(self) -> str:
-        return Page(self.html())._repr_html_()
+        return steps_page.page_of(self)._repr_html_()
 
 
 def backward_steps(

@@ -6,7 +6,7 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from . import dot, values
-from .page import as_json, page
+from .page import Page, as_json, page
 
 if TYPE_CHECKING:
     from .steps import Step, Steps
@@ -15,7 +15,7 @@ MOST = 1000
 """Steps of a page at most."""
 
 
-def page_of(steps: Steps) -> str:
+def page_of(steps: Steps) -> Page:
     """The page. Where nothing can draw the graph, it gives the reason."""
     note = f"This page has the first {MOST:,} of {len(steps):,} steps." if len(steps) > MOST else ""
     shown = [_as_dict(steps, step) for step in steps[:MOST]]
