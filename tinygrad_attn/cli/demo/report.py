@@ -53,7 +53,7 @@ def write_report(
         curves=_image(learning_curves(runs, baselines), "loss and accuracy over the epochs"),
         wrong=wrong,
         mistakes=mistakes,
-        graph=graph_html(loss, model, plain=True)._repr_html_(),
+        graph=graph_html(loss, model)._repr_html_(),
         head=attention_html(model, patches(images[:1]))._repr_html_(),
         check=html.escape(str(check)),
         data=_looking_data(first, images),
