@@ -23,12 +23,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .errors import is_integer, missing_names
+from .errors import is_integer
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
 
@@ -45,26 +45,21 @@ __all__ = [
 ]
 
 DEFAULT_SEED = 67280421310721  # PyTorch's own: an unseeded program is repeatable too
+REAL = "random real numbers (for whole ones use randint)"
 Shape = int | Sequence[int]
 
 
 def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArray[Any]:
-    """x * factor + offset with one rounding, as PyTorch's kernels are compiled.
-
-    For float32 the product is exact in float64. float64 has no wider type to lean on; the plain
-    form is within one rounding of it.
-    """
+    """Return x * factor + offset with one rounding, for float32, as PyTorch's kernels do."""
     factor, offset = x.dtype.type(factor), x.dtype.type(offset)
     return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
 
 
 class Generator:
-    """One stream of random numbers. A copy is a stream of its own that goes on from here."""
+    """One stream of random numbers. A deep copy is a stream of its own that goes on from here."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._bits = np.random.MT19937()
-        self._drawing = np.random.Generator(self._bits)
-        self._spare_normal: float | None = None
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
@@ -72,16 +67,17 @@ class Generator:
         if not is_integer(seed):
             raise TypeError(f"manual_seed takes an integer, got {seed!r}.")
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
-        self._bits.state, self._spare_normal = legacy, None
+        self._bits.state = legacy
+        self._spare_normal = math.nan  # the second normal of a pair, or NaN
         return self
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """The whole state as named arrays, ready for `ta.save`."""
-        twister, spare = self._bits.state["state"], self._spare_normal
+        twister = self._bits.state["state"]
         return {
-            "key": twister["key"].astype(np.uint32),
-            "position": np.array(twister["pos"], dtype=np.int64),
-            "spare_normal": np.array(math.nan if spare is None else spare, dtype=np.float64),
+            "key": twister["key"],
+            "position": np.array(twister["pos"], np.int64),
+            "spare_normal": np.array(self._spare_normal),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -96,39 +92,28 @@ class Generator:
                 f"not a generator state ({error!r}); pass what get_state() returned."
             ) from error
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
-        self._spare_normal = None if math.isnan(spare) else spare
-
-    __getstate__ = get_state
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
-        self.set_state(state)
-
-    # ---- words of the twister
+        self._spare_normal = spare
 
     def _words(self, count: int) -> NDArray[np.uint32]:
         if count < 1000:
             return self._bits.random_raw(count).astype(np.uint32)  # the same words, quicker
-        return self._drawing.integers(2**32, size=count, dtype=np.uint32)
+        return np.random.Generator(self._bits).integers(2**32, size=count, dtype=np.uint32)
 
     def _double_words(self, count: int) -> NDArray[np.uint64]:
         words = self._words(2 * count)
-        high, low = words[0::2], words[1::2]
-        return (high << np.uint64(32)) | low
+        return (words[0::2] << np.uint64(32)) | words[1::2]
 
     def _unit(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """`count` numbers in [0, 1): as many random bits as the type's mantissa holds."""
-        if dtype == np.float64:
+        if dtype.itemsize >= 8:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
-
-    # ---- distributions, on arrays
 
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
         """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`."""
-        dtype = _floating(dtype)
+        dtype = floating_dtype(dtype, REAL)
         if not low <= high:
             raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
         u = self._unit(_size(shape), dtype)
@@ -142,7 +127,7 @@ class Generator:
         self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
         """mean + std n with n from the standard normal distribution, as `torch.Tensor.normal_`."""
-        dtype = _floating(dtype)
+        dtype = floating_dtype(dtype, REAL)
         if not std >= 0:
             raise ValueError(f"normal needs std >= 0, got {std}")
         size = _size(shape)
@@ -159,19 +144,16 @@ class Generator:
         return n.astype(dtype, copy=False).reshape(shape)
 
     def _one_normal(self) -> float:
-        if self._spare_normal is not None:
-            normal, self._spare_normal = self._spare_normal, None
-            return normal
+        spare, self._spare_normal = self._spare_normal, math.nan
+        if not math.isnan(spare):
+            return spare
         u1, u2 = self._unit(2, np.dtype(np.float64)).tolist()
         radius, angle = math.sqrt(-2.0 * math.log1p(-u2)), 2.0 * math.pi * u1
         self._spare_normal = radius * math.sin(angle)
         return radius * math.cos(angle)
 
     def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
-        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`.
-
-        For dropout p is the chance to keep.
-        """
+        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
         # Each draw is a number k of 53 bits, 21 of one word and 32 of the next. k / 2^53 < p: True.
@@ -190,8 +172,9 @@ class Generator:
             raise ValueError(
                 f"randint needs low < high, within int64, got low={low} and high={high}"
             )
-        spread = int(high) - int(low)
-        words = self._double_words(_size(shape)) if spread >= 2**28 else self._words(_size(shape))
+        spread = high - low
+        draw = self._double_words if spread >= 2**28 else self._words
+        words: NDArray[Any] = draw(_size(shape))
         if spread < 2**64:  # else every word is one of the numbers
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
@@ -200,9 +183,8 @@ class Generator:
         """0 .. n-1 in random order, as `torch.randperm`. int64, shape (n,)."""
         if n < 0:
             raise ValueError(f"randperm needs n >= 0, got {n}")
-        words = self._words(max(n - 1, 0))
-        steps = words % np.arange(n, 1, -1, dtype=np.uint64)
-        order = list(range(n))
+        left = np.arange(n, 1, -1, dtype=np.uint64)
+        steps, order = self._words(len(left)) % left, list(range(n))
         for i, step in enumerate(steps.tolist()):
             order[i], order[i + step] = order[i + step], order[i]
         return np.array(order, dtype=np.int64)
@@ -216,20 +198,20 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
 
 
-def _size(shape: Shape) -> int:
-    return math.prod(_shape((shape,)))
+def _size(shape: Any) -> int:
+    """Return how many numbers an array of this shape has."""
+    lengths = shape if isinstance(shape, Sequence) else [shape]
+    if not all(is_integer(n) and n >= 0 for n in lengths):
+        raise TypeError(
+            f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
+        )
+    return math.prod(map(int, lengths))
 
-
-def _floating(dtype: DTypeLike) -> np.dtype[Any]:
-    found = floating_dtype(dtype, "random real numbers (for whole ones use randint)")
-    if found not in (np.float16, np.float32, np.float64):
-        raise TypeError(f"random real numbers have dtype float16, float32 or float64, not {found}")
-    return found
-
-
-# ---- the generator in use
 
 _default = Generator()
+manual_seed = _default.manual_seed
+get_rng_state = _default.get_state
+set_rng_state = _default.set_state
 
 
 def default_generator() -> Generator:
@@ -237,42 +219,17 @@ def default_generator() -> Generator:
     return _default
 
 
-def manual_seed(seed: int) -> Generator:
-    """Start the stream of random numbers anew at `seed`, as `torch.manual_seed` on the CPU."""
-    return _default.manual_seed(seed)
-
-
-def get_rng_state() -> dict[str, NDArray[Any]]:
-    """Return the state of the default generator as named arrays."""
-    return _default.get_state()
-
-
-def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Put the default generator back into `state`, which `get_rng_state` returned."""
-    _default.set_state(state)
-
-
-def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """rand(2, 3) and rand((2, 3)) mean the same."""
-    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
-        shape = tuple(shape[0])
-    for n in shape:
-        if not is_integer(n) or n < 0:
-            raise TypeError(
-                f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
-            )
-    return tuple(int(n) for n in shape)
-
-
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """Draw from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`."""
-    array = _default.uniform(_shape(shape), dtype=dtype or get_default_dtype())
+    lengths = shape[0] if len(shape) == 1 else shape  # rand((2, 3)) or rand(2, 3)
+    array = _default.uniform(lengths, dtype=dtype or get_default_dtype())
     return Tensor(array, requires_grad=requires_grad)
 
 
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """Draw from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`."""
-    array = _default.normal(_shape(shape), dtype=dtype or get_default_dtype())
+    lengths = shape[0] if len(shape) == 1 else shape
+    array = _default.normal(lengths, dtype=dtype or get_default_dtype())
     return Tensor(array, requires_grad=requires_grad)
 
 
@@ -289,13 +246,9 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
         raise TypeError(
             f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
         )
-    return Tensor(_default.integers(index(low), index(high), _shape(tuple(size))))
+    return Tensor(_default.integers(index(low), index(high), size))
 
 
 def randperm(n: int) -> Tensor:
     """Draw 0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`."""
     return Tensor(_default.permutation(index(n)))
-
-
-if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
-    __getattr__ = missing_names(__name__, globals())

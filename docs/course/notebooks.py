@@ -30,7 +30,7 @@ except ImportError as error:
         "'tinygrad_attn[docs]'."
     )
 
-from tinygrad_attn.viz.page import write
+from tinygrad_attn.files.atomic import write_atomically
 
 COURSE = Path(__file__).resolve().parent
 PACKAGED = "_docs"
@@ -140,8 +140,8 @@ def save(made: Any, chapter: Path, out: Path) -> None:
     """Write a notebook and its pictures, each under a temporary name that is then changed."""
     (out / "images").mkdir(parents=True, exist_ok=True)
     for picture in pictures(chapter):
-        write(out / "images" / picture.name, picture.read_bytes())
-    write(out / f"{chapter.stem}.ipynb", nbformat.writes(made) + "\n")
+        write_atomically(picture.read_bytes(), out / "images" / picture.name)
+    write_atomically(nbformat.writes(made) + "\n", out / f"{chapter.stem}.ipynb")
 
 
 def run(made: Any, folder: Path) -> str:

@@ -1,6 +1,5 @@
 """The command line: what each command prints, its exit code, and one line for each mistake."""
 
-import inspect
 import os
 import subprocess
 import sys
@@ -91,9 +90,7 @@ def output(capsys, *arguments, code=0):
     "command", ["demo", "doctor", "exercise", "gradcheck", "graph", "seeds", "source"]
 )
 def test_every_command_is_listed_and_has_a_help_page(command, capsys):
-    assert f"\n    {command} " in output(capsys) and f"\n{command} " in inspect.cleandoc(
-        cli.__doc__
-    )
+    assert f"\n    {command} " in output(capsys)
     with pytest.raises(SystemExit) as end:
         cli.main([command, "--help"])
     assert end.value.code == 0 and f"tinygrad-attn {command}" in capsys.readouterr().out

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def demo(arguments: Any) -> int:
-    """Train, check the gradients and write the report."""
+    """Train a small Transformer on real images and write a report."""
     from .demo import run_demo
 
     return run_demo(arguments.out, arguments.seed, arguments.epochs, arguments.runs)
@@ -30,96 +30,89 @@ def doctor(arguments: Any) -> int:
     return examine()
 
 
-def seeds(arguments: Any) -> int:
-    """Run the scripts examples/seed_*.py; 0 if all of them reproduce their numbers."""
+def seeds(arguments: Any) -> bool:
+    """Rebuild the documents this project grew from, number for number."""
     scripts = sorted(_source("examples").glob(f"seed_{arguments.name}*.py"))
     environment, reproduced = {**os.environ, "PYTHONPATH": str(ROOT)}, 0
     for script in scripts:
         print(f"==== {script.stem}", flush=True)
         reproduced += not subprocess.run([sys.executable, str(script)], env=environment).returncode
     print(f"{reproduced} of {len(scripts)} reproduced")
-    return int(reproduced < len(scripts) or not scripts)
+    return reproduced < len(scripts) or not scripts
 
 
 def exercise(arguments: Any) -> int:
-    """Mark an exercise by docs/course/marking/mark.py."""
+    """Mark an exercise of the course."""
     if arguments.hidden:
         if not os.path.isfile(arguments.hidden):
             raise ValueError(f"--hidden: there is no file {arguments.hidden!r}.")
         os.environ["TINYGRAD_ATTN_HIDDEN"] = os.path.abspath(arguments.hidden)
     marker = load(_source("docs", "course", "marking") / "mark.py")
-    return int(
-        marker.main(
-            arguments.name,
-            *arguments.files,
-            everything=arguments.all,
-            csv=arguments.csv,
-            time_limit=arguments.time_limit,
-            as_json=arguments.json,
-        )
+    return marker.main(
+        arguments.name,
+        *arguments.files,
+        everything=arguments.all,
+        csv=arguments.csv,
+        time_limit=arguments.time_limit,
+        as_json=arguments.json,
     )
 
 
-def course(arguments: Any) -> int:
+def course(arguments: Any) -> None:
     """Lay out the exercises and notebooks of the course in a folder."""
     layout = load(_source("docs", "course") / "layout.py")
     print(layout.lay_out(Path(arguments.folder)))
-    return 0
 
 
 def _source(*names: str) -> Path:
+    """Return a folder of the source, or of an installed package's copy of docs/."""
     folder = ROOT.joinpath(*names)
-    if not folder.is_dir() and names[0] == "docs":  # the package is installed, without its source
+    if not folder.is_dir() and names[0] == "docs":
         folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
     if not folder.is_dir():
-        raise ValueError(
-            f"there is no {folder}. Get the source (git clone) and run this inside it."
-        )
+        raise ValueError(f"there is no {folder}. Get the source (git clone) and run this in it.")
     return folder
 
 
-def graph(arguments: Any) -> int:
-    """Draw how a tensor, or the one that a function returns, was computed."""
+def graph(arguments: Any) -> None:
+    """Draw the graph of the tensor that a function computes."""
     from .. import viz
 
-    found = find(arguments.target)
-    if (arguments.output or "").endswith(".html"):
-        picture: Any = viz.graph_html(found, plain=arguments.plain)
+    found, plain, output = find(arguments.target), arguments.plain, arguments.output
+    if (output or "").endswith(".html"):
+        picture: Any = viz.graph_html(found, plain=plain)
     else:
-        picture = viz.graph(
-            found, depth=arguments.depth, expand=arguments.expand, plain=arguments.plain
-        )
-    if arguments.output:
-        picture.save(arguments.output)
-    print(arguments.output or picture)
-    return 0
+        picture = viz.graph(found, depth=arguments.depth, expand=arguments.expand, plain=plain)
+    if output:
+        picture.save(output)
+    print(output or picture)
 
 
-def source(arguments: Any) -> int:
-    """Write the program of a function."""
+def source(arguments: Any) -> None:
+    """Write both passes of a function as one NumPy file."""
     from .. import source as write
 
     function, inputs = _function_and_inputs(arguments, 0)
     params = parameters_of(function)
     program = write(function, *inputs, params=params, backward=not arguments.forward)
-    text = str(program.save(arguments.output)) + "\n" if arguments.output else str(program)
+    text = f"{program.save(arguments.output)}\n" if arguments.output else str(program)
     print(text, end="")
-    return 0
 
 
-def gradcheck(arguments: Any) -> int:
-    """Check a function at random inputs; 0 if its gradient is right, else 1."""
+def gradcheck(arguments: Any) -> bool:
+    """Check a function's gradient against finite differences, at random inputs."""
     from ..check import gradcheck as check
 
     function, inputs = _function_and_inputs(arguments, arguments.seed)
     report = check(function, inputs, order=arguments.order, raise_exception=False)
     print(report)
-    return int(not report)
+    return not report
 
 
 def _function_and_inputs(arguments: Any, seed: int) -> tuple[Any, list[Any]]:
     """The function that is named, and random inputs of the shapes given by `--shape`."""
     function, shapes = find(arguments.target), arguments.shape or [(3, 4)]
-    shapes = shapes * number_of_inputs(function) if len(shapes) == 1 else shapes
+    if len(shapes) == 1:
+        shapes = shapes * number_of_inputs(function)
     rng = np.random.default_rng(seed)
     return function, [rng.standard_normal(shape) for shape in shapes]

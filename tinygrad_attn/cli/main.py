@@ -13,18 +13,12 @@ from typing import Any
 from .. import __version__
 from . import commands
 
-TARGET = "FILE.py[:FUNCTION] or MODULE:FUNCTION"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
-    parser = make_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.run is None:
-        parser.print_help()
-        return 0
+    arguments = make_parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        return int(arguments.run(arguments) or 0)
     except KeyboardInterrupt as stop:  # the marker says how far it has come
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
@@ -43,64 +37,54 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tinygrad_attn {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
-    parser.set_defaults(run=None)
+    parser.set_defaults(run=lambda _: parser.print_help())
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
-    def command(run: Any, help: str) -> Any:
-        one = group.add_parser(run.__name__, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    def command(run: Any, target: str = "", shape: bool = False) -> Any:
+        """Add a command, described by its docstring, and return what adds its options."""
+        one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
+        if target:
+            where = "FILE.py[:FUNCTION] or MODULE:FUNCTION"
+            one.add_argument("target", metavar=where, help=target)
+        if shape:
+            text = "shape of an input, once for each or once for all (default 3,4)"
+            look: Any = {"type": lengths, "default": [], "metavar": "2,3", "help": text}
+            one.add_argument("--shape", action="append", **look)
         return one.add_argument
 
-    add = command(commands.demo, "train a small Transformer on real images and write a report")
+    add = command(commands.demo)
     add("--seed", type=int, default=0, help="the first seed (default 0)")
     add("--epochs", type=int, default=20, help="passes over the data (default 20)")
     add("--runs", type=int, default=3, help="how many seeds (default 3)")
     add("--out", default="demo-report", help="folder of the report (demo-report)")
-
-    command(commands.doctor, "list what is installed and check that it works")
-
-    add = command(commands.seeds, "rebuild the documents this project grew from, number for number")
+    command(commands.doctor)
+    add = command(commands.seeds)
     add("name", nargs="?", default="", help="one of them, such as 003 (default: all)")
-
-    add = command(commands.graph, "draw the graph of the tensor that a function computes")
-    add("target", metavar=TARGET, help="a function without arguments that returns a Tensor")
+    add = command(commands.graph, "a function without arguments that returns a Tensor")
     add("-o", "--output", help="a .html .svg .png .pdf .dot or .txt file (default: text)")
     add("--plain", action="store_true", help="open softmax, attention, layer norm and GELU too")
     add("--depth", type=int, help="how many levels of modules are opened (default 1)")
     add("--expand", action="append", default=[], help="a module to open; repeatable")
-
-    add = command(commands.gradcheck, "check a function's gradient against finite differences")
-    add("target", metavar=TARGET, help="a function of arrays or Tensors, or an op")
-    _add_shape(add)
+    add = command(commands.gradcheck, "a function of arrays or Tensors, or an op", shape=True)
     add("--order", type=int, choices=(1, 2), default=1, help="2 checks second derivatives as well")
     add("--seed", type=int, default=0, help="of the random inputs (default 0)")
-
-    add = command(commands.source, "write both passes of a function as one NumPy file")
-    add("target", metavar=TARGET, help="a function of arrays, or a module")
-    _add_shape(add)
+    add = command(commands.source, "a function of arrays, or a module", shape=True)
     add("-o", "--output", help="a .py file (default: text on the terminal)")
     add("--forward", action="store_true", help="the forward pass only")
-
-    add = command(commands.exercise, "mark an exercise of the course")
+    add = command(commands.exercise)
     add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list them)")
     add("files", nargs="*", help="your solutions; for zoo a bug and your answer")
-    limit = "for each check (default 60; 0: none)"
-    add("--time-limit", type=float, default=60, help=limit)
+    add("--time-limit", type=float, default=60, help="for each check (default 60; 0: none)")
     add("--csv", help="a file for the table of several solutions")
     add("--hidden", metavar="FILE", help="a teacher's further checks, by the exercise's name")
     add("--json", action="store_true", help="print a line a check as Gradescope's results.json")
     add("--all", action="store_true", help="explain every check that fails, not the first alone")
-
-    add = command(commands.course, "lay out the exercises and notebooks of the course in a folder")
+    add = command(commands.course)
     add("folder", metavar="DIR", help="what is there already stays as it is")
     return parser
 
 
-def shape(text: str) -> tuple[int, ...]:
+def lengths(text: str) -> tuple[int, ...]:
     """`2,3` as a shape; an empty text is the shape of a number."""
     return tuple(int(length) for length in text.split(",") if length)
-
-
-def _add_shape(add: Any) -> None:
-    text = "shape of an input, once for each or once for all (default 3,4)"
-    add("--shape", action="append", type=shape, default=[], metavar="2,3", help=text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..engine import Op, tracked
+from ..engine import tracked
 from ..errors import nearest
 
 
@@ -21,18 +21,18 @@ def find(target: str) -> Any:
         place, name = target, ""
     sys.path.insert(0, os.getcwd())
     module = load(Path(place)) if place.endswith(".py") else import_module(place)
-    own = [key for key, x in vars(module).items() if _defined_in(module, x)]
+    own = [
+        key for key, x in vars(module).items()
+        if callable(x) and not isinstance(x, type)
+        and getattr(getattr(x, "forward", x), "__module__", None) == module.__name__
+    ]  # fmt: skip
     name = name or (own[0] if len(own) == 1 else "main")
     if not hasattr(module, name):
-        listed = f" Functions in this file: {', '.join(own) or 'none'}."
-        raise ValueError(f"{place} has no {name!r}.{nearest(name, own)}{listed}")
+        raise ValueError(
+            f"{place} has no {name!r}.{nearest(name, own)} Functions in this file: "
+            f"{', '.join(own) or 'none'}."
+        )
     return getattr(module, name)
-
-
-def _defined_in(module: Any, x: Any) -> bool:
-    """Whether x is a function, an op or a callable object that this module defines."""
-    made_in = getattr(x.forward if isinstance(x, Op) else x, "__module__", None)
-    return callable(x) and not isinstance(x, type) and made_in == module.__name__
 
 
 def load(path: Path) -> Any:
@@ -51,8 +51,8 @@ def load(path: Path) -> Any:
 def number_of_inputs(function: Any) -> int:
     """How many positional arguments a function, op or module needs, and one at least."""
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return max(1, sum(p.kind in positional and p.default is p.empty for p in parameters))
+    needed = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    return max(1, len(needed))
 
 
 def parameters_of(function: Any) -> Any:

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import tempfile
 import time
+from contextlib import suppress
+from pathlib import Path
 
 PREFIX, SUFFIX = ".saving-", ".part"
-ABANDONED = 86_400.0
-"""Seconds after which a temporary file belongs to a process that was killed, and is deleted."""
+ABANDONED = 86_400.0  # seconds; older temporary files belong to processes that were killed
 
 
-def write_atomically(data: bytes, path: str) -> None:
+def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) -> None:
     """Replace the file `path`, or make it, with these contents.
 
     A temporary file in the same folder is flushed to the disk and renamed over the old file. A link
     stays a link, permissions are kept. Raises OSError if the system refuses, PermissionError for a
     write-protected file; the old file is then unchanged.
     """
-    target = os.path.realpath(path)
+    target = os.path.realpath(os.fsdecode(path))
     folder = os.path.dirname(target)
     mode = _mode(target)
-    _clear_abandoned(folder)
+    for old in Path(folder).glob(f"{PREFIX}*{SUFFIX}"):
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > ABANDONED:
+                old.unlink()
     descriptor, part = tempfile.mkstemp(SUFFIX, PREFIX, folder)
     try:
         with open(descriptor, "wb") as file:
-            file.write(data)
+            file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(part, mode)
         os.replace(part, target)
     except BaseException as error:
-        with contextlib.suppress(OSError):
+        error.add_note(f"could not save {path!r}; an older file of this name is unchanged.")
+        with suppress(OSError):
             os.unlink(part)
-        if isinstance(error, OSError):
-            error.add_note(f"could not save {path!r}; an older file of this name is unchanged.")
         raise
-    with contextlib.suppress(OSError):  # Windows opens no folder, some network disks refuse
+    with suppress(OSError):  # Windows opens no folder, some network disks refuse
         opened = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(opened)  # the rename itself
@@ -53,19 +55,8 @@ def _mode(target: str) -> int:
         os.umask(mask)
         return 0o666 & ~mask
     if not os.path.isfile(target):
-        raise IsADirectoryError(
-            f"{target!r} is no ordinary file; name a file, as in a.safetensors."
-        )
+        raise IsADirectoryError(f"{target!r} is no ordinary file; name one, as in a.safetensors.")
     mode = stat.S_IMODE(os.stat(target).st_mode)
     if not mode & 0o222:  # renaming needs the folder's permission only
         raise PermissionError(f"{target!r} is write-protected; choose another name, or chmod u+w.")
     return mode
-
-
-def _clear_abandoned(folder: str) -> None:
-    """Delete the temporary files of saves that were killed long ago."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            ours = entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX)
-            if ours and time.time() - entry.stat().st_mtime > ABANDONED:
-                os.unlink(entry.path)

@@ -1,8 +1,6 @@
-"""Checkpoints: all that a training run needs to go on as if it had never been interrupted.
+"""Checkpoints: a run that is killed and resumed ends with the same weights, bit for bit.
 
-Weights, the states of optimiser, schedule and random generator and the number of the step are
-written by one atomic save. A run that is killed and resumed ends with the same weights, bit for
-bit. For that its batches must depend on the step or the generator alone.
+For that its batches must depend on the number of the step or the random generator alone.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from numpy.typing import NDArray
 
 from ..random import get_rng_state, set_rng_state
 from . import Path, load_with_metadata, save
-
-__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
 
 class Progress(NamedTuple):
@@ -45,7 +41,7 @@ def save_checkpoint(
     """
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
-    arrays |= beside or {}
+    arrays.update(beside or {})
     metadata = {"step": _json(step), "extra": _json(extra)}
     if optimizer is not None:
         state = optimizer.state_dict()
@@ -66,8 +62,7 @@ def load_checkpoint(
     changed.
     """
     arrays, metadata = load_with_metadata(path)
-    generator = _under("generator.", arrays)
-    if "step" not in metadata or not generator:
+    if "step" not in metadata:
         raise ValueError(f"{path!r} holds weights but no checkpoint; read it with ta.load(path).")
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
@@ -75,35 +70,26 @@ def load_checkpoint(
     try:
         saved = {name: json.loads(text) for name, text in metadata.items()}
         progress = Progress(int(saved["step"]), saved["extra"])
-        parts: list[tuple[Any, Any]] = [(model, _under("model.", arrays))]
+        parts: list[tuple[Any, Any]] = [(model, under("model.", arrays))]
         if optimizer is not None:
-            state = {**saved["optimizer"], "state": _optimizer_state(arrays)}
-            parts.append((optimizer, state))
+            parts.append((optimizer, {**saved["optimizer"], "state": _optimizer_state(arrays)}))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path!r} is damaged ({error!r}). Nothing was changed.") from error
     if schedule is not None:
         parts.append((schedule, saved["schedule"]))
-    _restore(parts, generator)
+    changes = [(x.load_state_dict, copy.deepcopy(x.state_dict()), new) for x, new in parts]
+    changes.append((set_rng_state, get_rng_state(), under("generator.", arrays)))
+    try:
+        for change, _, new in changes:
+            change(new)
+    except BaseException:  # also an interrupt
+        for change, old, _ in reversed(changes):
+            change(old)
+        raise
     return progress
 
 
-def _restore(parts: list[tuple[Any, Any]], generator: Mapping[str, Any]) -> None:
-    """Give each part its state, and the generator its own: all of them, or none."""
-    undo: list[tuple[Any, Any]] = []
-    before = get_rng_state()
-    try:
-        for part, saved in parts:
-            undo.append((part, copy.deepcopy(part.state_dict())))
-            part.load_state_dict(saved)
-        set_rng_state(generator)
-    except BaseException:  # also an interrupt
-        for part, old in reversed(undo):
-            part.load_state_dict(old)
-        set_rng_state(before)
-        raise
-
-
-def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the arrays whose names begin so, by the rest of their names."""
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
@@ -111,7 +97,7 @@ def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray
 def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, Any]]:
     """Return what the optimiser keeps of each parameter, by the parameter's number."""
     state: dict[int, dict[str, Any]] = {}
-    for name, value in _under("optimizer.", arrays).items():
+    for name, value in under("optimizer.", arrays).items():
         index, key = name.split(".", 1)
         # A Python number, such as the count of the steps, was saved as a 64-bit one.
         number = value.shape == () and value.dtype in ("bool", "int64", "float64")
@@ -121,12 +107,8 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, 
 
 def _json(value: Any) -> str:
     """Return the value as JSON; NumPy's numbers become Python's."""
-
-    def number(x: Any) -> Any:
-        return float(x) if isinstance(x, np.floating) else x.item()  # item() keeps a longdouble
-
     try:
-        return json.dumps(value, default=number)
+        return json.dumps(value, default=lambda x: x.item())
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"a checkpoint's step, extra and settings are numbers, text, lists and dicts; {error}."

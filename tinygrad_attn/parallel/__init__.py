@@ -9,8 +9,7 @@
         (weight * loss_of(model, x[indices], y[indices])).backward()
 
 Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. As one process it works
-without them. In reading order: group.py, data_parallel.py, sampler.py, sharded.py,
-tensor_parallel.py, training.py (seeds, means, clipping, checkpoints).
+without them.
 """
 
 from .data_parallel import DataParallel

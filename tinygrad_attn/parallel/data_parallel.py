@@ -1,10 +1,5 @@
 """`DataParallel`: every rank has the whole model and a part of each batch; gradients are averaged.
 
-    model = DataParallel(model)
-    loss = F.cross_entropy(model(x), y)      # x, y: this rank's part of the batch
-    loss.backward()                          # .grad is now the mean over all ranks
-    optimizer.step()                         # the same step on every rank
-
 The model's outputs pass through an op that computes nothing. Its VJP runs when a backward pass
 enters the model, and registers a watcher, which averages all gradients when that pass is finished.
 """
@@ -28,12 +23,10 @@ from .group import Group, group
 class DataParallel(Module):
     """A module whose gradients `backward()` averages over all ranks.
 
-    The ranks begin with rank 0's parameters and buffers. `comm` is a communicator of mpi4py. None
-    means all ranks of this run; a single process needs no mpi4py. The mean over ranks is the mean
-    over the batch if all have equally many samples; else weigh the losses by
-    `DistributedSampler.batches`. A parameter that only some
-    ranks use gets the mean with zeros for the others. Raises ValueError, on every rank, where the
-    models differ in a name, shape or dtype. As torch.nn.parallel.DistributedDataParallel.
+    The ranks begin with rank 0's parameters and buffers. `comm` is a communicator of mpi4py, all
+    ranks by default. The mean over ranks is the mean over the batch if all have equally many
+    samples; else weigh the losses by `DistributedSampler.batches`. Raises ValueError, on every
+    rank, where the models differ. As torch.nn.parallel.DistributedDataParallel.
     """
 
     def __init__(self, module: Module, comm: Any = None) -> None:
@@ -55,8 +48,7 @@ class DataParallel(Module):
     def no_sync(self) -> Iterator[None]:
         """Leave gradients of this rank alone in `.grad`, of forward passes inside the block.
 
-        The first backward pass after it averages what has come together. To accumulate three
-        batches, compute the first two inside and the third outside.
+        To accumulate three batches, compute the first two inside and the third outside.
         """
         before, self._averages = self._averages, False
         try:
@@ -79,9 +71,8 @@ class _Average(Watcher):
             average_over_ranks(trained, self.ranks)
         elif any(p is t for p in trained for t in tensors):
             raise RuntimeError(
-                "gradients by a DataParallel model's parameters are averaged by loss.backward() "
-                "only. For ta.grad and the like use model.module, and average what they return "
-                "with tinygrad_attn.parallel.mean."
+                "a DataParallel model's gradients are averaged by loss.backward() only. With "
+                "ta.grad use model.module, and tinygrad_attn.parallel.mean of what it returns."
             )
 
 
@@ -95,8 +86,8 @@ def average_gradients(y: Any, *, average: _Average) -> Any:
 def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
     if isinstance(g, Variable):
         raise TypeError(
-            "DataParallel averages gradients that are not differentiated again; with "
-            "create_graph=True use model.module, and average in the end."
+            "DataParallel's gradients cannot be differentiated again; with create_graph=True use "
+            "model.module, and average in the end."
         )
     if average not in context.watchers:
         context.watchers = (*context.watchers, average)
@@ -106,8 +97,8 @@ def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
 def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
     """Replace every `.grad` by its mean over the ranks. A gradient that is missing counts as zeros.
 
-    The gradients of one dtype travel in one array. Behind them is a number for each: 1 where this
-    rank has one. A parameter for which no rank has a gradient keeps None.
+    The gradients of one dtype travel in one array, and after them a 1 for each that there is. A
+    parameter for which no rank has a gradient keeps None.
     """
     for dtype in dict.fromkeys(p.dtype for p in parameters):
         some = [p for p in parameters if p.dtype == dtype]
@@ -123,10 +114,7 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
 
 
 def _copy_from_rank_0(module: Module, ranks: Group) -> None:
-    """Copy the values of rank 0's parameters and buffers to every rank.
-
-    Raises ValueError on every rank where the models differ, but for values.
-    """
+    """Copy the values of rank 0's parameters and buffers; ValueError where the models differ."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     mine = [
         f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors
@@ -137,8 +125,7 @@ def _copy_from_rank_0(module: Module, ranks: Group) -> None:
             if ours != theirs:
                 raise ValueError(
                     f"the ranks have different models: where rank 0 has {ours}, rank {rank} "
-                    f"has {theirs}. Make the same model on every rank, with the same sizes, "
-                    "its layers in the same order and the same ones frozen."
+                    f"has {theirs}. Make the same model on every rank, in the same order."
                 )
     for name, t in tensors:
         values = t._array().copy()

@@ -1,11 +1,8 @@
 """Ranks and their exchange of arrays: a thin layer over MPI.
 
 A **rank** is one of the copies of a program that `mpiexec -n 4 python train.py` has started. In a
-**collective** every rank takes part, as in the sum of an array over all ranks. No call blocks
-inside MPI. A rank that waits too long raises TimeoutError. Ranks that make different small calls
-raise RuntimeError. An uncaught exception stops all ranks.
-
-With one rank nothing is sent, and mpi4py need not be installed.
+**collective** every rank takes part. No call blocks inside MPI: a rank that waits too long raises
+TimeoutError, and an uncaught exception stops all ranks. With one rank nothing is sent.
 """
 
 from __future__ import annotations
@@ -15,14 +12,13 @@ import os
 import pickle
 import sys
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+# What MPICH, Slurm, Open MPI and MVAPICH put into the environment of each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""What MPICH, Slurm, Open MPI and MVAPICH put into the environment of each rank."""
-
+SAME = "Every rank calls the same functions in the same order, also where only rank 0 prints."
 BUSY = 0.02  # seconds of waiting without a pause; most waits are over by then
 PAUSE = 50e-6  # seconds between two questions to MPI after that
 FORWARDED = 0.3  # seconds for the launcher to pass on a traceback before the ranks are stopped
@@ -31,32 +27,25 @@ _limit = float(os.environ.get("TINYGRAD_ATTN_PARALLEL_TIMEOUT", 600))
 
 
 def set_time_limit(seconds: float) -> None:
-    """Set how long a rank waits for the others: 600 s, or TINYGRAD_ATTN_PARALLEL_TIMEOUT.
-
-    It has to be longer than what one rank does alone, such as writing a large checkpoint.
-    """
+    """Set how long a rank waits for the others: 600 s, or TINYGRAD_ATTN_PARALLEL_TIMEOUT."""
     global _limit
     _limit = float(seconds)
 
 
 class Group:
-    """The ranks of a communicator; `group(comm)` makes it, or finds the one made before.
+    """The ranks of a communicator: `rank` is this one's number, `size` how many there are.
 
-    `rank` is this one's number, from 0, and `size` how many there are. The methods are collectives:
-    every rank calls the same ones in the same order. `call` names the call in error texts.
+    Every rank calls the same methods in the same order. `call` names the call in error texts.
     """
 
-    comm: Any
-    rank: int = 0
-    size: int = 1
-
     def __init__(self, comm: Any = None) -> None:
-        if comm is not None:
-            self.rank, self.size = comm.rank, comm.size
+        self.rank: int = 0 if comm is None else comm.rank
+        self.size: int = 1 if comm is None else comm.size
         if self.size > 1:  # a copy, so that the user's messages and these never meet
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)
-            _stop_all_on_an_exception(comm)
+            if not _known:
+                _stop_all_on_an_exception(comm)
 
     def __deepcopy__(self, memo: Any) -> Group:
         return self
@@ -68,9 +57,8 @@ class Group:
             waited = time.perf_counter() - begun
             if waited > _limit:
                 raise TimeoutError(
-                    f"rank {self.rank} has waited {waited:.0f} s in {call} for other ranks. Every "
-                    "rank calls the same functions in the same order, also where only rank 0 needs "
-                    "the output. If a rank needs longer alone, call set_time_limit(seconds)."
+                    f"rank {self.rank} has waited {waited:.0f} s in {call} for other ranks. {SAME}"
+                    " If a rank needs longer alone, call set_time_limit(seconds)."
                 )
             time.sleep(PAUSE if waited > BUSY else 0)
 
@@ -88,11 +76,8 @@ class Group:
         stream = io.BytesIO(every)
         calls, values = zip(*(pickle.load(stream) for _ in lengths), strict=True)
         if {*calls} != {call}:
-            texts = [f"rank {rank}: {other}" for rank, other in enumerate(calls)]
-            raise RuntimeError(
-                f"the ranks make different calls. {'; '.join(texts)}. Every rank calls the same "
-                "functions in the same order."
-            )
+            texts = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(calls))
+            raise RuntimeError(f"the ranks make different calls. {texts}. {SAME}")
         return list(values)
 
     def sum(self, call: str, *arrays: np.ndarray) -> None:
@@ -113,10 +98,7 @@ _known: dict[Any, Group] = {}  # by MPI's number of the communicator
 
 
 def group(comm: Any = None) -> Group:
-    """Return the group of a communicator of mpi4py; None is all ranks, or this process alone.
-
-    Raises ImportError where mpiexec has started several ranks but mpi4py is missing.
-    """
+    """Return the group of a communicator of mpi4py; None is all ranks, or this process alone."""
     comm = _world() if comm is None else comm
     key = None if comm is None else comm.py2f()
     if key not in _known:
@@ -126,15 +108,15 @@ def group(comm: Any = None) -> Group:
 
 def _world() -> Any:
     """Return MPI's communicator of all ranks, or None for a process alone."""
-    if "mpi4py.MPI" not in sys.modules and find_spec("mpi4py") is None:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
         if launched := [name for name in LAUNCHED if name in os.environ]:
             raise ImportError(
                 f"this is one of several ranks ({launched[0]} is set), which need mpi4py: "
                 "pip install 'tinygrad_attn[parallel]'"
-            )
+            ) from error
         return None
-    from mpi4py import MPI
-
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
 
 
@@ -154,24 +136,17 @@ def barrier(comm: Any = None) -> None:
 
 
 def _stop_all_on_an_exception(comm: Any) -> None:
-    """Let an uncaught exception on this rank end all ranks, by `sys.excepthook`.
+    """Let an uncaught exception end all ranks; this one would wait for them in MPI's clean-up."""
+    from mpi4py import MPI
 
-    Otherwise the rank would wait, in MPI's own clean-up, for ranks that wait for it.
-    """
-    if len(_known) > 0:  # there is a group already, which has done it
-        return
     before, name = sys.excepthook, f"rank {comm.rank} of {comm.size}"
 
     def stop(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
         before(kind, error, traceback)
-        print(
-            f"{name} ended with {kind.__name__}: {error}. All ranks are stopped.", file=sys.stderr
-        )
+        text = f"{name} ended with {kind.__name__}: {error}. All ranks are stopped."
+        print(text, file=sys.stderr, flush=True)
         sys.stdout.flush()
-        sys.stderr.flush()
         time.sleep(FORWARDED)
-        from mpi4py import MPI
-
         MPI.COMM_WORLD.Abort(1)
 
     sys.excepthook = stop

@@ -14,9 +14,9 @@ from .group import group
 class Batch(NamedTuple):
     """This rank's part of one batch of all ranks.
 
-    `indices` are its samples, at least one. The average over the ranks of `weight` times their
-    mean loss is the mean over the whole batch. `weight` is 1 where all ranks have equally many
-    samples. A rank without samples gets one of another rank and weight 0. `samples` counts its own.
+    `indices` are its samples, and `samples` counts them. The average over the ranks of `weight`
+    times their mean loss is the mean over the whole batch. A rank without samples gets one of
+    another rank and weight 0.
     """
 
     indices: np.ndarray
@@ -27,16 +27,9 @@ class Batch(NamedTuple):
 class DistributedSampler:
     """This rank's samples, of 0 .. size - 1 in some order: number r, r + N, r + 2 N ... of N ranks.
 
-        sampler = DistributedSampler(len(x), comm=comm)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)                      # another order
-            for indices, weight, _ in sampler.batches(64):    # 64 samples over all ranks
-                loss = weight * F.cross_entropy(model(x[indices]), y[indices])
-
-    The order is drawn anew for each epoch from `seed`, the same on every rank, and touches no other
-    generator. As torch.utils.data.DistributedSampler, which takes a dataset in place of its length
-    and repeats samples until all ranks have as many; here every sample comes once. With `drop_last`
-    the ranks get as many each and the rest is left out.
+    The order is drawn anew for each epoch from `seed`, the same on every rank. `size` may be a
+    dataset. torch.utils.data.DistributedSampler repeats samples until all ranks have as many; here
+    every sample comes once. With `drop_last` the ranks get as many each and the rest is left out.
     """
 
     def __init__(
@@ -63,20 +56,18 @@ class DistributedSampler:
 
     def order(self) -> np.ndarray:
         """Return the samples of all ranks in this epoch's order, the same on every rank."""
-        every = np.arange(self.size)
-        if self.shuffle:
-            every = np.asarray(Generator(self.seed + self.epoch).permutation(self.size))
-        rest = self.size % self.num_replicas if self.drop_last else 0
-        return every[: self.size - rest]
+        generator, n = Generator(self.seed + self.epoch), self.size
+        every = generator.permutation(n) if self.shuffle else np.arange(n)
+        return every[: n - n % self.num_replicas if self.drop_last else n]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[self.rank :: self.num_replicas].tolist())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.order()[self.rank :: self.num_replicas])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield this rank's parts of batches of `batch_size` over all ranks, as many on each rank.
+        """Yield this rank's parts of batches of `batch_size` over all ranks.
 
         The last batch may be smaller; with `drop_last` it is left out.
         """

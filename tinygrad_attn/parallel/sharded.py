@@ -1,9 +1,7 @@
 """`ShardedAdamW`: each rank keeps a part of AdamW's state (ZeRO, stage 1).
 
-AdamW keeps two numbers for each number of a parameter. With N ranks that make the same step from
-the same gradients, N - 1 of the N copies are of no use. So each parameter belongs to one rank,
-which alone has its state and updates it; then the others get the new values. AdamW treats each
-parameter by itself, so this changes no bit. Rajbhandari et al., 2020.
+Each parameter belongs to one rank, which has its state and updates it; the others get the values.
+AdamW treats each parameter by itself, so this changes no bit. Rajbhandari et al., 2020.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ from .group import group
 class ShardedAdamW(AdamW):
     """AdamW whose state is divided among the ranks; arguments and numbers as `optim.AdamW`.
 
-    The gradients must be the same on all ranks, as DataParallel makes them. `step()` is a
-    collective. So is `state_dict()`: it joins the whole state, on every rank, in AdamW's own form.
-    AdamW can load it, and so can a ShardedAdamW on another number of ranks. As
-    torch.distributed.optim.ZeroRedundancyOptimizer.
+    The gradients must be the same on all ranks, as DataParallel makes them. `step()` and
+    `state_dict()` are collectives. The latter is AdamW's whole state, on every rank, which AdamW
+    can load. As torch.distributed.optim.ZeroRedundancyOptimizer.
     """
 
     def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:

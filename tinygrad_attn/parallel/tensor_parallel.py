@@ -1,13 +1,12 @@
 """Tensor parallelism: one layer's products divided among ranks, each of which sees all samples.
 
 In y = f(x A^T) B^T, A is divided by its outputs and B by its inputs. Rank r computes
-f(x A_r^T) B_r^T from its parts alone, and the sum over the ranks is y. So two products need one
-exchange forwards and one backwards. In attention the parts are heads. Shoeybi et al., 2019.
+f(x A_r^T) B_r^T, and the sum over the ranks is y. So two products need one exchange forwards and
+one backwards. In attention the parts are heads. Shoeybi et al., 2019.
 
     x -> to_all_ranks -> A_r -> f -> B_r -> sum_of_ranks -> + bias -> y
 
-Each of the two ops is the VJP of the other: an input of every rank gets the sum of the ranks'
-gradients, and a sum passes its gradient to every rank.
+Each of the two ops is the VJP of the other.
 """
 
 from __future__ import annotations
@@ -56,12 +55,9 @@ class ShardedParameter(Parameter):
         return new
 
 
-def _part(size: int, ranks: Group, what: str) -> slice:
-    """Return which of `size` things are this rank's."""
-    if size % ranks.size:
-        raise ValueError(f"{size} {what} do not divide into equal parts for {ranks.size} ranks.")
-    each = size // ranks.size
-    return slice(ranks.rank * each, (ranks.rank + 1) * each)
+def _mine(array: np.ndarray, ranks: Group, axis: int = 0) -> np.ndarray:
+    """Return this rank's of N equal parts. Raises ValueError where there are none."""
+    return np.split(array, ranks.size, axis)[ranks.rank]
 
 
 class ColumnParallelLinear(Module):
@@ -72,10 +68,10 @@ class ColumnParallelLinear(Module):
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
-        mine = _part(linear.out_features, ranks, "outputs")
-        self.weight = ShardedParameter(linear.weight.numpy()[mine], ranks)
-        has_bias = linear.bias is not None
-        self.bias = ShardedParameter(linear.bias.numpy()[mine], ranks) if has_bias else None
+        whole = linear.weight, linear.bias
+        self.weight, self.bias = (
+            x if x is None else ShardedParameter(_mine(x.numpy(), ranks), ranks) for x in whole
+        )
 
     def forward(self, input: Any) -> Tensor:
         """(..., in) -> (..., out / N)"""
@@ -90,8 +86,7 @@ class RowParallelLinear(Module):
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
-        mine = _part(linear.in_features, ranks, "inputs")
-        self.weight = ShardedParameter(linear.weight.numpy()[:, mine], ranks)
+        self.weight = ShardedParameter(_mine(linear.weight.numpy(), ranks, axis=1), ranks)
         self.bias = None if linear.bias is None else Parameter(linear.bias.numpy())
 
     def forward(self, input: Any) -> Tensor:
@@ -103,8 +98,7 @@ class RowParallelLinear(Module):
 class ParallelFeedForward(Module):
     """y = activation(x W_1^T + b_1) W_2^T + b_2, the hidden units divided among the ranks.
 
-    Made from two Linear layers that are the same on every rank. Without dropout, which would need a
-    stream of its own on each rank.
+    Made from two Linear layers that are the same on every rank.
     """
 
     def __init__(self, linear1: Linear, linear2: Linear, activation: Any, comm: Any = None) -> None:
@@ -121,58 +115,41 @@ class ParallelAttention(Module):
     """Multi-head attention with the heads divided among the ranks.
 
     Made from a MultiheadAttention that is the same on every rank. Raises ValueError where the heads
-    do not divide, and for what is not supported: dropout, add_bias_kv, add_zero_attn.
+    do not divide, and for dropout, add_bias_kv and add_zero_attn.
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
         whole, ranks = attention, group(comm)
-        if whole.dropout or whole.bias_k is not None or whole.add_zero_attn:
+        count, rest = divmod(whole.num_heads, ranks.size)
+        if rest or whole.dropout or whole.bias_k is not None or whole.add_zero_attn:
             raise ValueError(
-                "ParallelAttention takes attention without dropout, add_bias_kv and add_zero_attn."
+                f"ParallelAttention takes a multiple of {ranks.size} heads, without dropout, "
+                "add_bias_kv and add_zero_attn."
             )
-        mine = _part(whole.num_heads, ranks, "heads")
-        self._ranks: Group = ranks
-        self.bias: Any = (
-            None if whole.out_proj.bias is None else Parameter(whole.out_proj.bias.numpy())
-        )
-        self.heads: MultiheadAttention = MultiheadAttention(
-            whole.embed_dim,
-            whole.num_heads // ranks.size,
-            kdim=whole.kdim,
-            vdim=whole.vdim,
-            batch_first=whole.batch_first,
-            head_dim=whole.head_dim,
-            value_head_dim=whole.value_head_dim,
-        )
-
-        def cut(rows: Any) -> Any:
-            """The rows of this rank's heads."""
-            parts = rows.reshape(whole.num_heads, -1, *rows.shape[1:])[mine]
-            return parts.reshape(-1, *rows.shape[1:])
-
+        names = "kdim", "vdim", "batch_first", "head_dim", "value_head_dim"
+        settings: dict[str, Any] = {name: getattr(whole, name) for name in names}
+        heads: Any = MultiheadAttention(whole.embed_dim, count, **settings)
+        heads.out_proj = RowParallelLinear(whole.out_proj, comm)
+        self._ranks, self.heads = ranks, heads
         wide = whole.num_heads * whole.head_dim
         for name in ("in_proj_weight", "in_proj_bias", *(f"{x}_proj_weight" for x in "qkv")):
             p: Any = getattr(whole, name)
-            if p is not None:
-                each = np.split(p.numpy(), [wide, 2 * wide] if name[0] == "i" else [])
-                p = ShardedParameter(np.concatenate([*map(cut, each)]), ranks)
-            setattr(self.heads, name, p)
-        self.heads.out_proj.weight = ShardedParameter(cut(whole.out_proj.weight.numpy().T).T, ranks)
-        self.heads.out_proj.bias = None
+            if p is not None:  # the rows of queries, keys and values, head by head
+                each = np.split(p.numpy(), [wide, 2 * wide] if name.startswith("in") else [])
+                p = ShardedParameter(np.concatenate([_mine(x, ranks) for x in each]), ranks)
+            setattr(heads, name, p)
 
     def forward(self, query: Any, key: Any, value: Any, **masks: Any) -> Tensor:
         """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E), with the layout and the masks of `nn`."""
         seen = {id(x): to_all_ranks(x, ranks=self._ranks) for x in (query, key, value)}
         given = [seen[id(x)] for x in (query, key, value)]  # one object stays one
-        y = sum_of_ranks(self.heads(*given, need_weights=False, **masks)[0], ranks=self._ranks)
-        return y if self.bias is None else y + self.bias
+        return self.heads(*given, need_weights=False, **masks)[0]
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
     """Return two communicators for data x tensor ranks: for DataParallel, and for layers here.
 
-    Neighbouring ranks share a layer, since they talk most. A collective. Raises ValueError unless
-    data * tensor is the number of ranks. With one rank both are None.
+    A collective. Raises ValueError unless data * tensor is the number of ranks.
     """
     ranks = group(comm)
     if data * tensor != ranks.size:

@@ -12,7 +12,7 @@ import numpy as np
 from .. import files, random
 from ..engine import inplace
 from ..files import Path
-from ..files.checkpoints import Progress
+from ..files.checkpoints import Progress, under
 from ..files.checkpoints import load_checkpoint as load_here
 from ..files.checkpoints import save_checkpoint as save_here
 from ..optim.clipping import check_finite, gradients_and_norm
@@ -22,19 +22,14 @@ from .tensor_parallel import ShardedParameter
 
 
 def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Generator:
-    """Call `ta.manual_seed(seed + rank)`: another stream on each rank; with `same` one for all.
-
-    Dropout masks should differ between ranks. Returns the generator.
-    """
+    """Call `ta.manual_seed(seed + rank)`: another stream on each rank; with `same` one for all."""
     return random.manual_seed(seed if same else seed + group(comm).rank)
 
 
 def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
     """sum(weight * value) / sum(weight) over the ranks: a number, an array, or a dict of numbers.
 
-        means = parallel.mean({"loss": loss.item(), "accuracy": right.mean()}, weight=len(right))
-
-    A rank of weight 0 does not count, whatever its value. The same on every rank. A collective.
+    A rank of weight 0 does not count, whatever its value. A collective.
     """
     rows = group(comm).gather("mean()", (values, weight))
     weights = [w for _, w in rows if w]
@@ -47,7 +42,6 @@ def total(values: Any, *, comm: Any = None) -> Any:
 
 
 def _of_ranks(rows: list[Any], f: Callable[[list[Any]], Any]) -> Any:
-    """f of the values of all ranks, by name where they are dicts."""
     if isinstance(rows[0], Mapping):
         return {name: _of_ranks([row[name] for row in rows], f) for name in rows[0]}
     found = np.asarray(f(rows))
@@ -64,10 +58,9 @@ def clip_grad_norm_(
 ) -> float:
     """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm over all ranks; returns |g|.
 
-    After DataParallel every rank has all gradients, and they are the same. Of a parameter that is
-    divided among ranks (tensor_parallel.py) each has a part, and the parts are added up. The norm
-    is rank 0's of `comm` everywhere, since processors may round a sum differently. A collective.
-    Raises as optim.clip_grad_norm_.
+    After DataParallel all ranks have the same gradients. Of a ShardedParameter each has a part, and
+    the parts are added up. All ranks take rank 0's norm, since processors may round a sum
+    differently. A collective. Raises as optim.clip_grad_norm_.
     """
     by_owner: dict[Any, list[Any]] = {}
     for p in [parameters] if hasattr(parameters, "grad") else parameters:
@@ -90,57 +83,40 @@ def clip_grad_norm_(
     return norm
 
 
-# ---- checkpoints
-
-
 def save_checkpoint(
-    path: Path,
-    *,
-    model: Any,
-    optimizer: Any = None,
-    schedule: Any = None,
-    step: int = 0,
-    extra: Any = None,
-    comm: Any = None,
+    path: Path, *, model: Any, optimizer: Any = None, comm: Any = None, **more: Any
 ) -> None:
     """Let rank 0 call `ta.save_checkpoint`, with the joined state of all; the others wait.
 
-    The file is that of `ta.save_checkpoint`, with the generators of the other ranks beside; either
-    function can load it. A collective.
+    `more` are schedule, step and extra. The file is that of `ta.save_checkpoint`, with the
+    generators of the other ranks beside; either function can load it. A collective.
     """
-    states = group(comm).gather("save_checkpoint", random.get_rng_state())
+    ranks = group(comm)
+    states = ranks.gather("save_checkpoint", random.get_rng_state())
     beside = {
         f"ranks.{rank}.{name}": value
-        for rank, state in enumerate(states)
-        for name, value in state.items()
-        if rank
-    }
+        for rank, state in enumerate(states[1:], 1) for name, value in state.items()
+    }  # fmt: skip
     joined = None  # a ShardedAdamW's state cannot be joined by rank 0 alone
     if optimizer is not None:
         state = optimizer.state_dict()
         joined = SimpleNamespace(state_dict=lambda: state)
-    if group(comm).rank == 0:
-        settings = {"schedule": schedule, "step": step, "extra": extra, "beside": beside}
-        save_here(path, model=_bare(model), optimizer=joined, **settings)
+    if ranks.rank == 0:
+        save_here(path, model=_bare(model), optimizer=joined, beside=beside, **more)
     barrier(comm)
 
 
-def load_checkpoint(
-    path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None, comm: Any = None
-) -> Progress:
-    """Load model, optimiser, schedule and generators on every rank; return (step, extra).
+def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -> Progress:
+    """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
     Every rank reads the file. With the same number of ranks as before, each restores its own
     generator and continues bit for bit. New ranks get streams drawn from rank 0's. Raises as
     `ta.load_checkpoint`, and RuntimeError where ranks have read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
-    progress = load_here(path, model=bare, optimizer=optimizer, schedule=schedule)
+    progress = load_here(path, model=bare, **parts)
     if ranks.rank:
-        prefix = f"ranks.{ranks.rank}."
-        arrays = files.load_with_metadata(path)[0]
-        state = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-        if state:
+        if state := under(f"ranks.{ranks.rank}.", files.load(path)):
             random.set_rng_state(state)
         else:  # all ranks have rank 0's state here
             seed = random.default_generator().integers(0, 2**31, ())

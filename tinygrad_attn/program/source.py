@@ -103,7 +103,7 @@ class Program:
 
     def save(self, path: str | Path) -> Path:
         """Write the text to a file, atomically; returns its path."""
-        write_atomically(self.text.encode(), str(path))
+        write_atomically(self.text, path)
         return Path(path)
 
     def __str__(self) -> str:

@@ -1,19 +1,22 @@
-"""Attention weights as heat maps: `attention(weights, queries, keys)`."""
+"""Attention weights as heat maps, and as a page with all numbers behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..engine import array_of
+from ..engine import array_of, no_grad
 from ..errors import describe, warn
-from .tree import printable
+from ..functional import scaled_dot_product_attention
+from .opened import run_plainly
+from .page import Page, as_json, page
+from .picture import printable
 
 
-def labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
+def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
     """One label for each position, with visible blanks; numbers where none are given."""
     tokens = [str(x) for x in (range(count) if given is None else given)]
     if len(tokens) != count:
@@ -21,7 +24,7 @@ def labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str
     return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
 
 
-def with_heads(x: Any, what: str) -> np.ndarray:
+def _with_heads(x: Any, what: str) -> np.ndarray:
     """Return one head (T, S) or a batch of one (1, H, T, S) as (H, T, S)."""
     array = np.asarray(array_of(x))
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
@@ -32,6 +35,9 @@ def with_heads(x: Any, what: str) -> np.ndarray:
             f"one element, {what}[0]."
         )
     return array
+
+
+# ---- heat maps
 
 
 def attention(
@@ -47,8 +53,9 @@ def attention(
     figure is made. Returns the Axes of one head, an array of H Axes for several. Raises ValueError
     where the numbers of labels, heads and Axes differ, ImportError without matplotlib.
     """
-    heads = with_heads(weights, "weights")  # (H, T, S)
-    rows, columns = labels(queries, heads.shape[1], "queries"), labels(keys, heads.shape[2], "keys")
+    heads = _with_heads(weights, "weights")  # (H, T, S)
+    rows = _labels(queries, heads.shape[1], "queries")
+    columns = _labels(keys, heads.shape[2], "keys")
     axes = np.array(_new_axes(heads) if ax is None else ax, dtype=object).reshape(-1)
     if len(axes) != len(heads):
         raise ValueError(f"{len(heads)} heads and {len(axes)} Axes; give one Axes for each head.")
@@ -66,6 +73,22 @@ def attention(
     return axes if len(heads) > 1 else axes[0]
 
 
+def _new_axes(heads: np.ndarray) -> list[Any]:
+    """The Axes of a new figure, four heads in a row."""
+    try:
+        import matplotlib.pyplot as plt  # optional
+    except ImportError:
+        raise ImportError(
+            'heat maps need matplotlib: pip install "tinygrad_attn[viz]". The page of '
+            "ta.viz.attention_html needs nothing."
+        ) from None
+    across, down = min(len(heads), 4), -(-len(heads) // 4)
+    inches = 0.42 if heads[0].size <= 100 else 0.2  # of a row or column
+    size = min(12.0, max(2.6, max(heads.shape[1:]) * inches))
+    figure = plt.figure(figsize=(size * across + 1.2, size * down + 0.6), layout="constrained")
+    return [figure.add_subplot(down, across, place) for place in range(1, len(heads) + 1)]
+
+
 def _write_labels(ax: Any, rows: list[str], columns: list[str]) -> None:
     look: Any = {"fontsize": 8, "parse_math": False, "family": fonts("".join(rows + columns))}
     ax.set_yticks(range(len(rows)), rows, **look)
@@ -80,9 +103,7 @@ def fonts(text: str) -> list[str]:
     """Fonts that have the characters of a text: matplotlib's usual one, and another if needed."""
     from matplotlib import font_manager
 
-    def known(path: str) -> Any:
-        return font_manager.get_font(path).get_charmap().keys()
-
+    known = lambda path: font_manager.get_font(path).get_charmap().keys()
     usual = font_manager.findfont(font_manager.FontProperties())
     needed = set(map(ord, text)) - known(usual)
     for path in sorted(font_manager.findSystemFonts()) if needed else ():
@@ -97,22 +118,84 @@ def fonts(text: str) -> list[str]:
     return ["sans-serif"]
 
 
-def _new_axes(heads: np.ndarray) -> list[Any]:
-    """The Axes of a new figure, four heads in a row."""
-    try:
-        import matplotlib.pyplot as plt  # optional
-    except ImportError:
-        raise ImportError(
-            'heat maps need matplotlib: pip install "tinygrad_attn[viz]". The page of '
-            "ta.viz.attention_html needs nothing."
-        ) from None
-    across, down = min(len(heads), 4), -(-len(heads) // 4)
-    inches = 0.42 if heads[0].size <= 100 else 0.2  # of a row or column
-    size = min(12.0, max(2.6, max(heads.shape[1:]) * inches))
-    figure, grid = plt.subplots(
-        down, across, figsize=(size * across + 1.2, size * down + 0.6), squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
-    for unused in grid.flat[len(heads) :]:
-        unused.remove()
-    return grid.flat[: len(heads)]
+# ---- the page
+
+
+def attention_html(
+    q: Any,
+    k: Any = None,
+    v: Any = None,
+    mask: Any = None,
+    *,
+    queries: Sequence[Any] | str | None = None,
+    keys: Sequence[Any] | str | None = None,
+    scale: float | None = None,
+    chosen: int = 0,
+) -> Page:
+    """Show softmax(q k^T * scale + mask) v for a query that the reader chooses, number by number.
+
+    `attention_html(q, k, v, mask)` takes Tensors or arrays q (T, D) or (H, T, D), k (S, D) and
+    v (S, Dv) of the same heads. `attention_html(model, x)` calls a module or function with
+    one to three inputs and shows each attention inside, of the first element of a batch.
+    `attention_html(seen)` shows the weights that `ta.record_attention` has recorded.
+
+    `mask` broadcasts to (H, T, S), as in `functional.scaled_dot_product_attention`: True where a
+    query may look, or floats that are added. `queries` and `keys` are labels of the positions,
+    `chosen` the query that is shown first. Raises ValueError where shapes or labels disagree,
+    numbers are not finite or no attention was called, TypeError for a mask of integers.
+    """
+    if isinstance(q, Mapping):
+        calls = [
+            {"name": name, "weights": _lists(_one(weights, name))}
+            for name, recorded in q.items() for weights in recorded
+        ]  # fmt: skip
+    elif callable(q):
+        keys = queries if keys is None else keys
+        calls = list(_called(q, *(x for x in (k, v, mask) if x is not None)))
+    else:
+        calls = list(_called(lambda: scaled_dot_product_attention(q, k, v, mask, scale=scale)))
+    if not calls:
+        raise ValueError(
+            "no attention was called that computes softmax(q k^T) v. Give a model with attention "
+            "and its input, or q, k and v."
+        )
+    for call in calls:
+        sides = ("queries", queries), ("keys", keys)
+        for count, (side, given) in zip(np.shape(call["weights"])[1:], sides, strict=True):
+            other = len(calls) > 1 and given is not None and len(given) != count
+            call[side] = _labels(None if other else given, count, side)
+    data = as_json({"calls": calls, "chosen": int(chosen)})
+    return page("Attention, number by number", "attention", data=data)
+
+
+def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
+    """The numbers of each attention that a function calls, for the first element of a batch."""
+    with no_grad():
+        run = run_plainly(function, *inputs)
+    for given in run.attended:
+        if given["keep"] is not None:
+            raise ValueError(f"{given['name']} drops weights at random; call model.eval() before.")
+        numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
+        for name in "qkv":
+            if not np.isfinite(numbers[name]).all():
+                raise ValueError(
+                    f"{name} holds NaN or Inf; ta.detect_anomaly() finds where it began."
+                )
+        scores = numbers.pop("scores")
+        numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
+        if given["mask"] is not None or given["is_causal"]:  # what it added
+            numbers["mask"] = np.round(scores - numbers["score"] * given["scale"], 5) + 0.0
+        lists = {key: _lists(x) for key, x in numbers.items()}
+        yield {"name": given["name"], "scale": given["scale"], **lists}
+
+
+def _one(x: Any, what: str) -> np.ndarray:
+    """(H, T, D) of the first element of a batch."""
+    array = np.asarray(array_of(x), np.float64)
+    return _with_heads(array[:1] if array.ndim == 4 else array, what)
+
+
+def _lists(array: np.ndarray) -> Any:
+    """Nested lists for JSON, rounded to seven digits; -inf becomes null."""
+    rounded = np.array([float(f"{x:.7g}") for x in array.flat]).reshape(array.shape)
+    return np.where(np.isfinite(rounded), rounded, np.array(None)).tolist()

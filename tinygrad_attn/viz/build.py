@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,6 @@ from .opened import FunctionCall, run_plainly
 from .picture import Arrow, Box, Frame, Picture
 
 RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
-
-
-@dataclass
-class Unit:
-    """The ops that share a box: a single one, or those of a folded call."""
-
-    chain: tuple[Any, ...]  # the open module calls around it
-    scope: Any = None  # the call that is folded
-    ops: list[Variable] = field(default_factory=list)
 
 
 class Source:
@@ -54,13 +45,7 @@ class Source:
         self.deepest = max(map(len, self.names.chains.values()), default=0)
         self.opened = self.deepest if plain else 1  # the usual depth
 
-    def drawn(self, is_open: Callable[[int, Any], bool]) -> Builder:
-        """Draw; `is_open(level, call)` says which calls are frames, and not boxes."""
-        return Builder(self, _units(self.ops, self.names, is_open))
-
-    def picture(
-        self, depth: int | None = None, expand: Sequence[str] = (), limit: int | None = None
-    ) -> Picture:
+    def picture(self, depth: int | None, expand: Sequence[str], limit: int | None) -> Picture:
         """Draw with the arguments of `viz.graph`."""
         expand = (expand,) if isinstance(expand, str) else tuple(expand)
         self.names.check(expand)
@@ -68,144 +53,133 @@ class Source:
 
         def is_open(place: int, scope: Any) -> bool:
             name = self.names.module(scope)
-            return place < level or any(
-                f"{path}.".startswith(f"{name}.") or not name for path in expand
-            )
+            inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
+            return place < level or any(inside)
 
         notes = []
         for level in range(min(level, self.deepest), -1, -1):  # noqa: B020
-            picture = self.drawn(is_open).result
+            picture = Builder(self, is_open).result
             count = len(picture.boxes)
             if limit is None or count <= limit:
                 break
-            then = (
-                f": folded to depth={level - 1}." if level else ", and no module is left to fold."
-            )
-            notes.append(f"{count:,} boxes, more than limit={limit}{then}")
+            then = f": folded to depth={level - 1}" if level else ", and no module is left to fold"
+            notes.append(f"{count:,} boxes, more than limit={limit}{then}.")
         picture.notes = notes
         return picture
 
 
-def _units(
-    ops: Iterable[Variable], names: Names, is_open: Callable[[int, Any], bool]
-) -> list[Unit]:
-    """One unit for each op, and one for each call that is not open."""
-    units: list[Unit] = []
-    folded: dict[int, Unit] = {}
-    for t in ops:
-        chain = names.chain(t)
-        opened = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
-        scope = chain[opened] if opened < len(chain) else None
-        if scope is None or id(scope) not in folded:
-            units.append(Unit(chain[:opened], scope))
-            folded[id(scope)] = units[-1]
-        folded[id(scope)].ops.append(t)
-    return units
+@dataclass
+class Unit:
+    """The ops that share a box: a single one, or those of a folded call."""
 
-
-class Edge(NamedTuple):
-    """An operand of an op of a unit. `key` identifies the operand's box."""
-
-    unit: Unit
-    op: Variable
-    place: int
-    operand: Any
-    key: Any
+    chain: tuple[Any, ...]  # the open module calls around it
+    scope: Any = None  # the call that is folded
+    ops: list[Variable] = field(default_factory=list)
+    edges: list[tuple[Variable, int, Any, Any]] = field(default_factory=list)
+    """Op, place, operand, and what identifies the operand's box."""
 
 
 class Builder:
-    """Draws the boxes of one plan of units, in forward order."""
+    """Draws the boxes of one plan, in forward order, and then the arrows.
 
-    def __init__(self, source: Source, units: list[Unit]) -> None:
-        self.names, self.units = source.names, units
-        self.roots = [shown(root) for root in source.roots]
-        self.operands = {
-            # A tensor or array has one box, a number has one for each use.
-            id(unit): [
-                Edge(unit, t, i, x, (id(t), i) if isinstance(x, (float, int)) else id(x))
-                for t in unit.ops for i, x in operands(t)
-            ]
-            for unit in units
-        }  # fmt: skip
-        self.edges = [edge for edges in self.operands.values() for edge in edges]
-        self.uses = Counter(edge.key for edge in self.edges)
-        self.leaving = {id(root) for root in self.roots}  # outputs that other units use
+    `is_open(level, call)` says which calls are frames, and not boxes.
+    """
+
+    def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
+        self.names, self.result = source.names, Picture()
+        self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
+        self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
+        self.folded: dict[Any, int] = {}  # the box of each folded call
+        self.uses: Counter[Any] = Counter()  # of each operand
+        self.user: dict[Any, Unit | None] = {}  # of each leaf; None for several
+        roots = [shown(root) for root in source.roots]
+        self.leaving = {id(root) for root in roots}  # outputs that other units use
         self.visible = self.names.inputs(source.ops) | self.leaving
-        self.users: dict[Any, set[int]] = {}  # of each leaf, by their ids
-        home = {id(t): unit for unit in units for t in unit.ops}
-        for edge in self.edges:
-            if not computed(edge.operand):
-                self.users.setdefault(edge.key, set()).add(id(edge.unit))
-            elif home[edge.key] is not edge.unit:
-                self.leaving.add(edge.key)
-        self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit
-        self.frames: dict[int, int] = {}  # the frame of each open call
-        self.folded: dict[int, int] = {}  # the box of each folded call
-        self.result = Picture()
-        self._draw()
-
-    def _draw(self) -> None:
-        """Draw each box after its operands, then the arrows."""
-        for root in self.roots:
+        units = self._units(source.ops, is_open)
+        for root in roots:
             if not computed(root):
                 self._add(self._leaf(root), (), [id(root)])
-        for unit in self.units:
-            hidden = []
-            for edge in self.operands[id(unit)]:
-                if computed(edge.operand) or edge.key in self.numbers:
-                    continue
-                inside = unit.scope is not None and edge.key not in self.visible
-                if inside and len(self.users[edge.key]) == 1:
-                    hidden.append(edge.key)
-                else:  # an input of the modules is outside of them
-                    box = self._leaf(edge.operand)
-                    outside = box.kind in ("leaf", "input") and edge.key in self.visible
-                    self._add(box, () if outside else unit.chain, [edge.key])
-            box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
-            self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
-            if unit.scope is not None:
-                self.folded[id(unit.scope)] = box.number
-        self._draw_arrows()
-        for root in self.roots:
+        for unit in units:
+            self._draw(unit)
+        self._draw_arrows(units)
+        for root in roots:
             self.result.boxes[self.numbers[id(root)]].output = True
 
-    def _add(self, box: Box, chain: Sequence[Any], keys: Iterable[Any]) -> None:
-        for scope in chain:
-            if id(scope) not in self.frames:
-                self.frames[id(scope)] = len(self.result.frames)
+    def _units(self, ops: Iterable[Variable], is_open: Callable[[int, Any], bool]) -> list[Unit]:
+        """One unit for each op, and one for each call that is not open."""
+        units: list[Unit] = []
+        folded: dict[int, Unit] = {}
+        home: dict[int, Unit] = {}
+        for t in ops:
+            chain = self.names.chain(t)
+            level = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
+            scope = chain[level] if level < len(chain) else None
+            if scope is None or id(scope) not in folded:
+                units.append(Unit(chain[:level], scope))
+                folded[id(scope)] = units[-1]
+            unit = home[id(t)] = folded[id(scope)]
+            unit.ops.append(t)
+            for i, x in operands(t):  # a tensor has one box, a number has one for each use
+                key: Any = (id(t), i) if isinstance(x, (float, int)) else id(x)
+                unit.edges.append((t, i, x, key))
+                self.uses[key] += 1
+                if not computed(x):
+                    self.user[key] = unit if self.user.get(key, unit) is unit else None
+                elif home[key] is not unit:
+                    self.leaving.add(key)
+        return units
+
+    def _draw(self, unit: Unit) -> None:
+        """Draw the leaves of a unit that are not drawn yet, and its box."""
+        hidden = []  # leaves inside of a folded call
+        for _, _, x, key in unit.edges:
+            if computed(x) or key in self.numbers:
+                continue
+            if unit.scope is not None and self.user[key] and key not in self.visible:
+                hidden.append(key)
+            else:  # an input of the modules is outside of them
+                box = self._leaf(x)
+                outside = box.kind in ("leaf", "input") and key in self.visible
+                self._add(box, () if outside else unit.chain, [key])
+        box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
+        self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
+        if unit.scope is not None:
+            self.folded[*unit.chain, unit.scope] = box.number
+
+    def _add(self, box: Box, chain: tuple[Any, ...], keys: Iterable[Any]) -> None:
+        for i, scope in enumerate(chain, 1):
+            if chain[:i] not in self.frames:
+                self.frames[chain[:i]] = len(self.result.frames)
                 title = " ".join(self.names.heading(scope))
                 self.result.frames.append(Frame(box.frame, title, self.names.equation(scope)))
-            box.frame = self.frames[id(scope)]
+            box.frame = self.frames[chain[:i]]
         box.number = len(self.result.boxes)
         self.result.boxes.append(box)
         self.numbers.update(dict.fromkeys(keys, box.number))
 
-    def _draw_arrows(self) -> None:
+    def _draw_arrows(self, units: list[Unit]) -> None:
         """One arrow for each operand of an op; a folded box has one for each source."""
         merged: Counter[tuple[int, int]] = Counter()
-        for unit, t, i, x, key in self.edges:
-            source, target = self.numbers[key], self.numbers[id(unit)]
-            if unit.scope is not None:
-                merged[source, target] += 1
-            else:
-                several = len(operands(t)) > 1
-                label = ": ".join(filter(None, [str(i) if several else "", _broadcast(t, x)]))
-                self.result.arrows.append(Arrow(source, target, i, label))
+        for unit in units:
+            for t, i, x, key in unit.edges:
+                source, target = self.numbers[key], self.numbers[id(unit)]
+                if unit.scope is not None:
+                    merged[source, target] += source != target
+                else:
+                    index = [str(i)] if len(unit.edges) > 1 else []
+                    label = ": ".join(index + _broadcast(t, x))
+                    self.result.arrows.append(Arrow(source, target, i, label))
         for (source, target), k in merged.items():
-            if source != target:
+            if k:
                 self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _op(self, t: Variable) -> Box:
         """`y = sum(axis=-1)`: the op, the tensor's own name, settings and output."""
-        name = t.name or self.names.run.name(t)
-        title = (f"{name} = " if name else "") + op_name(t)
-        settings, lines = settings_of(t), []
-        if op_name(t) == "released":
-            lines = [RELEASED]
-        elif sum(map(len, settings)) > 40:
-            lines = settings
-        elif settings:
-            title += f"({', '.join(settings)})"
+        name, op, settings = t.name or self.names.run.name(t), op_name(t), settings_of(t)
+        title = f"{name} = {op}" if name else op
+        lines = [RELEASED] if op == "released" else settings
+        if lines and sum(map(len, lines)) <= 40:
+            title, lines = f"{title}({', '.join(lines)})", []
         shown = values.value(t._data, gradient_of(t))
         if blocked := self._blocked(t):
             shown = [*shown[:1], f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
@@ -223,24 +197,26 @@ class Builder:
     def _leaf(self, x: Any) -> Box:
         """A parameter, an input or a constant, with its values."""
         if isinstance(x, (float, int)):
-            return Box("constant", f"{x:.8g}" if isinstance(x, float) else str(x))
-        array, grad, name = array_of(x), gradient_of(x), self.names.leaf(x)
+            return Box("constant", f"{x:.8g}")
+        array, grad = array_of(x), gradient_of(x)
         lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
         if grad is not None and not bad and (bad := values.not_finite(grad)):
             bad += " in the gradient"
-        own = (
-            "leaf" if isinstance(x, Variable) else "input" if id(x) in self.visible else "constant"
-        )
-        kind = "parameter" if self.names.is_parameter(x) else own
-        return Box(kind, name or kind.replace("leaf", "input"), lines, bad)
+        if self.names.is_parameter(x):
+            kind = "parameter"
+        elif isinstance(x, Variable):
+            kind = "leaf"
+        else:
+            kind = "input" if id(x) in self.visible else "constant"
+        return Box(kind, self.names.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
         """A folded module call: class, number of parameters, shapes of its outputs."""
         title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
-        module = None if isinstance(unit.scope, FunctionCall) else unit.scope.module
-        count = sum(p.size for p in module.parameters()) if module is not None else 0
-        lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
+        if not isinstance(unit.scope, FunctionCall):
+            count = sum(p.size for p in unit.scope.module.parameters())
+            lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
         lines += ["-> " + ", ".join(values.shape(t._data) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
         bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
@@ -252,13 +228,13 @@ class Builder:
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
-def _broadcast(t: Any, x: Any) -> str:
+def _broadcast(t: Any, x: Any) -> list[str]:
     """`(D,) -> (B, T, D)` where an operand is repeated: its gradient is a sum along these axes."""
     own, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
-        return ""
+        return []
     if op_name(t) == "matmul":  # broadcasts only the axes before the last two
         if len(own) < 2 or len(full) < len(own):
-            return ""
+            return []
         full = full[:-2] + own[-2:]
-    return f"{own} -> {full}" if own != full else ""
+    return [f"{own} -> {full}"] if own != full else []

@@ -6,34 +6,26 @@ import html
 import shutil
 import subprocess
 
-from .picture import Box, Picture
-from .tree import printable
+from .picture import Box, Picture, printable
 
-# The palette of Okabe and Ito, which readers with any colour vision tell apart. The shape tells the
-# kind as well.
+DASHED = "filled,dashed"
 STYLES = {
     "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC"},
     "leaf": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9E9F2"},
     "input": {"shape": "note", "color": "#56B4E9", "fillcolor": "#E8F4FC"},
-    "constant": {
-        "shape": "box",
-        "color": "#767676",
-        "fillcolor": "#F0F0F0",
-        "style": "filled,dashed",
-    },
+    "constant": {"shape": "box", "color": "#767676", "fillcolor": "#F0F0F0", "style": DASHED},
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
+"""The palette of Okabe and Ito, which readers with any colour vision tell apart."""
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
-MOST_DRAWN = 1000
-"""Boxes that are drawn at most: Graphviz takes seconds for these, and hours for ten times more."""
-LONGEST = 300
-"""Characters of a line that are drawn; Graphviz refuses labels of more than 16,384 bytes."""
+MOST_DRAWN = 1000  # boxes: Graphviz takes seconds for these, and hours for ten times more
+LONGEST = 300  # characters of a line; Graphviz refuses labels of more than 16,384 bytes
 FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz measures text alike on all systems
 HEAD = f"""digraph "graph" {{
-  graph [bgcolor=white fontname={FONT} fontsize=11 nodesep=0.25 ranksep=0.3 nslimit=2 nslimit1=2]
-  node [fontname={FONT} fontsize=10.5 height=0.3 margin="0.12,0.06" style=filled]
-  edge [fontname={FONT} fontsize=9 color="#555555" arrowsize=0.7]"""
+graph [bgcolor=white fontname={FONT} fontsize=11 nodesep=0.25 ranksep=0.3 nslimit=2 nslimit1=2]
+node [fontname={FONT} fontsize=10.5 height=0.3 margin="0.12,0.06" style=filled]
+edge [fontname={FONT} fontsize=9 color="#555555" arrowsize=0.7]"""
 
 
 def to_dot(picture: Picture) -> str:
@@ -48,9 +40,9 @@ def to_dot(picture: Picture) -> str:
         look = {"label": f"<{label}>", "id": f"f{i}", "color": "#999999"}
         look |= {"style": "rounded", "margin": "10", "labeljust": "l"}
         lines = [f"graph {_attributes(look)}", *inside.get(i, [])]
-        text = "\n".join([f"subgraph cluster_{i} {{", *("  " + line for line in lines), "}"])
-        inside.setdefault(frame.parent, []).append(text)
-    lines = inside.get(None, [])
+        text = "\n  ".join([f"subgraph cluster_{i} {{", *lines])
+        inside.setdefault(frame.parent, []).append(text + "\n}")
+    lines = [HEAD, *inside.get(None, [])]
     for i, arrow in enumerate(picture.arrows):
         look = {"id": f"e{i}"}
         if arrow.label:
@@ -58,20 +50,16 @@ def to_dot(picture: Picture) -> str:
         lines.append(f"n{arrow.source} -> n{arrow.target} {_attributes(look)}")
     if picture.notes:
         lines.append(f"label=<{'<br/>'.join(map(_clean, picture.notes))}>")
-    body = "\n".join(lines).replace("\n", "\n  ")
-    return f"{HEAD}\n  {body}\n}}\n"
+    return "\n".join(lines).replace("\n", "\n  ") + "\n}\n"
 
 
 def _look(box: Box) -> dict[str, str]:
-    lines = box.lines + ([f"not finite: {box.not_finite}"] if box.not_finite else [])
-    lines += ["output"] if box.output else []
-    below = "".join(f"<br/>{_clean(line)}" for line in lines)
+    below = "".join(f"<br/>{_clean(line)}" for line in box.below())
     look = {"id": f"n{box.number}", "tooltip": f"<{_clean(box.title)}>"}
     look["label"] = f'<<font point-size="12"><b>{_clean(box.title)}</b></font>{below}>'
     look |= STYLES[box.kind]
     if box.output:
-        look["penwidth"] = "2"
-        look["peripheries"] = "1" if box.kind == "module" else "2"
+        look |= {"penwidth": "2", "peripheries": "1" if box.kind == "module" else "2"}
     return look | (NOT_FINITE if box.not_finite else {})
 
 
@@ -96,11 +84,10 @@ def render(picture: Picture, format: str) -> bytes:
             f"{len(picture.boxes):,} boxes are too many to draw (at most {MOST_DRAWN:,}); .text() "
             "lists them, and .dot is their DOT text."
         )
+    text = to_dot(picture)
     if shutil.which("dot"):
         command = ["dot", f"-T{format}"]
-        return subprocess.run(
-            command, input=to_dot(picture).encode(), capture_output=True, check=True
-        ).stdout
+        return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
     try:
         import pygraphviz  # optional; its wheel contains Graphviz's libraries
     except ImportError:
@@ -109,7 +96,7 @@ def render(picture: Picture, format: str) -> bytes:
             'install graphviz, or from graphviz.org), or pip install "tinygrad_attn[viz]", which '
             "brings pygraphviz. Without either, .dot and .text() work."
         ) from None
-    return bytes(pygraphviz.AGraph(string=to_dot(picture)).draw(format=format, prog="dot"))
+    return bytes(pygraphviz.AGraph(string=text).draw(format=format, prog="dot"))
 
 
 def svg(picture: Picture) -> str:

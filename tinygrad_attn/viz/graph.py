@@ -1,18 +1,22 @@
-"""Pictures of the computation graph: `graph(tensor)`."""
+"""Pictures of the computation graph: `graph(tensor)`, and `graph_html(tensor)` as a page."""
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from . import dot, tree
-from .build import Source
-from .page import write
+from ..files.atomic import write_atomically
+from . import dot
+from .build import Builder, Source
+from .page import Page, as_json, page
 from .picture import Picture
 
 LIMIT = 150
 """Boxes of a picture that can still be read."""
+MOST_BOXES, MOST_PICTURES = 200, 60
+"""What a page holds at most: boxes of a picture, and pictures."""
 
 
 class Graph:
@@ -38,7 +42,7 @@ class Graph:
 
     def text(self) -> str:
         """The picture as a tree of text, from the output to the inputs. Needs nothing installed."""
-        return tree.to_text(self.picture)
+        return self.picture.text()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture as .svg, .png, .pdf, .dot or .txt; the suffix chooses.
@@ -47,11 +51,11 @@ class Graph:
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix in (".svg", ".png", ".pdf"):
-            write(path, dot.render(self.picture, suffix[1:]))
+            write_atomically(dot.render(self.picture, suffix[1:]), path)
         elif suffix in (".dot", ".gv"):
-            write(path, self.dot)
+            write_atomically(self.dot, path)
         elif suffix == ".txt":
-            write(path, self.text() + "\n")
+            write_atomically(self.text() + "\n", path)
         else:
             raise ValueError(
                 f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For a "
@@ -87,7 +91,43 @@ def graph(
     product, layer norm and GELU as their formulas. Each has a frame with its name, and boxes have
     the names of the variables in the code. All levels are opened, as far as `limit` permits.
 
-    Returns a `Graph` with `.dot`, `.svg()`, `.text()` and `.save(path)`. Raises TypeError for
-    something that is no Tensor, ValueError for a name in `expand` of no module that was called.
+    Raises TypeError for something that is no Tensor, ValueError for a name in `expand` of no module
+    that was called.
     """
     return Graph(Source(tensor, model, plain).picture(depth, expand, limit))
+
+
+def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
+    """Draw how a tensor was computed as a page: `graph_html(loss).save("graph.html")`.
+
+    A slider opens the modules of all levels up to one. A click on a module opens it, and a click on
+    the title of its frame closes it. The arguments are those of `graph`. The page is one file and
+    needs no network. It leaves out pictures of more than 200 boxes, and those after the first 60.
+    """
+    source = Source(tensor, model, plain)
+    chains = sorted(dict.fromkeys(source.names.chains.values()), key=len)
+    plans: list[tuple[int, tuple[Any, ...]]] = [(depth, ()) for depth in range(source.deepest + 1)]
+    plans += [(1, chain) for chain in chains if len(chain) > 1]  # a chain: only its calls are open
+    states: dict[Any, Builder] = {}
+    for depth, opened in plans[:MOST_PICTURES]:
+        drawn = Builder(source, lambda level, scope: level < depth or scope in opened)  # noqa: B023
+        if depth == 0 or len(drawn.result.boxes) <= MOST_BOXES:
+            states[depth, opened] = drawn
+    numbers = {plan: i for i, plan in enumerate(states)}
+    start = max(plan for plan in states if plan[0] <= source.opened and not plan[1])
+    shown = []
+    for (depth, opened), drawn in states.items():
+        wanted = {f"n{number}": chain for chain, number in drawn.folded.items()}
+        wanted |= {f"f{number}": chain[:-1] for chain, number in drawn.frames.items()}
+        plan = lambda chain: (1, chain) if len(chain) > 1 else (len(chain), ())
+        targets = {name: numbers.get(plan(chain)) for name, chain in wanted.items()}
+        shown.append({"depth": None if opened else depth, "targets": targets})
+    drawings = [f"<template>{dot.drawing(x.result)}</template>" for x in states.values()]
+    return page(
+        "The computation graph",
+        "graph",
+        drawings="\n".join(drawings),
+        deepest=str(source.deepest),
+        text=html.escape(states[start].result.text()),
+        data=as_json({"states": shown, "start": numbers[start]}),
+    )

@@ -17,7 +17,7 @@ from .opened import FunctionCall, Run
 
 def computed(x: Any) -> bool:
     """Whether an op computed this tensor. False for a leaf, an array or a number."""
-    return isinstance(x, Variable) and getattr(x, "_node", None) is not None
+    return isinstance(x, Variable) and x._node is not None
 
 
 def gradient_of(x: Any) -> np.ndarray | None:
@@ -32,12 +32,9 @@ def op_name(t: Any) -> str:
 
 def settings_of(t: Any) -> list[str]:
     """`axis=-1`: the settings of the op that computed t, without those at their defaults."""
-    usual = t._node.op.stands_for.defaults
-    return [
-        f"{name}={values.setting(x)}"
-        for name, x in t._node.settings.items()
-        if name not in usual or repr(x) != repr(usual[name])
-    ]
+    usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
+    given = t._node.settings.items()
+    return [f"{name}={values.setting(x)}" for name, x in given if repr(x) != usual.get(name)]
 
 
 def shown(x: Any) -> Any:
@@ -51,11 +48,12 @@ def operands(t: Any) -> list[tuple[int, Any]]:
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
-def _memory(array: Any) -> Any:
-    """The array that owns the memory of a view, so that a slice of a table has its name."""
+def _memory(x: Any) -> int:
+    """The id of the array that owns the memory of x, so that a slice of a table has its name."""
+    array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
-    return array
+    return id(array)
 
 
 class Names:
@@ -67,7 +65,7 @@ class Names:
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
             raise TypeError(f"model= is a Module whose names are shown, got {describe(model)}.")
-        self.modules: dict[int, str] = {}
+        self.modules = {id(None): ""}  # a function may be called by no module
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
         self.chains: dict[int, tuple[Any, ...]] = {}  # by the id of a call
@@ -76,21 +74,20 @@ class Names:
         if model is not None:
             self._add(model)
         for t in ops:
-            root = next((scope.module for scope in self.chain(t)), None)
-            if root is not None and id(root) not in self.modules:
-                self._add(root)
+            for scope in self.chain(t)[:1]:
+                if id(scope.module) not in self.modules:
+                    self._add(scope.module)
         self._merge(ops)
 
     def _add(self, root: Any) -> None:
         for name, module in root.named_modules():
             self.modules.setdefault(id(module), name)
             for attribute, x in vars(module).items():
-                if isinstance(array := array_of(x), np.ndarray):
-                    dotted = f"{name}.{attribute}" if name else attribute
-                    self.arrays.setdefault(id(_memory(array)), dotted)
+                if isinstance(array_of(x), np.ndarray):
+                    self.arrays.setdefault(_memory(x), f"{name}.{attribute}".lstrip("."))
         for name, parameter in root.named_parameters():
-            self.parameters.setdefault(id(parameter), name)
-            self.parameters.setdefault(id(parameter._data), name)
+            for x in (parameter, parameter._data):
+                self.parameters.setdefault(id(x), name)
 
     def _merge(self, ops: Iterable[Variable]) -> None:
         """Leave out a function that is all that a module calls, such as layer_norm in LayerNorm."""
@@ -108,8 +105,7 @@ class Names:
         """The dotted name of a module, if it has one, and its class; or a function's name."""
         if isinstance(scope, FunctionCall):
             return [scope.title]
-        name = self.module(scope)
-        return ([name] if name else []) + [type(scope.module).__name__]
+        return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
     def equation(self, scope: Any) -> str:
         """What a function computes, or a module that only calls a function."""
@@ -136,7 +132,7 @@ class Names:
 
     def leaf(self, x: Any) -> str:
         """The dotted name of a parameter, or of an array kept by a module, or its own."""
-        name = self.parameters.get(id(x)) or self.arrays.get(id(_memory(array_of(x))))
+        name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or self.run.name(x)
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
@@ -148,11 +144,11 @@ class Names:
         found: set[int] = set()
         weights = set(self.parameters)
         for t in ops:
-            given = [x for _, x in operands(t) if isinstance(x, (Variable, np.ndarray))]
-            leaves = {id(x) for x in given if not computed(x)} - weights
-            arrays = {id(x) for x in given if isinstance(x, np.ndarray)} - weights
+            given = {id(x): x for _, x in operands(t) if isinstance(x, (Variable, np.ndarray))}
+            leaves = {key for key, x in given.items() if not computed(x)} - weights
+            arrays = {key for key in leaves if isinstance(given[key], np.ndarray)}
             found |= leaves - arrays
-            if {id(x) for x in given} - arrays <= weights:
+            if given.keys() - arrays <= weights:
                 found |= arrays
                 weights |= set() if leaves else {id(t)}
         return found - self.arrays.keys()

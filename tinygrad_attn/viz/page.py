@@ -14,35 +14,6 @@ from ..files.atomic import write_atomically
 TEMPLATES = resources.files(__package__).joinpath("templates")
 
 
-def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> str:
-    """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder.
-
-    page.css and page.js, which all pages have in common, come before those.
-    """
-    body, style, script = (
-        folder.joinpath(f"{name}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")
-    )
-    template, look, tools = (
-        TEMPLATES.joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")
-    )
-    return Template(template).substitute(
-        title=html.escape(title),
-        style=look + style,
-        body=Template(body).substitute(fields),
-        script=tools + script,
-    )
-
-
-def as_json(value: Any) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(value).replace("<", "\\u003c")
-
-
-def write(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write a file under a temporary name and rename it."""
-    write_atomically(data.encode() if isinstance(data, str) else data, os.fsdecode(path))
-
-
 class Page:
     """A self-contained HTML page: `str(page)` is its text. A notebook shows it in a frame."""
 
@@ -57,8 +28,26 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file that opens in any browser."""
-        write(path, self.text)
+        write_atomically(self.text, path)
 
     def _repr_html_(self) -> str:
         look = "width:100%;height:720px;border:1px solid #ccc"
         return f'<iframe srcdoc="{html.escape(self.text)}" style="{look}"></iframe>'
+
+
+def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
+    """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder.
+
+    page.css and page.js, which all pages have in common, come before those.
+    """
+    (frame, look, tools), (body, style, script) = (
+        [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
+        for place, part in ((TEMPLATES, "page"), (folder, name))
+    )
+    parts = {"title": html.escape(title), "style": look + style, "script": tools + script}
+    return Page(Template(frame).substitute(parts, body=Template(body).substitute(fields)))
+
+
+def as_json(value: Any) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(value).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""The parts of a picture: boxes, arrows between them, and frames around them.
+"""A picture of a graph as boxes, arrows and frames, and as a tree of text.
 
 A picture holds text and numbers only. It keeps no tensor alive and does not change when the graph
 is released.
@@ -7,6 +7,9 @@ is released.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+DEEPEST = 30
+"""Levels of indentation of the text; what is deeper starts again at the left margin."""
 
 
 @dataclass
@@ -20,6 +23,11 @@ class Box:
     number: int = -1
     frame: int | None = None
     output: bool = False
+
+    def below(self) -> list[str]:
+        """Return all lines under the title."""
+        bad = [f"NOT FINITE: {self.not_finite}"] if self.not_finite else []
+        return self.lines + bad + ["output"] * self.output
 
 
 @dataclass
@@ -49,3 +57,42 @@ class Picture:
     arrows: list[Arrow] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Return a tree, from the output to its inputs; each box has its operands once."""
+        operands: dict[int, list[Arrow]] = {}
+        for arrow in self.arrows:
+            operands.setdefault(arrow.target, []).append(arrow)
+        lines: list[str] = []
+        seen: set[int] = set()
+        pending = [box.number for box in self.boxes if box.output]
+
+        def add(number: int, stem: str, rest: str) -> None:
+            under = operands.get(number, [])
+            later = number in seen or len(rest) >= 3 * DEEPEST and bool(under)
+            lines.append(stem + printable(self._words(self.boxes[number], later)))
+            if later:
+                pending.append(number)
+                return
+            seen.add(number)
+            for arrow in under:
+                mark, gap = ("└─ ", "   ") if arrow is under[-1] else ("├─ ", "│  ")
+                label = f"{arrow.label}: " if arrow.label else ""
+                add(arrow.source, f"{rest}{mark}{label}", rest + gap)
+
+        while pending:
+            if (top := pending.pop()) not in seen:
+                add(top, "", "")
+        return "\n".join(lines + self.notes)
+
+    def _words(self, box: Box, later: bool) -> str:
+        if later:
+            return f"{box.title}  [n{box.number}, see there]"
+        frame = None if box.frame is None else self.frames[box.frame]
+        inside = [f"in {frame.title}"] if frame and frame.parent is not None else []
+        return "  ".join([box.title, *box.below(), *inside, f"[n{box.number}]"])
+
+
+def printable(text: str) -> str:
+    """Replace control characters, which a name may contain."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

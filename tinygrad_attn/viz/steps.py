@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import weakref
 from typing import Any, NamedTuple
@@ -9,11 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Watcher, array_of, history, watching
-from . import rules, steps_page, values
-from .build import Source
+from . import dot, rules, values
+from .build import Builder, Source
 from .nodes import computed, op_name
-from .page import Page, write
+from .page import Page, as_json, page
 from .picture import Picture
+
+MOST = 1000
+"""Steps of a page at most."""
 
 
 class Contribution(NamedTuple):
@@ -65,32 +69,18 @@ class _Recorder(Watcher):
         """Add a contribution; those of one op follow one another and are one step."""
         if node.number not in self.boxes:
             return  # the VJP of some op differentiates a graph of its own
+        op, copy = node.op, lambda x: np.array(array_of(x))
         if node.number != self.last:
             self.last = node.number
-            incoming, output = np.array(array_of(g)), values.cells(y._data)
-            step = Step(
-                node.op.__name__, self.boxes[self.last], incoming, [], [],
-                rules.equation(node.op), output,
-            )  # fmt: skip
-            self.steps.append(step)
+            box, output = self.boxes[self.last], values.cells(y._data)
+            self.steps.append(Step(op.__name__, box, copy(g), [], [], rules.equation(op), output))
         number = self.numbers[id(x)]
         name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
         first = number not in self.seen
         self.seen.add(number)
-        self.steps[-1].contributions.append(
-            Contribution(
-                i,
-                number,
-                name,
-                np.array(array_of(contribution)),
-                np.array(array_of(total)),
-                first,
-                values.cells(x._data),
-                rules.letter(node.op, i),
-                rules.rule(node.op, i),
-                rules.code(node.op, i),
-            )  # fmt: skip
-        )
+        said = rules.letter(op, i), rules.rule(op, i), rules.code(op, i)
+        added = copy(contribution), copy(total), first, values.cells(x._data)
+        self.steps[-1].contributions.append(Contribution(i, number, name, *added, *said))
 
 
 class Steps(list[Step]):
@@ -106,34 +96,60 @@ class Steps(list[Step]):
         for k, step in enumerate(self, 1):
             lines.append(f"{k:3}. n{step.box} {step.op}: incoming {values.gradient(step.incoming)}")
             for c in step.contributions:
-                sign = "= " if c.first else "+="
-                total = "" if c.first else f"   sum so far {values.gradient(c.total)}"
-                text = f"grad {sign} {values.gradient(c.value)}{total}"
+                text = f"grad {'= ' if c.first else '+='} {values.gradient(c.value)}"
+                text += "" if c.first else f"   sum so far {values.gradient(c.total)}"
                 lines.append(f"       input {c.place}, {c.name} (n{c.box}): {text}")
             if step.freed:
                 lines.append("       freed: " + ", ".join(step.freed))
         return "\n".join(lines)
 
-    def arrows(self, step: Step) -> list[int]:
-        """The numbers of the arrows along which this step sends contributions."""
-        indices = {(c.box, c.place) for c in step.contributions}
-        return [
-            i for i, arrow in enumerate(self.base.arrows)
-            if arrow.target == step.box and (arrow.source, arrow.index) in indices
-        ]  # fmt: skip
-
     def html(self) -> str:
         """A self-contained page with a slider, to step through by the arrow keys."""
-        return steps_page.page_of(self)
+        return self._page().text
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file."""
-        write(path, self.html())
+        self._page().save(path)
 
     __repr__ = __str__ = text
 
     def _repr_html_(self) -> str:
-        return Page(self.html())._repr_html_()
+        return self._page()._repr_html_()
+
+    def _page(self) -> Page:
+        """The page. Where nothing can draw the graph, it gives the reason."""
+        many = f"This page has the first {MOST:,} of {len(self):,} steps."
+        note = many if len(self) > MOST else ""
+        shown = [self._as_dict(step) for step in self[:MOST]]
+        return page(
+            "Backward, step by step",
+            "steps",
+            drawing=dot.drawing(self.base),
+            note=note,
+            last=str(len(shown) - 1),
+            text=html.escape(note or self.text()),
+            data=as_json(shown),
+        )
+
+    def _as_dict(self, step: Step) -> dict[str, Any]:
+        """What the page's script reads of a step: matrices, and the numbers of its arrows."""
+        places = {(c.box, c.place) for c in step.contributions}
+        arrows = {
+            i: arrow for i, arrow in enumerate(self.base.arrows)
+            if arrow.target == step.box and (arrow.source, arrow.index) in places
+        }  # fmt: skip
+        summed = {arrow.index for arrow in arrows.values() if "->" in arrow.label}
+        inputs = [
+            c._asdict() | {
+                "value": values.cells(c.value), "total": values.cells(c.total),
+                "sum": values.gradient(c.total), "summed": c.place in summed,
+            }
+            for c in step.contributions
+        ]  # fmt: skip
+        return step._asdict() | {
+            "incoming": values.cells(step.incoming), "contributions": inputs,
+            "arrows": list(arrows), "title": self.base.boxes[step.box].title,
+        }  # fmt: skip
 
 
 def backward_steps(
@@ -148,10 +164,10 @@ def backward_steps(
 
     Each `Step` has the op's equation, the incoming gradient, and for each input the backward rule,
     the contribution and the sum so far. See them by `.text()`, `.html()` and
-    `.save("steps.html")`. The pass is a real one: leaves receive their
-    `.grad`, and the graph is released unless `retain_graph`. `model` gives parameters their dotted
-    names. `loss` may be a function that returns the Tensor. With `plain=True` it is run in plain
-    mode: softmax, attention, layer norm and GELU are then steps through their formulas.
+    `.save("steps.html")`. The pass is a real one: leaves receive their `.grad`, and the graph is
+    released unless `retain_graph`. `model` gives parameters their dotted names. `loss` may be a
+    function that returns the Tensor. With `plain=True` it is run in plain mode: softmax, attention,
+    layer norm and GELU are then steps through their formulas.
 
     Raises TypeError for something that is no Tensor, and what `backward` raises.
     """
@@ -165,6 +181,6 @@ def backward_steps(
 def _drawn(loss: Any, model: Any, plain: bool) -> tuple[Any, Picture, dict[Any, int]]:
     """The tensor, its picture, and the box of each tensor; nothing else keeps the graph alive."""
     source = Source(loss, model, plain)
-    drawn = source.drawn(lambda *_: True)
+    drawn = Builder(source, lambda *_: True)
     (root,) = source.roots
     return root, drawn.result, drawn.numbers

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from _apart import mark_apart
 from _marking import Exercise, Marks
 
-from tinygrad_attn.viz.page import write
+from tinygrad_attn.files.atomic import write_atomically
 
 
 class Row(NamedTuple):
@@ -101,9 +101,8 @@ def mark_class(
         ]
         csv.writer(lines).writerows([[*COLUMNS, *names], *cells])
         try:
-            write(
-                table, lines.getvalue().encode("utf-8-sig", "backslashreplace")
-            )  # with the mark by which Excel knows UTF-8
+            # with the mark by which Excel knows UTF-8
+            write_atomically(lines.getvalue().encode("utf-8-sig", "backslashreplace"), table)
         except (
             OSError
         ) as error:  # which says why: the disk is full, or the old one is open in some program

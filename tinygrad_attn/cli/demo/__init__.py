@@ -15,17 +15,14 @@ from .digits import baselines, load_split
 from .training import Run, loss_of, train
 
 
-def run_demo(out: str = "demo-report", seed: int = 0, epochs: int = 20, runs: int = 3) -> int:
+def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     """Train, check the gradients, and write report.html into the folder `out`.
 
     Trains on random splits with seeds `seed`, `seed` + 1, ..., and with the default of three runs
-    on the ordered split. Returns 0, or 1 if a gradient is wrong. Raises ValueError without
-    scikit-learn, matplotlib or tqdm.
+    on the ordered split. Returns 0, or 1 if a gradient is wrong.
     """
-    if missing := [name for name in ("sklearn", "matplotlib", "tqdm") if not find_spec(name)]:
-        raise ValueError(
-            f'the demo needs {", ".join(missing)}: pip install "tinygrad_attn[examples,viz]"'
-        )
+    if not all(map(find_spec, ("sklearn", "matplotlib", "tqdm"))):
+        raise ValueError('the demo needs more libraries: pip install "tinygrad_attn[examples,viz]"')
     from .report import accuracy_table, write_report
 
     reuse_memory()
@@ -42,10 +39,10 @@ def run_demo(out: str = "demo-report", seed: int = 0, epochs: int = 20, runs: in
     check = check_gradients(done[0])
     agree = f"{len(check.entries)} parameter tensors agree with finite differences"
     print(f"\nGradient check of the trained model: {agree if check else check}")
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_report(folder / "report.html", done, others, check)
-    print(f"\nThe report, to open in a browser:\n  {(folder / 'report.html').resolve()}")
+    path = Path(out, "report.html").resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_report(path, done, others, check)
+    print(f"\nThe report, to open in a browser:\n  {path}")
     return int(not check)
 
 
@@ -53,6 +50,7 @@ def check_gradients(run: Run, images: int = 8) -> Any:
     """The report of gradcheck on a trained model's loss, in float64 and in random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
-    params = dict(model.named_parameters())
     loss = lambda: loss_of(model, *some)
-    return gradcheck(loss, params=params, fast_mode=True, raise_exception=False)
+    return gradcheck(
+        loss, params=dict(model.named_parameters()), fast_mode=True, raise_exception=False
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from ... import functional as F
 from ... import nn, no_grad, optim
-from ...random import default_generator, manual_seed
+from ...random import manual_seed
 from ...tensor import Tensor
 from .digits import CLASSES, PATCH_NUMBERS, TOKENS, Split, patches, wiggle
 
@@ -64,17 +63,17 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
     """Train a model. Everything random comes from the seed."""
     from tqdm import tqdm
 
-    manual_seed(seed)
+    rng, n = manual_seed(seed), len(split.train_labels)
     run = Run(split, DigitClassifier(), [], [])
-    parameters = list(run.model.parameters())
-    steps = math.ceil(len(split.train_labels) / BATCH) * epochs
+    parameters, steps = list(run.model.parameters()), math.ceil(n / BATCH) * epochs
     optimizer = optim.AdamW(parameters, lr=3e-3, weight_decay=0.05)
-    schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10, total_steps=steps)
+    schedule = optim.warmup_cosine(optimizer, steps // 10, steps)
     begun = time.perf_counter()
     bar = tqdm(range(epochs), f"  {split.name}", unit="epoch", disable=None)
     for _ in bar:
-        for images, labels in _batches(split):
-            loss = loss_of(run.model, images, labels)
+        order, images = rng.permutation(n), wiggle(split.train_images, rng)
+        for batch in np.split(order, range(BATCH, n, BATCH)):
+            loss = loss_of(run.model, images[batch], split.train_labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optim.clip_grad_norm_(parameters, 1.0)
@@ -86,13 +85,3 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
         bar.set_postfix(loss=f"{run.losses[-1]:.3f}", test=f"{run.accuracies[-1]:.2f} %")
     run.seconds = time.perf_counter() - begun
     return run
-
-
-def _batches(split: Split) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch: all training images in a random order, each moved and turned a little."""
-    rng = default_generator()
-    order = rng.permutation(len(split.train_labels))
-    images = wiggle(split.train_images, rng)
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
-        yield images[batch], split.train_labels[batch]
