@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -41,92 +42,95 @@ def sweep(
     The pass is recorded itself with `create_graph`. Nodes are released as the pass goes on, unless
     the graph is retained. With `stop` nothing is computed behind a wanted tensor.
     """
-    order = history(roots, wanted or () if stop else ())
     goal = frozenset(wanted or ())
-    through = None if wanted is None else _leading_to(goal, order)
+    through = None if wanted is None else _leading_to(goal, history(roots, goal if stop else ()))
     gradients: dict[Variable, Any] = {}  # sums of the contributions so far
     complete: dict[Variable, Any] = {}
     own: set[Variable] = set()  # whose sum was allocated here, so that it may be added to in place
+    watchers = context.watchers
+    in_place = not (watchers or create_graph)
     for root, seed in zip(roots, seeds, strict=True):
         if through is None or root in through or root in goal:
             gradients[root] = gradients[root] + seed if root in gradients else seed
-    while order:
-        y = order.pop()  # the newest; nothing else here keeps it in memory
-        if y not in gradients or through is not None and y not in through:
-            continue
+    queue = [_entry(x) for x in gradients if x._node and (through is None or x in through)]
+    heapify(queue)
+    while queue:
+        y = heappop(queue)[1]  # the newest
         node, g = y._node, gradients.pop(y)
-        if node.retained or goal and y in goal:
+        op, inputs, settings = node.op, node.inputs, node.settings
+        own.discard(y)
+        if node.retained or y in goal:
             complete[y] = g
-        _pull_back(y, g, gradients, own, through, goal, create_graph)
+        if inplace.latest > node.number or node.checksums:
+            # A reference that is differentiated reads everything.
+            inplace.check(y, None if create_graph and op.reference else op.stands_for.reads)
+        if watchers:
+            for watcher in watchers:
+                watcher.pulling(y, g)
+        needs, values = [], []
+        for x in inputs:
+            if isinstance(x, Variable):
+                needs.append(through is None or x in through or x in goal)
+                values.append(x._data)
+            else:
+                needs.append(False)
+                values.append(x)
+        vjps, joint, out = op.vjps, None, y._data
+        if create_graph:
+            values, out = inputs, y
+        if len(vjps) < len(inputs) or not inputs or create_graph and op.reference is not None:
+            joint = op.pull(g, out, node, values, needs)
+        for i, x in enumerate(inputs):
+            if not needs[i]:
+                continue
+            total = gradients.get(x)
+            if op.adds_in_place and x in own and op.adds_in_place(total, g, **settings):
+                continue
+            # The chain rule: each contribution is g times a partial derivative.
+            if joint is not None:
+                contribution = joint[i]
+                if contribution is None:
+                    continue
+            elif vjps[i] is None:
+                continue
+            elif settings:
+                contribution = vjps[i](g, out, *values, **settings)
+            else:
+                contribution = vjps[i](g, out, *values)
+            data = x._data
+            kind = type(contribution)
+            if kind is not type(data) or kind is ndarray and (
+                contribution.shape != data.shape or contribution.dtype is not data.dtype
+            ):
+                contribution = _fit(contribution, x, op, i, create_graph)
+            if total is None:
+                total = contribution
+                if x._node and (through is None or x in through):
+                    heappush(queue, (-x._node.number, x))
+                if in_place and op.adds_in_place:
+                    own.add(x)
+            elif x in own:
+                total += contribution
+            else:
+                total = total + contribution
+                if in_place:
+                    own.add(x)
+            gradients[x] = total
+            if watchers:
+                for watcher in watchers:
+                    watcher.pulled(y, node, g, i, x, contribution, total)
         if not (retain_graph or create_graph):
-            node.op, node.inputs, node.settings, node.saved = _RELEASED, (), {}, None
+            node.op, node.inputs, node.settings, node.saved = _RELEASED, (), _NOTHING, None
     gradients |= complete
     complete.clear()
+    y = g = total = contribution = None
     for x in list(gradients):
         gradients[x] = _unshared(gradients.pop(x))
     return gradients
 
-
-def _pull_back(
-    y: Variable,
-    g: Any,
-    gradients: dict[Variable, Any],
-    own: set[Variable],
-    through: set[Variable] | None,
-    goal: frozenset[Variable],
-    create_graph: bool,
-) -> None:
-    """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
-    own.discard(y)
-    node, watchers = y._node, context.watchers
-    op, inputs = node.op, node.inputs
-    if inplace.latest > node.number or node.checksums:
-        # A reference that is differentiated reads everything.
-        inplace.check(y, None if create_graph and op.reference else op.stands_for.reads)
-    for watcher in watchers:
-        watcher.pulling(y, g)
-    add_in_place = None if create_graph or watchers else op.adds_in_place
-    if add_in_place and inputs[0] in own:
-        if add_in_place(gradients[inputs[0]], g, **node.settings):
-            return
-    needs, values = [], []
-    for x in inputs:
-        is_tensor = isinstance(x, Variable)
-        needs.append(is_tensor and (through is None or x in through or x in goal))
-        values.append(x._data if is_tensor else x)
-    # The chain rule: each contribution is g times a partial derivative.
-    if create_graph:
-        contributions = _contributions_as_tensors(g, y, needs)
-    else:
-        contributions = op.pull(g, y._data, node, values, needs)
-    for i, contribution in enumerate(contributions):
-        if contribution is None:
-            if needs[i]:
-                check_none(op, i)
-            continue
-        x = inputs[i]
-        data = x._data
-        kind = contribution.__class__  # a NumPy scalar's says its shape and dtype too
-        if (
-            kind is not data.__class__
-            or kind is ndarray
-            and (contribution.shape != data.shape or contribution.dtype != data.dtype)
-        ):
-            contribution = _fit(contribution, x, op, i, create_graph)
-        total = gradients.get(x)
-        if total is None:
-            gradients[x] = contribution
-            if add_in_place:
-                own.add(x)
-        elif x in own and not watchers:
-            total += contribution
-        else:
-            gradients[x] = total = total + contribution
-            if total.__class__ is ndarray:  # NumPy scalars cannot be added to in place
-                own.add(x)
-        for watcher in watchers:
-            watcher.pulled(y, node, g, i, x, contribution, gradients[x])
-
+_NOTHING = {}
+def _entry(x):
+    return -x._node.number, x
 
 def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
     """Return those of these tensors, oldest first, that were computed from one in the goal."""

@@ -17,12 +17,13 @@ from numpy import generic, ndarray
 
 from ..errors import describe, explain
 from . import inplace
-from .graph import Node, Symbolic, Variable, tensor_of
+from .graph import Node, Symbolic, Variable, next_number, tracked
 from .modes import context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
+_new = object.__new__
 NUMBERS = frozenset((float, int, bool, type(None)))
 KINDS = frozenset("fiub")
 _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -35,9 +36,6 @@ class Op:
     y, to that of one input. Positional arguments are inputs; keyword-only
     ones are settings, which have no derivative.
     """
-
-    kernel: Any = None  # what fast/ calls in place of this op
-    adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
 
     def __init__(
         self,
@@ -66,6 +64,8 @@ class Op:
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composite of ops that is differentiated for higher orders
         self.stands_for: Op = self if stands_for is None else stands_for  # of a kernel
+        self.kernel: Any = None  # what fast/ calls in place of this op
+        self.adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
         self.joint_vjp: Function | None = None  # or one for all of them,
         self.asks_needs = False  # which may ask what is needed
@@ -132,47 +132,57 @@ class Op:
                 return y
         if settings:
             inputs, settings = self._bind(inputs, settings)
-        elif self.has_settings:
+        else:
             settings = self.defaults
-        arrays, kept = [], []  # kept: tensors where a gradient is wanted, plain values elsewhere
-        any_tensor = any_tracked = any_array = False
+        arrays = []
+        tensors = wanted = any_array = False
+        all_wanted = True
         for x in inputs:
             if isinstance(x, Variable):
-                any_tensor = True
-                array = x._data
-                arrays.append(array)
+                tensors = True
                 if x._tracked:
-                    any_tracked = True
-                    kept.append(x)
+                    wanted = True
                 else:
-                    kept.append(array)
-                continue
-            if x.__class__ not in NUMBERS:
-                x, any_array = as_operand(self, x, inputs), True
+                    all_wanted = False
+                x = x._data
+            elif type(x) not in NUMBERS:
+                x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
-            kept.append(x)
         try:
-            y = self.forward(*arrays, **settings)
+            y = self.forward(*arrays, **settings) if settings else self.forward(*arrays)
         except Exception as error:
             _raise_explained(self, inputs, error)
         saved = None
         if self.saves:
             y, saved = self._pair(y)
-        if not any_tensor:
+        if not tensors:
             return y
-        kind = y.dtype.kind if isinstance(y, (ndarray, generic)) else ""
-        if kind not in KINDS:
+        if type(y) is not ndarray and not isinstance(y, generic) or y.dtype.kind not in KINDS:
             y = as_output(self, y)
-            kind = y.dtype.kind
-        node = None
+        output = _new(Variable._kind)
+        output._data = y
+        output._grad = output.name = output._node = None
+        output._tracked = False
         # Only floating-point numbers have derivatives.
-        if any_tracked and here["recording"] and kind == "f":
-            node = Node(self, tuple(kept), settings, saved, here["scope"])
+        if wanted and here["recording"] and y.dtype.kind == "f":
+            # A node keeps tensors only where a gradient is wanted.
+            if not all_wanted:
+                inputs = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+            output._tracked = True
+            output._node = node = _new(Node)
+            node.number = next_number()
+            node.op = self
+            node.inputs = inputs
+            node.settings = settings
+            node.saved = saved
+            node.scope = here["scope"]
+            node.retained = False
+            node.checksums = None
             if any_array or inplace.exposed:
                 inplace.protect(node, self.stands_for.reads)
-        output = tensor_of(y, node)
-        for watcher in here["watchers"]:
-            watcher.computed(self, inputs, settings, output)
+        if here["watchers"]:
+            for watcher in here["watchers"]:
+                watcher.computed(self, inputs, settings, output)
         return output
 
     def _pair(self, y: Any) -> tuple[Any, Any]:
