@@ -10,21 +10,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy import generic, ndarray
 
 from ..errors import describe, explain
 from . import inplace
-from .graph import Node, Symbolic, Variable, next_number, tracked
+from .graph import Node, Symbolic, Variable, tensor_of, tracked
 from .modes import context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
-_new = object.__new__
 NUMBERS = frozenset((float, int, bool, type(None)))
+FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
 _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -149,45 +149,35 @@ class Op:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
         try:
-            y = self.forward(*arrays, **settings) if settings else self.forward(*arrays)
+            y = self.forward(*arrays, **settings)
         except Exception as error:
-            _raise_explained(self, inputs, error)
+            explained = explain(self.__name__, inputs, error)
+            raise explained from (None if explained is error else error)
         saved = None
         if self.saves:
             y, saved = self._pair(y)
         if not tensors:
             return y
-        if type(y) is not ndarray and not isinstance(y, generic) or y.dtype.kind not in KINDS:
+        kind = "f" if type(y) in FLOATS else y.dtype.kind if type(y) is ndarray else ""
+        if kind not in KINDS:
             y = as_output(self, y)
-        output = _new(Variable._kind)
-        output._data = y
-        output._grad = output.name = output._node = None
-        output._tracked = False
-        # Only floating-point numbers have derivatives.
-        if wanted and here["recording"] and y.dtype.kind == "f":
-            # A node keeps tensors only where a gradient is wanted.
-            if not all_wanted:
-                inputs = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
-            output._tracked = True
-            output._node = node = _new(Node)
-            node.number = next_number()
-            node.op = self
-            node.inputs = inputs
-            node.settings = settings
-            node.saved = saved
-            node.scope = here["scope"]
-            node.retained = False
-            node.checksums = None
+            kind = y.dtype.kind
+        node = None
+        if wanted and kind == "f" and here["recording"]:  # only floats have derivatives
+            kept = inputs
+            if not all_wanted:  # a node keeps tensors only where a gradient is wanted
+                kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+            node = Node(self, kept, settings, saved, here["scope"])
             if any_array or inplace.exposed:
                 inplace.protect(node, self.stands_for.reads)
-        if here["watchers"]:
-            for watcher in here["watchers"]:
-                watcher.computed(self, inputs, settings, output)
+        output = tensor_of(y, node)
+        for watcher in here["watchers"]:
+            watcher.computed(self, inputs, settings, output)
         return output
 
-    def _pair(self, y: Any) -> tuple[Any, Any]:
-        """Return (y, saved) as it is, or raise TypeError if it is anything else."""
-        if y.__class__ is not tuple or len(y) != 2:
+    def _pair(self, y: Any) -> Any:
+        """Return (y, saved), or raise TypeError if it is anything else."""
+        if type(y) is not tuple or len(y) != 2:
             raise TypeError(
                 f"op {self.__name__!r} has saves=True, so its function returns (y, saved); it "
                 f"returned {describe(y)}."
@@ -212,20 +202,15 @@ class Op:
     def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
         """Return the contribution to each input, None where none is needed or exists."""
         if self.joint_vjp is None:
-            if len(self.vjps) < len(inputs):
-                raise TypeError(
-                    f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
-                    f"{self.__name__}.vjp(...) with one for each, or detach() its output."
-                )
-            settings = node.settings
-            contributions: Any = []
-            for vjp, need in zip(self.vjps, needs):
-                if vjp is None or not need:
-                    contributions.append(None)
-                else:
-                    contributions.append(vjp(g, y, *inputs, **settings))
-            return contributions
-        extra: dict[str, Any] = {"saved": node.saved} if self.saves else {}
+            raise TypeError(
+                f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
+                f"{self.__name__}.vjp(...) with one for each, or detach() its output."
+            )
+        extra: dict[str, Any] = {}
+        if self.saves:
+            extra["saved"] = node.saved
+            if isinstance(g, Variable):
+                self._check_saved(node.saved)
         if self.asks_needs:
             extra["needs"] = tuple(needs)
         contributions = self.joint_vjp(g, y, *inputs, **node.settings, **extra)
@@ -234,16 +219,20 @@ class Op:
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it returns a "
                 f"tuple of {len(inputs)}, a gradient or None for each input."
             )
-        return [c if need else None for c, need in zip(contributions, needs)]
+        return contributions
 
-
-def check_none(op: Op, i: int) -> None:
-    """Raise TypeError if the VJP of a needed input has returned nothing."""
-    if op.joint_vjp is None and op.vjps and op.vjps[i] is not None:
-        raise TypeError(
-            f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
-            "For an input without a derivative write None in place of the VJP."
-        )
+    def _check_saved(self, saved: Any) -> None:
+        """Raise if a VJP that is to be differentiated would take saved numbers for constants."""
+        values = saved.values() if isinstance(saved, dict) else saved
+        if isinstance(values, (tuple, list)) or values is not saved:
+            for value in values:
+                self._check_saved(value)
+        elif isinstance(saved, float) or getattr(getattr(saved, "dtype", None), "kind", "") == "f":
+            raise TypeError(
+                f"op {self.__name__!r} saves {describe(saved)}, which is a constant to its VJP, so "
+                "the derivative of that VJP would be wrong. Write @op(saves=True, reference=f), "
+                "where f computes the same from ops, or compute the value again in the VJP."
+            )
 
 
 def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
@@ -271,31 +260,24 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, Symbolic):
         return x.as_it_is()
-    if isinstance(x, generic) and (like is None or x.dtype.kind in "fiub"):
+    if isinstance(x, generic) and (like is None or x.dtype.kind in KINDS):
         return x if like is None else x.item()
     if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
         return x
-    if isinstance(x, np.ma.MaskedArray):
+    if isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x):
         raise TypeError(
-            f"{op.__name__} would lose the mask of a masked array. Write np.where(mask, ..., ...)."
+            f"{op.__name__} got a {type(x).__name__} of Tensors. Join them first with np.stack or "
+            "np.concatenate."
         )
-    if isinstance(x, (list, tuple)):
-        if any(isinstance(item, Variable) for item in x):
-            raise TypeError(
-                f"{op.__name__} got a {type(x).__name__} of Tensors. Join them first with np.stack "
-                "or np.concatenate."
-            )
-        array = np.asarray(x)
-        if like is not None and like.kind == "f" and array.dtype.kind in "iuf":
-            return array.astype(like)
-    elif isinstance(x, ndarray):
-        array = np.asarray(x)  # the `*` of an np.matrix would be the matrix product
-    else:
-        array = None
-    if array is None or like is not None and array.dtype.kind not in "fiub":
+    usable = isinstance(x, (list, tuple, ndarray)) and not isinstance(x, np.ma.MaskedArray)
+    array = np.asarray(x) if usable else np.asarray(None)
+    if isinstance(x, (list, tuple)) and like is not None and array.dtype.kind in "iuf":
+        return array.astype(like) if like.kind == "f" else array
+    if not usable or like is not None and array.dtype.kind not in KINDS:
         raise TypeError(
             f"{op.__name__} cannot take {describe(x)}. Operands are Tensors, NumPy arrays of real "
-            "numbers or booleans, and numbers. Convert it first, for example with np.asarray(x)."
+            "numbers or booleans, and numbers. Convert it first, for example with np.asarray(x), "
+            "or np.where(mask, ..., ...) for a masked array."
         )
     return array
 
@@ -303,21 +285,13 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
 def as_output(op: Op, y: Any) -> Any:
     """Return what an op computed as an array of real numbers or booleans, or raise TypeError."""
     array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
-    if array is None or array.dtype.kind not in "fiub":
+    if array is None or array.dtype.kind not in KINDS:
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op returns one array of real numbers "
             "or booleans. What its VJP needs beside that is returned as (y, saved), with "
             "@op(saves=True)."
         )
     return array
-
-
-def _raise_explained(op: Op, inputs: Sequence[Any], error: Exception) -> NoReturn:
-    """Raise NumPy's error with the name of the op and the shapes of its inputs."""
-    explained = explain(op.__name__, inputs, error)
-    if explained is error:
-        raise error
-    raise explained from error
 
 
 @overload
