@@ -158,7 +158,7 @@ class Op:
             y, saved = self._pair(y)
         if not tensors:
             return y
-        kind = "f" if type(y) in FLOATS else y.dtype.kind if type(y) is ndarray else ""
+        kind = "f" if type(y) in FLOATS else y.dtype.kind if isinstance(y, ndarray) else ""
         if kind not in KINDS:
             y = as_output(self, y)
             kind = y.dtype.kind
