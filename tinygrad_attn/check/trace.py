@@ -94,7 +94,11 @@ class Step(NamedTuple):
         if g is None:
             return {}
         node = Node(op, (), self.settings, saved, None)
-        answers = op.pull(g, y, node, args, list(map(tracked, self.inputs)))
+        needs = list(map(tracked, self.inputs))
+        answers = [
+            vjp(g, y, *args, **self.settings) if need and vjp else None
+            for vjp, need in zip(op.vjps, needs)
+        ] or op.pull(g, y, node, args, needs)
         gradients = {i: array_of(v) for i, v in enumerate(answers) if v is not None}
         if op.broadcasts:
             return {i: array_of(sum_to(v, np.shape(args[i]))) for i, v in gradients.items()}

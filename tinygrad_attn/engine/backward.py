@@ -1,9 +1,9 @@
 """The backward pass: reverse-mode differentiation of a recorded computation.
 
-`sweep` is the algorithm: one loop over the computed tensors, the newest first. Each step calls the
-VJPs of one op, which return a contribution to the gradient of each input, and adds these up. An
-op's inputs are older than its output. So when the turn of a tensor comes, everything that used it
-has made its contribution, and its gradient is complete.
+`sweep` is the algorithm. A queue holds the computed tensors that have received a contribution to
+their gradient, the newest first. Each step takes one of them and calls the VJPs of its op, which
+return a contribution to the gradient of each input. An op's inputs are older than its output. So
+when the turn of a tensor comes, everything that used it has made its contribution.
 
 `backward` and `grad` are what users call.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from numpy import ndarray
 
 from ..errors import describe
 from . import inplace
-from .graph import Variable, array_of, history, tensor_of, tracked
+from .graph import Node, Variable, array_of, history, tensor_of, tracked
 from .kernels import reference
 from .modes import context
-from .op import Op, check_none
+from .op import Op
 
 
 def sweep(
@@ -41,27 +42,40 @@ def sweep(
     The pass is recorded itself with `create_graph`. Nodes are released as the pass goes on, unless
     the graph is retained. With `stop` nothing is computed behind a wanted tensor.
     """
-    order = history(roots, wanted or () if stop else ())
     goal = frozenset(wanted or ())
-    through = None if wanted is None else _leading_to(goal, order)
+    through = needed = None  # tensors on the way to the goal, and with the goal; None for all
+    if wanted is not None:
+        through = _leading_to(goal, history(roots, goal if stop else ()))
+        needed = through | goal
     gradients: dict[Variable, Any] = {}  # sums of the contributions so far
     complete: dict[Variable, Any] = {}
     own: set[Variable] = set()  # whose sum was allocated here, so that it may be added to in place
     for root, seed in zip(roots, seeds, strict=True):
-        if through is None or root in through or root in goal:
+        if needed is None or root in needed:
             gradients[root] = gradients[root] + seed if root in gradients else seed
-    while order:
-        y = order.pop()  # the newest; nothing else here keeps it in memory
-        if y not in gradients or through is not None and y not in through:
-            continue
+    queue = [(-x._node.number, x) for x in gradients if x._node]
+    heapify(queue)
+    watchers = context.watchers
+    while queue:
+        y = heappop(queue)[1]  # the newest; nothing else here keeps it in memory
         node, g = y._node, gradients.pop(y)
-        if node.retained or goal and y in goal:
+        own.discard(y)
+        if node.retained or y in goal:
             complete[y] = g
-        _pull_back(y, g, gradients, own, through, goal, create_graph)
+        if through is not None and y not in through:
+            continue
+        if inplace.latest > node.number or node.checksums:
+            # A reference that is differentiated reads everything.
+            reads = None if create_graph and node.op.reference else node.op.stands_for.reads
+            inplace.check(y, reads)
+        for watcher in watchers:
+            watcher.pulling(y, g)
+        _pull_back(y, g, gradients, queue, own, needed, watchers, create_graph)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = _RELEASED, (), {}, None
     gradients |= complete
     complete.clear()
+    y = g = None  # type: ignore[assignment]  # so that `_unshared` counts other references
     for x in list(gradients):
         gradients[x] = _unshared(gradients.pop(x))
     return gradients
@@ -71,61 +85,59 @@ def _pull_back(
     y: Variable,
     g: Any,
     gradients: dict[Variable, Any],
+    queue: list[tuple[int, Variable]],
     own: set[Variable],
-    through: set[Variable] | None,
-    goal: frozenset[Variable],
+    needed: set[Variable] | None,
+    watchers: tuple[Any, ...],
     create_graph: bool,
 ) -> None:
     """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
-    own.discard(y)
-    node, watchers = y._node, context.watchers
-    op, inputs = node.op, node.inputs
-    if inplace.latest > node.number or node.checksums:
-        # A reference that is differentiated reads everything.
-        inplace.check(y, None if create_graph and op.reference else op.stands_for.reads)
-    for watcher in watchers:
-        watcher.pulling(y, g)
-    add_in_place = None if create_graph or watchers else op.adds_in_place
-    if add_in_place and inputs[0] in own:
-        if add_in_place(gradients[inputs[0]], g, **node.settings):
-            return
-    needs, values = [], []
+    node = y._node
+    op, inputs, settings = node.op, node.inputs, node.settings
+    out, values = y._data, []
     for x in inputs:
-        is_tensor = isinstance(x, Variable)
-        needs.append(is_tensor and (through is None or x in through or x in goal))
-        values.append(x._data if is_tensor else x)
-    # The chain rule: each contribution is g times a partial derivative.
+        values.append(x._data if isinstance(x, Variable) else x)
     if create_graph:
-        contributions = _contributions_as_tensors(g, y, needs)
-    else:
-        contributions = op.pull(g, y._data, node, values, needs)
-    for i, contribution in enumerate(contributions):
-        if contribution is None:
-            if needs[i]:
-                check_none(op, i)
-            continue
+        op, out, values = op.stands_for, y, inputs
+    vjps, joint = op.vjps, None
+    if len(vjps) < len(inputs) or op is _RELEASED or create_graph and op.reference:
+        joint = _joint(g, out, node, op, values, needed)
+    for i in range(len(inputs)):
         x = inputs[i]
-        data = x._data
-        kind = contribution.__class__  # a NumPy scalar's says its shape and dtype too
+        if not isinstance(x, Variable) or needed is not None and x not in needed:
+            continue
+        total = gradients.get(x)
+        if op.adds_in_place and x in own and op.adds_in_place(total, g, **settings):
+            continue
+        # The chain rule: a contribution is g times a partial derivative.
+        if joint is None:
+            if vjps[i] is None:
+                continue
+            contribution = vjps[i](g, out, *values, **settings)
+        else:
+            contribution = joint[i]
+            if contribution is None:
+                continue
+        data, kind = x._data, type(contribution)
         if (
-            kind is not data.__class__
+            kind is not type(data)
             or kind is ndarray
-            and (contribution.shape != data.shape or contribution.dtype != data.dtype)
+            and (contribution.shape != data.shape or contribution.dtype is not data.dtype)
         ):
             contribution = _fit(contribution, x, op, i, create_graph)
-        total = gradients.get(x)
         if total is None:
-            gradients[x] = contribution
-            if add_in_place:
-                own.add(x)
-        elif x in own and not watchers:
+            total = contribution
+            if x._node:
+                heappush(queue, (-x._node.number, x))
+        elif x in own:
             total += contribution
         else:
-            gradients[x] = total = total + contribution
-            if total.__class__ is ndarray:  # NumPy scalars cannot be added to in place
+            total = total + contribution
+            if not (watchers or create_graph):
                 own.add(x)
+        gradients[x] = total
         for watcher in watchers:
-            watcher.pulled(y, node, g, i, x, contribution, gradients[x])
+            watcher.pulled(y, node, g, i, x, contribution, total)
 
 
 def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
@@ -140,16 +152,15 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
     return through
 
 
-def _contributions_as_tensors(g: Any, y: Variable, needs: list[bool]) -> Sequence[Any]:
-    """Return the contribution of y to each input of its op, as tensors with graphs."""
-    node = y._node
-    op = node.op.stands_for
-    if op.reference is None:
-        if op.saves:
-            _check_saved(op, node.saved)
-        return op.pull(g, y, node, node.inputs, needs)
+def _joint(
+    g: Any, y: Any, node: Node, op: Op, inputs: Sequence[Any], needed: set[Variable] | None
+) -> Sequence[Any]:
+    """Return the contributions of y to all inputs, from the op's joint VJP or its reference."""
+    needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
+    if op.reference is None or not isinstance(y, Variable):
+        return op.pull(g, y, node, inputs, needs)
     # Clones, since an input may be given twice, and each place has a contribution of its own.
-    inputs = [x.clone() if need else x for x, need in zip(node.inputs, needs)]
+    inputs = [x.clone() if need else x for x, need in zip(inputs, needs)]
     wanted = [x for x, need in zip(inputs, needs) if need]
     function = getattr(op.reference, "function", op.reference)
     output = function(*inputs, **node.settings)
@@ -157,22 +168,13 @@ def _contributions_as_tensors(g: Any, y: Variable, needs: list[bool]) -> Sequenc
     return [found.get(x) if need else None for x, need in zip(inputs, needs)]
 
 
-def _check_saved(op: Op, saved: Any) -> None:
-    """Raise if a VJP that is to be differentiated would take saved numbers for constants."""
-    values = saved.values() if isinstance(saved, dict) else saved
-    if isinstance(values, (tuple, list)) or values is not saved:
-        for value in values:
-            _check_saved(op, value)
-    elif isinstance(saved, float) or getattr(getattr(saved, "dtype", None), "kind", "") == "f":
-        raise TypeError(
-            f"op {op.__name__!r} saves {describe(saved)}, which is a constant to its VJP, so the "
-            "derivative of that VJP would be wrong. Write @op(saves=True, reference=f), where f "
-            "computes the same from ops, or compute the value again in the VJP."
-        )
-
-
 def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
     """Return the contribution in the shape and dtype of x, summed up where x was broadcast."""
+    if contribution is None:
+        raise TypeError(
+            f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
+            "For an input without a derivative write None in place of the VJP."
+        )
     if not isinstance(contribution, (ndarray, np.generic, Variable)):
         contribution = np.asarray(contribution)
     shape, dtype = x._data.shape, x._data.dtype

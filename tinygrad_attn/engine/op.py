@@ -10,20 +10,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy import generic, ndarray
 
 from ..errors import describe, explain
 from . import inplace
-from .graph import Node, Symbolic, Variable, tensor_of
+from .graph import Node, Symbolic, Variable, tensor_of, tracked
 from .modes import context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
 
 NUMBERS = frozenset((float, int, bool, type(None)))
+FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
 _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -35,9 +36,6 @@ class Op:
     y, to that of one input. Positional arguments are inputs; keyword-only
     ones are settings, which have no derivative.
     """
-
-    kernel: Any = None  # what fast/ calls in place of this op
-    adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
 
     def __init__(
         self,
@@ -66,6 +64,8 @@ class Op:
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composite of ops that is differentiated for higher orders
         self.stands_for: Op = self if stands_for is None else stands_for  # of a kernel
+        self.kernel: Any = None  # what fast/ calls in place of this op
+        self.adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
         self.joint_vjp: Function | None = None  # or one for all of them,
         self.asks_needs = False  # which may ask what is needed
@@ -132,42 +132,42 @@ class Op:
                 return y
         if settings:
             inputs, settings = self._bind(inputs, settings)
-        elif self.has_settings:
+        else:
             settings = self.defaults
-        arrays, kept = [], []  # kept: tensors where a gradient is wanted, plain values elsewhere
-        any_tensor = any_tracked = any_array = False
+        arrays = []
+        tensors = wanted = any_array = False
+        all_wanted = True
         for x in inputs:
             if isinstance(x, Variable):
-                any_tensor = True
-                array = x._data
-                arrays.append(array)
+                tensors = True
                 if x._tracked:
-                    any_tracked = True
-                    kept.append(x)
+                    wanted = True
                 else:
-                    kept.append(array)
-                continue
-            if x.__class__ not in NUMBERS:
-                x, any_array = as_operand(self, x, inputs), True
+                    all_wanted = False
+                x = x._data
+            elif type(x) not in NUMBERS:
+                x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
-            kept.append(x)
         try:
             y = self.forward(*arrays, **settings)
         except Exception as error:
-            _raise_explained(self, inputs, error)
+            explained = explain(self.__name__, inputs, error)
+            raise explained from (None if explained is error else error)
         saved = None
         if self.saves:
             y, saved = self._pair(y)
-        if not any_tensor:
+        if not tensors:
             return y
-        kind = y.dtype.kind if isinstance(y, (ndarray, generic)) else ""
+        kind = "f" if type(y) in FLOATS else y.dtype.kind if isinstance(y, ndarray) else ""
         if kind not in KINDS:
             y = as_output(self, y)
             kind = y.dtype.kind
         node = None
-        # Only floating-point numbers have derivatives.
-        if any_tracked and here["recording"] and kind == "f":
-            node = Node(self, tuple(kept), settings, saved, here["scope"])
+        if wanted and kind == "f" and here["recording"]:  # only floats have derivatives
+            kept = inputs
+            if not all_wanted:  # a node keeps tensors only where a gradient is wanted
+                kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+            node = Node(self, kept, settings, saved, here["scope"])
             if any_array or inplace.exposed:
                 inplace.protect(node, self.stands_for.reads)
         output = tensor_of(y, node)
@@ -175,9 +175,9 @@ class Op:
             watcher.computed(self, inputs, settings, output)
         return output
 
-    def _pair(self, y: Any) -> tuple[Any, Any]:
-        """Return (y, saved) as it is, or raise TypeError if it is anything else."""
-        if y.__class__ is not tuple or len(y) != 2:
+    def _pair(self, y: Any) -> Any:
+        """Return (y, saved), or raise TypeError if it is anything else."""
+        if type(y) is not tuple or len(y) != 2:
             raise TypeError(
                 f"op {self.__name__!r} has saves=True, so its function returns (y, saved); it "
                 f"returned {describe(y)}."
@@ -202,20 +202,15 @@ class Op:
     def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
         """Return the contribution to each input, None where none is needed or exists."""
         if self.joint_vjp is None:
-            if len(self.vjps) < len(inputs):
-                raise TypeError(
-                    f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
-                    f"{self.__name__}.vjp(...) with one for each, or detach() its output."
-                )
-            settings = node.settings
-            contributions: Any = []
-            for vjp, need in zip(self.vjps, needs):
-                if vjp is None or not need:
-                    contributions.append(None)
-                else:
-                    contributions.append(vjp(g, y, *inputs, **settings))
-            return contributions
-        extra: dict[str, Any] = {"saved": node.saved} if self.saves else {}
+            raise TypeError(
+                f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
+                f"{self.__name__}.vjp(...) with one for each, or detach() its output."
+            )
+        extra: dict[str, Any] = {}
+        if self.saves:
+            extra["saved"] = node.saved
+            if isinstance(g, Variable):
+                self._check_saved(node.saved)
         if self.asks_needs:
             extra["needs"] = tuple(needs)
         contributions = self.joint_vjp(g, y, *inputs, **node.settings, **extra)
@@ -224,16 +219,20 @@ class Op:
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it returns a "
                 f"tuple of {len(inputs)}, a gradient or None for each input."
             )
-        return [c if need else None for c, need in zip(contributions, needs)]
+        return contributions
 
-
-def check_none(op: Op, i: int) -> None:
-    """Raise TypeError if the VJP of a needed input has returned nothing."""
-    if op.joint_vjp is None and op.vjps and op.vjps[i] is not None:
-        raise TypeError(
-            f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
-            "For an input without a derivative write None in place of the VJP."
-        )
+    def _check_saved(self, saved: Any) -> None:
+        """Raise if a VJP that is to be differentiated would take saved numbers for constants."""
+        values = saved.values() if isinstance(saved, dict) else saved
+        if isinstance(values, (tuple, list)) or values is not saved:
+            for value in values:
+                self._check_saved(value)
+        elif isinstance(saved, float) or getattr(getattr(saved, "dtype", None), "kind", "") == "f":
+            raise TypeError(
+                f"op {self.__name__!r} saves {describe(saved)}, which is a constant to its VJP, so "
+                "the derivative of that VJP would be wrong. Write @op(saves=True, reference=f), "
+                "where f computes the same from ops, or compute the value again in the VJP."
+            )
 
 
 def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
@@ -261,31 +260,24 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, Symbolic):
         return x.as_it_is()
-    if isinstance(x, generic) and (like is None or x.dtype.kind in "fiub"):
+    if isinstance(x, generic) and (like is None or x.dtype.kind in KINDS):
         return x if like is None else x.item()
     if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
         return x
-    if isinstance(x, np.ma.MaskedArray):
+    if isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x):
         raise TypeError(
-            f"{op.__name__} would lose the mask of a masked array. Write np.where(mask, ..., ...)."
+            f"{op.__name__} got a {type(x).__name__} of Tensors. Join them first with np.stack or "
+            "np.concatenate."
         )
-    if isinstance(x, (list, tuple)):
-        if any(isinstance(item, Variable) for item in x):
-            raise TypeError(
-                f"{op.__name__} got a {type(x).__name__} of Tensors. Join them first with np.stack "
-                "or np.concatenate."
-            )
-        array = np.asarray(x)
-        if like is not None and like.kind == "f" and array.dtype.kind in "iuf":
-            return array.astype(like)
-    elif isinstance(x, ndarray):
-        array = np.asarray(x)  # the `*` of an np.matrix would be the matrix product
-    else:
-        array = None
-    if array is None or like is not None and array.dtype.kind not in "fiub":
+    usable = isinstance(x, (list, tuple, ndarray)) and not isinstance(x, np.ma.MaskedArray)
+    array = np.asarray(x) if usable else np.asarray(None)
+    if isinstance(x, (list, tuple)) and like is not None and array.dtype.kind in "iuf":
+        return array.astype(like) if like.kind == "f" else array
+    if not usable or like is not None and array.dtype.kind not in KINDS:
         raise TypeError(
             f"{op.__name__} cannot take {describe(x)}. Operands are Tensors, NumPy arrays of real "
-            "numbers or booleans, and numbers. Convert it first, for example with np.asarray(x)."
+            "numbers or booleans, and numbers. Convert it first, for example with np.asarray(x), "
+            "or np.where(mask, ..., ...) for a masked array."
         )
     return array
 
@@ -293,21 +285,13 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
 def as_output(op: Op, y: Any) -> Any:
     """Return what an op computed as an array of real numbers or booleans, or raise TypeError."""
     array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
-    if array is None or array.dtype.kind not in "fiub":
+    if array is None or array.dtype.kind not in KINDS:
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op returns one array of real numbers "
             "or booleans. What its VJP needs beside that is returned as (y, saved), with "
             "@op(saves=True)."
         )
     return array
-
-
-def _raise_explained(op: Op, inputs: Sequence[Any], error: Exception) -> NoReturn:
-    """Raise NumPy's error with the name of the op and the shapes of its inputs."""
-    explained = explain(op.__name__, inputs, error)
-    if explained is error:
-        raise error
-    raise explained from error
 
 
 @overload
