@@ -118,9 +118,9 @@ def _pull_back(
             contribution = joint[i]
             if contribution is None:
                 continue
-        data, kind = x._data, type(contribution)
+        data, kind = x._data, contribution.__class__  # a traced array's says ndarray, too
         if (
-            kind is not type(data)
+            kind is not data.__class__
             or kind is ndarray
             and (contribution.shape != data.shape or contribution.dtype is not data.dtype)
         ):
@@ -133,7 +133,7 @@ def _pull_back(
             total += contribution
         else:
             total = total + contribution
-            if not (watchers or create_graph):
+            if total.__class__ is ndarray and not watchers:  # else it cannot be added to in place
                 own.add(x)
         gradients[x] = total
         for watcher in watchers:
