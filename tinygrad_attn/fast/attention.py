@@ -21,7 +21,7 @@ from numpy import ndarray
 from ..engine import array_of, context, kernel, op, sum_to
 from ..functional import attention as F
 from . import tuning
-from .blocks import QUIET, fits, in_range, row_sums
+from .blocks import QUIET, in_range, ordinary, row_sums
 from .threads import tasks, workers
 
 
@@ -278,17 +278,17 @@ def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
     """Whether the mask is boolean or of q's dtype, and broadcastable to the scores."""
     mask = array_of(mask)
     return mask is None or (
-        mask.dtype in (bool, array_of(q).dtype)
-        and np.broadcast_shapes(mask.shape, scores) == scores
+        mask.dtype in (bool, q.dtype) and np.broadcast_shapes(mask.shape, scores) == scores
     )
 
 
 @kernel(F.attention)
 def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
     """q (..., T, D), k (..., S, D), v (..., S, V) with the same leading axes, at most two."""
-    if not fits(q, k, v) or len({array_of(x).shape[:-2] for x in (q, k, v)}) > 1:
+    arrays = ordinary(q, k, v)
+    if not arrays or len({x.shape[:-2] for x in arrays}) > 1:
         return NotImplemented
-    scores = (*array_of(q).shape[:-1], array_of(k).shape[-2])
+    scores = (*q.shape[:-1], k.shape[-2])
     if len(scores) > 4 or not _usable(mask, scores, q):
         return NotImplemented
     return attention(q, k, v, mask, **settings)
@@ -297,9 +297,9 @@ def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) 
 @kernel(F.packed_attention)
 def packed_kernel(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Any:
     """packed (B, T, 3 H D)."""
-    if not fits(packed):
+    if not ordinary(packed):
         return NotImplemented
-    b, t, _ = array_of(packed).shape
+    b, t, _ = packed.shape
     if not _usable(mask, (b, num_heads, t, t), packed):
         return NotImplemented
     return packed_attention(packed, mask, num_heads=num_heads, **settings)

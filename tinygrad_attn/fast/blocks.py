@@ -23,15 +23,19 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")
 
 
-def fits(x: Any, *others: Any) -> bool:
-    """Whether all are ordinary arrays: float32 or float64, one dtype, not empty; others or None."""
-    dtype = getattr(array_of(x), "dtype", None)
-    for other in (x, *others):
-        if other is not None:
-            a = array_of(other)
-            if a.__class__ is not ndarray or a.dtype != dtype or not a.size or not a.ndim:
-                return False
-    return dtype in FLOATS
+def ordinary(*operands: Any) -> list[Any] | None:
+    """Return the arrays of these operands, of which all but the first may be None.
+
+    None if one is empty or no array, or if they are not all float32 or all float64.
+    """
+    arrays = list(map(array_of, operands))
+    dtype = getattr(arrays[0], "dtype", None)
+    for a in arrays:
+        if a is None:
+            continue
+        if type(a) is not ndarray or a.dtype is not dtype or not a.size or not a.ndim:
+            return None
+    return arrays if dtype in FLOATS else None
 
 
 def matrix(x: ndarray) -> ndarray:

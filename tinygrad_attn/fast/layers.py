@@ -21,10 +21,10 @@ from .blocks import (
     QUIET,
     by_elements,
     by_rows,
-    fits,
     in_range,
     matrix,
     ones,
+    ordinary,
     row_sums,
     sum_of_rows,
 )
@@ -68,10 +68,11 @@ def _linear_vjp(g, _y, x, weight, _bias, *, needs):
 @kernel(F.linear)
 def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
     """x (..., I), weight (O, I), bias (O,) or None."""
-    w = array_of(weight)
-    if not fits(x, weight, bias) or w.ndim != 2 or array_of(x).shape[-1] != w.shape[1]:
+    arrays = ordinary(x, weight, bias)
+    if not arrays:
         return NotImplemented
-    if bias is not None and array_of(bias).shape != w.shape[:1]:
+    a, w, b = arrays
+    if w.ndim != 2 or a.shape[-1] != w.shape[1] or b is not None and b.shape != w.shape[:1]:
         return NotImplemented
     keep_freed()
     return linear(x, weight, bias)
@@ -165,11 +166,15 @@ rms_norm.vjp_all(normalise_vjp)
 
 
 def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
-    n = array_of(x).shape[-1] if fits(x, weight, bias) else 0
-    # Sums of longer rows lose digits of float32; the reference adds pairwise.
-    if shape not in (n, (n,)) or eps.__class__ is not float or n >= tuning.LONG_ROW:
+    arrays = ordinary(x, weight, bias)
+    if not arrays or type(eps) is not float:
         return NotImplemented
-    if any([p is not None and array_of(p).shape != (n,) for p in (weight, bias)]):
+    a, w, b = arrays
+    n = a.shape[-1]
+    # Sums of longer rows lose digits of float32; the reference adds pairwise.
+    if shape not in (n, (n,)) or n >= tuning.LONG_ROW:
+        return NotImplemented
+    if w is not None and w.shape != (n,) or b is not None and b.shape != (n,):
         return NotImplemented
     return norm(x, weight, bias, eps=eps)
 
@@ -185,7 +190,7 @@ def layer_norm_kernel(
 @kernel(F.rms_norm)
 def rms_norm_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     """x (..., n), weight (n,) or None."""
-    if eps is None and fits(x):
+    if eps is None and ordinary(x):
         eps = float(np.finfo(array_of(x).dtype).eps)
     return _over_last_axis(rms_norm, x, normalized_shape, weight, None, eps)
 
@@ -230,7 +235,7 @@ def _softmax_vjp(g, y, _x):
 @kernel(F.softmax)
 def softmax_kernel(x: Any, axis: int = -1) -> Any:
     """x (..., n), the last axis."""
-    return softmax(x) if axis.__class__ is int and axis == -1 and fits(x) else NotImplemented
+    return softmax(x) if type(axis) is int and axis == -1 and ordinary(x) else NotImplemented
 
 
 def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
@@ -294,7 +299,7 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoot
 @kernel(label_cross_entropy)
 def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
     """x (N, C), labels (N,), without weights of classes."""
-    if not fits(x) or array_of(x).ndim != 2 or weight is not None:
+    if not ordinary(x) or x.ndim != 2 or weight is not None:
         return NotImplemented
     return cross_entropy(x, **settings)
 
@@ -354,5 +359,5 @@ def _gelu_vjp(g, _y, x, *, saved):
 @kernel(F.gelu)
 def gelu_kernel(x: Any, approximate: str = "none") -> Any:
     """Any shape with axes, float32; not the approximation by tanh."""
-    quick = approximate == "none" and fits(x) and array_of(x).dtype == np.float32
+    quick = approximate == "none" and ordinary(x) and x.dtype == np.float32
     return gelu(x) if quick else NotImplemented

@@ -9,9 +9,9 @@ import numpy as np
 from numpy import ndarray
 
 from .. import ops
-from ..engine import Op, array_of, kernel, sum_to
+from ..engine import Op, kernel, sum_to
 from . import tuning
-from .blocks import by_elements, fits, matrix, ones
+from .blocks import by_elements, matrix, ones, ordinary
 from .layers import product
 from .threads import dot
 
@@ -65,7 +65,7 @@ relu = kernel_of(ops.relu, _relu, _relu_vjp)
 @kernel(ops.relu)
 def relu_kernel(x: Any) -> Any:
     """Any shape with axes."""
-    return relu(x) if fits(x) else NotImplemented
+    return relu(x) if ordinary(x) else NotImplemented
 
 
 # ---- products of any number of rows with a matrix
@@ -87,8 +87,11 @@ matmul = kernel_of(
 @kernel(ops.matmul)
 def matmul_kernel(a: Any, b: Any) -> Any:
     """a (..., M, K), b (K, N)."""
-    x, y = array_of(a), array_of(b)
-    quick = fits(x, y) and x.ndim > 1 and y.ndim == 2 and x.shape[-1] == len(y)
+    arrays = ordinary(a, b)
+    if not arrays or b is None:
+        return NotImplemented
+    x, y = arrays
+    quick = x.ndim > 1 and y.ndim == 2 and x.shape[-1] == len(y)
     return matmul(a, b) if quick else NotImplemented
 
 
@@ -114,5 +117,5 @@ embedding_backward = kernel_of(
 @kernel(ops.embedding_backward)
 def embedding_backward_kernel(g: Any, *, indices: ndarray, rows: int) -> Any:
     """g (..., E), integers (...)."""
-    quick = fits(g) and indices.shape == array_of(g).shape[:-1] and indices.dtype.kind in "iu"
+    quick = ordinary(g) and indices.shape == g.shape[:-1] and indices.dtype.kind in "iu"
     return embedding_backward(g, indices=indices, rows=rows) if quick else NotImplemented

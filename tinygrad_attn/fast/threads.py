@@ -97,7 +97,7 @@ def workers(big: bool = True) -> int:
 
 def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a.dot(b) in one thread, if ours share the cores and BLAS would start its own."""
-    if workers() == 1 or max(a.size, b.size) < tuning.SMALL_DOT:
+    if max(a.size, b.size) < tuning.SMALL_DOT or workers() == 1:
         return a.dot(b)
     with one_blas_thread:
         return a.dot(b)
