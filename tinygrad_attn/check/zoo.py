@@ -98,7 +98,7 @@ def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
 
 def vjp_all(of: Op) -> Change:
     """The VJPs of an op for all operands."""
-    return lambda wrong: patch.multiple(of, joint_vjp=wrong, kernel=None)
+    return lambda wrong: patch.multiple(of, vjps=(), joint_vjp=wrong, kernel=None)
 
 
 def function(name: str, *operands: str) -> Change:

@@ -81,6 +81,9 @@ def sweep(
     return gradients
 
 
+_NOTHING = object()  # in place of a contribution that is not needed or does not exist
+
+
 def _pull_back(
     y: Variable,
     g: Any,
@@ -94,30 +97,29 @@ def _pull_back(
     """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
     node = y._node
     op, inputs, settings = node.op, node.inputs, node.settings
+    if op.adds_in_place and inputs[0] in own:
+        if op.adds_in_place(gradients[inputs[0]], g, **settings):
+            return
     out, values = y._data, []
     for x in inputs:
         values.append(x._data if isinstance(x, Variable) else x)
     if create_graph:
         op, out, values = op.stands_for, y, inputs
-    vjps, joint = op.vjps, None
-    if len(vjps) < len(inputs) or op is _RELEASED or create_graph and op.reference:
-        joint = _joint(g, out, node, op, values, needed)
+    contributions: Any = []
+    if len(op.vjps) < len(inputs) or op is _RELEASED or create_graph and op.reference:
+        contributions = _joint(g, out, node, op, values, needed)
+    else:
+        # The chain rule: each contribution is g times a partial derivative.
+        for vjp, x in zip(op.vjps, inputs):
+            if vjp and isinstance(x, Variable) and (needed is None or x in needed):
+                contributions.append(vjp(g, out, *values, **settings))
+            else:
+                contributions.append(_NOTHING)
     for i in range(len(inputs)):
-        x = inputs[i]
-        if not isinstance(x, Variable) or needed is not None and x not in needed:
+        x, contribution = inputs[i], contributions[i]
+        if contribution is _NOTHING:
             continue
         total = gradients.get(x)
-        if op.adds_in_place and x in own and op.adds_in_place(total, g, **settings):
-            continue
-        # The chain rule: a contribution is g times a partial derivative.
-        if joint is None:
-            if vjps[i] is None:
-                continue
-            contribution = vjps[i](g, out, *values, **settings)
-        else:
-            contribution = joint[i]
-            if contribution is None:
-                continue
         data, kind = x._data, contribution.__class__  # a traced array's says ndarray, too
         if (
             kind is not data.__class__
@@ -158,14 +160,15 @@ def _joint(
     """Return the contributions of y to all inputs, from the op's joint VJP or its reference."""
     needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
     if op.reference is None or not isinstance(y, Variable):
-        return op.pull(g, y, node, inputs, needs)
+        found = op.pull(g, y, node, inputs, needs)
+        return [c if need and c is not None else _NOTHING for c, need in zip(found, needs)]
     # Clones, since an input may be given twice, and each place has a contribution of its own.
     inputs = [x.clone() if need else x for x, need in zip(inputs, needs)]
     wanted = [x for x, need in zip(inputs, needs) if need]
     function = getattr(op.reference, "function", op.reference)
     output = function(*inputs, **node.settings)
     found = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
-    return [found.get(x) if need else None for x, need in zip(inputs, needs)]
+    return [found.get(x, _NOTHING) if need else _NOTHING for x, need in zip(inputs, needs)]
 
 
 def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
