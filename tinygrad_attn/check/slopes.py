@@ -252,9 +252,7 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
 def measured(
     f: Program, which: int, direction: Array, a: Array, limits: Limits, extrapolate: bool = True
 ) -> tuple[float, float, float, str]:
-    """Return the slope along a direction, the error of the gradient, the error that is allowed, and
-    why the slope is unusable.
-    """
+    """Return the slope, the gradient's error, the allowed error, and why the slope is unusable."""
     analytic = float(np.sum(direction * np.where(direction, a, 0)))
 
     def beside(slope: float) -> tuple[float, float, float]:
@@ -275,9 +273,8 @@ def measured(
     if np.isinf(error):
         return slope, off, np.inf, "kink"
     within, large = off <= allowed + error, off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
-    if (
-        within and large or agrees and not within
-    ):  # the slope says little, or the two slopes disagree
+    # The slope says little, or the two slopes disagree.
+    if within and large or agrees and not within:
         return slope, off, np.inf, "precision"
     return slope, off, allowed + error, ""
 

@@ -56,7 +56,6 @@ class Op:
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
-        self.has_settings = bool(keywords)
         named = forward.func if isinstance(forward, functools.partial) else forward
         self.__name__ = getattr(named, "__name__", type(named).__name__)
         self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
@@ -200,7 +199,7 @@ class Op:
         return inputs, {**self.defaults, **settings}
 
     def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """Return the contribution to each input, None where none is needed or exists."""
+        """Return the contribution to each input from the joint VJP, None where there is none."""
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "

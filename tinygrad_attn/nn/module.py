@@ -51,7 +51,8 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    `super().__init__()` need not be called. A list of modules is a ModuleList. As torch.nn.Module.
+    `super().__init__()` need not be called. Modules in a list belong to a `ModuleList`. As
+    torch.nn.Module.
     """
 
     training: bool = True
