@@ -55,7 +55,7 @@ class Attention:
         scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
         self.shared = scores >= block
         per = max(1, min(block // (t * s), -(-b * heads // workers(self.shared))))
-        self.wide = min(s, max(tuning.COLUMNS, block // t))
+        self.wide = min(s, tuning.COLUMNS)
         high = max(tuning.LEAST_ROWS, block // (self.wide * per) // (2 if self.causal else 1))
         self.rows = pieces(t, high)
         if per >= heads:

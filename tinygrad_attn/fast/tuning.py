@@ -22,7 +22,8 @@ SHARED_PRODUCT = 1 << 23  # multiplications from where our threads share a produ
 
 # attention.py
 ATTENTION_BLOCK = 1 << 17  # scores in a block
-COLUMNS, LEAST_ROWS = 512, 128  # of a block: at most, at least
+COLUMNS = 256  # of a block, at most: BLAS adds up longer sums less accurately (AVX-512)
+LEAST_ROWS = 128  # of a block
 KEPT_SCORES, KEPT_BYTES = 1 << 19, 64 << 20  # of a head, in all: up to which weights are kept
 TILES_BYTES = 32 << 20  # else of results, gradients and the weights that are kept
 MASK_OF_FLOATS = 1 << 16  # up to which a boolean mask is converted, to multiply faster
