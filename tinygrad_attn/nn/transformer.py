@@ -214,24 +214,12 @@ class TransformerDecoder(_Stack):
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
 
-    def forward(
-        self,
-        tgt: Any,
-        memory: Any,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
-        tgt_is_causal: bool | None = None,
-        memory_is_causal: bool = False,
-        **cache: KeyValueCache,
-    ) -> Tensor:
+    def forward(self, tgt: Any, memory: Any, *masks: Any, **named: Any) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E) and so on.
 
-        The arguments are those of `TransformerDecoderLayer.forward`.
+        All arguments are those of `TransformerDecoderLayer.forward`, which gets them.
         """
-        masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
-        return self._run(tgt, memory, *masks, tgt_is_causal, memory_is_causal, **cache)
+        return self._run(tgt, memory, *masks, **named)
 
 
 class Transformer(Module):
