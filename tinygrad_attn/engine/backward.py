@@ -81,9 +81,6 @@ def sweep(
     return gradients
 
 
-_NOTHING = object()  # in place of a contribution that is not needed or does not exist
-
-
 def _pull_back(
     y: Variable,
     g: Any,
@@ -97,29 +94,30 @@ def _pull_back(
     """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
     node = y._node
     op, inputs, settings = node.op, node.inputs, node.settings
-    if op.adds_in_place and inputs[0] in own:
-        if op.adds_in_place(gradients[inputs[0]], g, **settings):
-            return
     out, values = y._data, []
     for x in inputs:
         values.append(x._data if isinstance(x, Variable) else x)
     if create_graph:
         op, out, values = op.stands_for, y, inputs
-    contributions: Any = []
-    if len(op.vjps) < len(inputs) or op is _RELEASED or create_graph and op.reference:
-        contributions = _joint(g, out, node, op, values, needed)
-    else:
-        # The chain rule: each contribution is g times a partial derivative.
-        for vjp, x in zip(op.vjps, inputs):
-            if vjp and isinstance(x, Variable) and (needed is None or x in needed):
-                contributions.append(vjp(g, out, *values, **settings))
-            else:
-                contributions.append(_NOTHING)
+    vjps, joint = op.vjps, None
+    if len(vjps) < len(inputs) or op is _RELEASED or create_graph and op.reference:
+        joint = _joint(g, out, node, op, values, needed)
     for i in range(len(inputs)):
-        x, contribution = inputs[i], contributions[i]
-        if contribution is _NOTHING:
+        x = inputs[i]
+        if not isinstance(x, Variable) or needed is not None and x not in needed:
             continue
         total = gradients.get(x)
+        if op.adds_in_place and x in own and op.adds_in_place(total, g, **settings):
+            continue
+        # The chain rule: a contribution is g times a partial derivative.
+        if joint is None:
+            if vjps[i] is None:
+                continue
+            contribution = vjps[i](g, out, *values, **settings)
+        else:
+            contribution = joint[i]
+            if contribution is None:
+                continue
         data, kind = x._data, contribution.__class__  # a traced array's says ndarray, too
         if (
             kind is not data.__class__
@@ -160,15 +158,14 @@ def _joint(
     """Return the contributions of y to all inputs, from the op's joint VJP or its reference."""
     needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
     if op.reference is None or not isinstance(y, Variable):
-        found = op.pull(g, y, node, inputs, needs)
-        return [c if need and c is not None else _NOTHING for c, need in zip(found, needs)]
+        return op.pull(g, y, node, inputs, needs)
     # Clones, since an input may be given twice, and each place has a contribution of its own.
     inputs = [x.clone() if need else x for x, need in zip(inputs, needs)]
     wanted = [x for x, need in zip(inputs, needs) if need]
     function = getattr(op.reference, "function", op.reference)
     output = function(*inputs, **node.settings)
     found = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
-    return [found.get(x, _NOTHING) if need else _NOTHING for x, need in zip(inputs, needs)]
+    return [found.get(x) if need else None for x, need in zip(inputs, needs)]
 
 
 def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
@@ -208,7 +205,7 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
 def _unshared(g: Any) -> Any:
     """Return g, or a copy if other references to its memory may exist."""
     if not isinstance(g, ndarray):
-        return g.copy()
+        return g if isinstance(g, np.generic) else g.copy()
     # Two references: the parameter above and the argument of getrefcount.
     alone = sys.getrefcount(g) <= 2 and (g.base is None or sys.getrefcount(g.base) <= 2)
     return g if alone and g.flags.c_contiguous and g.flags.writeable else g.copy()
@@ -250,6 +247,8 @@ _RELEASED.__name__ = "released"  # shown in the repr of tensors and in pictures
 
 # ---- what users call
 
+_accumulating = threading.Lock()
+
 
 def backward(
     outputs: Sequence[Any],
@@ -267,22 +266,15 @@ def backward(
     try:
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
         context.recording = True  # a .grad that create_graph left is part of a graph
-        for t, g in found.items():
-            if t._tracked:  # it may have been frozen since the forward pass
-                _accumulate(t, g if isinstance(g, Variable) else tensor_of(g))
+        with _accumulating:
+            for t, g in found.items():
+                if t._tracked:  # it may have been frozen since the forward pass
+                    g = g if isinstance(g, Variable) else tensor_of(g)
+                    t._grad = g if t._grad is None else t._grad + g
     finally:
         context.recording = before
     for watcher in context.watchers:
         watcher.finished(found)
-
-
-_accumulating = threading.Lock()
-
-
-def _accumulate(t: Variable, g: Any) -> None:
-    """Add g to t.grad."""
-    with _accumulating:
-        t._grad = g if t._grad is None else t._grad + g
 
 
 def grad(

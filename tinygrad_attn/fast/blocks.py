@@ -28,14 +28,16 @@ def ordinary(*operands: Any) -> list[Any] | None:
 
     None if one is empty or no array, or if they are not all float32 or all float64.
     """
+    first = array_of(operands[0])
+    if type(first) is not ndarray or first.dtype not in FLOATS:
+        return None
     arrays = list(map(array_of, operands))
-    dtype = getattr(arrays[0], "dtype", None)
     for a in arrays:
         if a is None:
             continue
-        if type(a) is not ndarray or a.dtype is not dtype or not a.size or not a.ndim:
+        if type(a) is not ndarray or a.dtype is not first.dtype or not a.size or not a.ndim:
             return None
-    return arrays if dtype in FLOATS else None
+    return arrays
 
 
 def matrix(x: ndarray) -> ndarray:

@@ -22,7 +22,7 @@ def add(a, b):
     return a + b
 
 
-add.vjp(lambda g, *_: g, lambda g, *_: g)
+add.vjp(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g)
 
 
 @op(broadcasts=True)
@@ -31,7 +31,7 @@ def subtract(a, b):
     return a - b
 
 
-subtract.vjp(lambda g, *_: g, lambda g, *_: -g)
+subtract.vjp(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: -g)
 
 
 @op(broadcasts=True)
