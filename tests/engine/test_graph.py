@@ -374,17 +374,6 @@ def test_a_copy_of_an_op_is_the_op_itself():
     assert pickle.loads(pickle.dumps(ops.tanh)) is ops.tanh
 
 
-def test_a_rule_may_leave_out_axes_while_others_are_summed():
-    """The column's gradient is the same for all its rows, and the rule leaves it a row, as wide as the result."""
-    both = ta.op(
-        lambda column, row: np.broadcast_to(column.sum(0) + row, (len(column), row.size)).copy(),
-        broadcasts=True,
-    )
-    both.vjp(lambda g, y, column, row: g.sum(axis=0, keepdims=True), lambda g, y, column, row: g)
-    assert ta.gradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
-    assert ta.gradgradcheck(both, [leaf(3, 1), leaf(1, 4, seed=1)])
-
-
 # ---- gradients that meet
 
 

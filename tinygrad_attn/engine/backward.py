@@ -180,9 +180,6 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
     shape, dtype = x._data.shape, x._data.dtype
     if contribution.shape != shape and op.broadcasts:
         contribution = sum_to(contribution, shape)
-        small, lead = contribution.shape, len(shape) - contribution.ndim
-        if lead >= 0 and all(n in (1, m) for n, m in zip(small, shape[lead:])):
-            contribution = contribution * np.ones(shape, dtype)  # constant along these axes
     if contribution.shape != shape:
         hint = "" if op.broadcasts else "; if the op broadcasts, write @op(broadcasts=True)"
         raise ValueError(
@@ -319,8 +316,6 @@ def grad(
                 f"input {i} of grad(), {describe(x)}, was not used to compute the outputs. "
                 "Pass allow_unused=True to get None for it."
             )
-        if g is not None and any(x is other for other in inputs[:i]):  # listed twice
-            g = g.copy()
         results.append(g if g is None or isinstance(g, Variable) else tensor_of(g))
     for watcher in context.watchers:
         watcher.finished(inputs)
@@ -333,14 +328,9 @@ def _inputs(inputs: Any) -> list[Variable]:
     inputs = list(inputs) if several else [inputs]
     for i, x in enumerate(inputs):
         if not tracked(x):
-            is_module = hasattr(x, "parameters")
-            hint = (
-                "Write list(model.parameters())"
-                if is_module
-                else "Create it with requires_grad=True"
-            )
             raise ValueError(
-                f"input {i} of grad(), {describe(x)}, does not require a gradient. {hint}."
+                f"input {i} of grad(), {describe(x)}, does not require a gradient. Create it with "
+                "requires_grad=True; for a model write list(model.parameters())."
             )
     return inputs
 
@@ -359,13 +349,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str, keyword: 
             )
         gradient = np.ones(shape, dtype)
     elif not isinstance(gradient, Variable):
-        array = np.asarray(gradient)
-        if array.dtype.kind not in "fiub" or isinstance(gradient, bool):
-            raise TypeError(
-                f"{caller} takes real numbers as {keyword}=, got {describe(gradient)}. To keep the "
-                "graph for another pass write retain_graph=True."
-            )
-        gradient = array
+        gradient = np.asarray(gradient)
     if gradient.shape != shape:
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must "

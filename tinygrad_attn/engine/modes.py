@@ -87,22 +87,13 @@ class _Mode(ContextDecorator):
         def steps(*args: Any, **kwargs: Any) -> Any:
             """Run each step of the generator in this mode, but not the code that consumes it."""
             generator = function(*args, **kwargs)
-            resume, value = generator.send, None
-            try:
-                while True:
-                    with type(self)():
-                        item = resume(value)
-                    try:
-                        resume, value = generator.send, (yield item)
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:
-                        resume, value = generator.throw, error
-            except StopIteration as end:
-                return end.value
-            finally:
+            while True:
                 with type(self)():
-                    generator.close()
+                    try:
+                        item = next(generator)
+                    except StopIteration as end:
+                        return end.value
+                yield item
 
         return steps  # type: ignore[return-value]
 

@@ -88,27 +88,9 @@ class Op:
                 f"but .vjp() got {len(vjps)} VJPs. Give one for each, None where an input has no "
                 "derivative, and make settings keyword-only (after a *)."
             )
-        for vjp in vjps:
-            if vjp is not None:
-                self._check_parameters(vjp, len(vjps))
         self.vjps, self.joint_vjp = vjps, None
         self.reads = _values_read([vjp for vjp in vjps if vjp is not None])
         return self
-
-    def _check_parameters(self, vjp: Function, inputs: int) -> None:
-        """Raise where a VJP takes the inputs in another order or number than the op."""
-        if not callable(vjp):
-            raise TypeError(f"a VJP of op {self.__name__!r} is a function, got {describe(vjp)}.")
-        code = getattr(vjp, "__code__", None)
-        if code is None or code.co_flags & inspect.CO_VARARGS:
-            return
-        given = [name.lstrip("_") for name in code.co_varnames[: code.co_argcount]]
-        expected = ["g", "out" if "y" in self.input_names else "y", *self.input_names]
-        if len(given) < inputs + 2 or given != expected and sorted(given) == sorted(expected):
-            raise ValueError(
-                f"a VJP of op {self.__name__!r} is called with ({', '.join(expected)}), but one "
-                f"takes ({', '.join(given)}). Write lambda {', '.join(expected)}: ..."
-            )
 
     def vjp_all(self, vjp: VJP) -> VJP:
         """Set one VJP for all inputs, which may share work between them (a decorator).
