@@ -22,6 +22,7 @@ from ..engine import array_of, context, kernel, op, sum_to
 from ..functional import attention as F
 from . import tuning
 from .blocks import QUIET, in_range, ordinary, row_sums
+from .memory import keep_freed
 from .threads import tasks, workers
 
 
@@ -120,6 +121,7 @@ class Attention:
     @np.errstate(**QUIET)
     def forward(self, y):
         """Write the output to y (B, H, T, V)."""
+        keep_freed()
 
         def run(n):
             h = self.heads[n]
