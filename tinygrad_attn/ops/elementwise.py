@@ -98,7 +98,7 @@ def _power_by_base(g, y, a, b):
 def _power_by_exponent(g, y, a, b):
     """y log a, and 0 where a is 0 and b >= 0, as in PyTorch."""
     zero = (a == 0) & (b >= 0)
-    return g * y * np.log(np.where(zero, 1, a))
+    return g * y * np.log(np.where(zero, 1, a) if np.any(zero) else a)
 
 
 power.vjp(_power_by_base, _power_by_exponent)
