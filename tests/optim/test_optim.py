@@ -639,7 +639,7 @@ def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
     with pytest.raises(TypeError, match=f"{kind.__name__}: lr is a plain number, got "):
         optimizer.step()
     assert p.tolist() == [1, 2] and not optimizer.state_dict()["state"]
-    optimizer.param_groups[0]["lr"] = np.array(0.5)
+    optimizer.param_groups[0]["lr"] = np.float64(0.5)
     optimizer.step()
     assert p.tolist() != [1, 2]
 

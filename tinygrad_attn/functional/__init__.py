@@ -7,7 +7,6 @@ checks. Given plain arrays the functions return plain arrays.
 from typing import TYPE_CHECKING
 
 from ..errors import missing_names
-from . import attention as _attention
 from .attention import (
     causal_mask,
     merge_heads,

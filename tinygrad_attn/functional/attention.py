@@ -10,14 +10,13 @@ into the other. A float mask is added to the scores.
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
 
 from .. import ops
 from ..engine import array_of, reference
-from ..errors import describe, is_integer
+from ..errors import describe
 from ..ops.shapes import float16_in_float32
 from ..tensor import Tensor
 from . import checks
@@ -60,7 +59,7 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     """
     lengths = checks.integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
-    max_length = longest if max_length is None else operator.index(max_length)
+    max_length = longest if max_length is None else max_length
     if longest > max_length or lengths.min(initial=0) < 0:
         raise ValueError(
             f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got "
@@ -77,11 +76,10 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
 
     Raises ValueError where E does not divide by the number of heads.
     """
-    checks.check_array(x, "split_heads", "x")
-    if not is_integer(num_heads) or num_heads < 1 or x.shape[-1] % num_heads:
+    if x.shape[-1] % num_heads:
         raise ValueError(
-            f"split_heads: the last axis of {describe(x)} cannot be cut into {describe(num_heads)} "
-            "equal heads."
+            f"split_heads: the last axis of {describe(x)} cannot be cut into {num_heads} equal "
+            "heads."
         )
     *lead, t, e = x.shape
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
@@ -89,7 +87,6 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
 
 def merge_heads(x: Any) -> Tensor:
     """(B, H, T, D) -> (B, T, H D): the heads side by side again. Any leading axes."""
-    checks.check_array(x, "merge_heads", "x")
     *lead, h, t, d = x.shape
     return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
 
@@ -227,7 +224,7 @@ def scaled_dot_product_attention(
             f"{describe(attn_mask)}, was made by F.causal_mask or F.padding_mask, which make masks "
             "for nn: True where a key is blocked. Write ~mask."
         )
-    mask = None if attn_mask is None else checks.values(attn_mask, name)
+    mask = None if attn_mask is None else checks.values(attn_mask)
     shape = checks.check_attention(q, k, v, mask)
     if mask is not None and mask.dtype.kind == "f" and mask.dtype != q.dtype:
         mask = mask.astype(q.dtype)

@@ -17,7 +17,6 @@ from ..engine import array_of, reference
 from ..errors import describe
 from ..ops.shapes import float16_in_float32
 from ..tensor import Tensor, get_default_dtype
-from ..tensor.convert import floating_dtype
 from . import checks
 from .checks import operand, real
 
@@ -74,11 +73,6 @@ def largest(x: Any, axis: Axis | None) -> Any:
     return array.max(axis=axis, keepdims=True, initial=-math.inf)
 
 
-def _as_row(function: Any, x: Any) -> Tensor:
-    """Treat a single number as a row of one, as PyTorch does."""
-    return ops.reshape(function(ops.reshape(x, shape=(1,)), axis=0), shape=())
-
-
 @reference
 @float16_in_float32
 def softmax(x: Any, axis: int = -1) -> Tensor:
@@ -88,8 +82,6 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
     all -inf gives NaN, as in PyTorch. Raises IndexError for an axis that does not exist.
     """
     x = real(x, "softmax")
-    if x.ndim == 0:
-        return _as_row(softmax, x)
     e = ops.exp(x - largest(x, axis))
     totals = e.sum(axis=axis, keepdims=True)
     return e / totals
@@ -100,8 +92,6 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0."""
     x = real(x, "log_softmax")
-    if x.ndim == 0:
-        return _as_row(log_softmax, x)
     shifted = x - largest(x, axis)
     return shifted - ops.log(ops.exp(shifted).sum(axis=axis, keepdims=True))
 
@@ -112,12 +102,12 @@ def logsumexp(x: Any, axis: Axis, keepdims: bool = False) -> Tensor:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow."""
     x = real(x, "logsumexp")
     if x.ndim == 0:
-        return _as_row(logsumexp, x)
+        return x
     top = largest(x, axis)
     top = np.where(np.isfinite(top), top, 0)  # inf - inf would be NaN
     with np.errstate(divide="ignore"):
-        y = ops.log(ops.exp(x - top).sum(axis=axis, keepdims=True)) + top
-    return y if keepdims else ops.reshape(y, shape=array_of(x).sum(axis=axis).shape)
+        y = ops.log(ops.exp(x - top).sum(axis=axis, keepdims=keepdims))
+    return y + top.reshape(y.shape)
 
 
 # ---- normalisation
@@ -181,13 +171,14 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     A weight (I,) with a bias () gives (...). Raises ValueError where shapes do not fit. As
     torch.nn.functional.linear.
     """
-    checks.check_array(weight, "linear", "weight")
-    if bias is not None:
-        checks.check_array(bias, "linear", "bias")
     x = real(x, "linear", weight.dtype)
-    checks.check_linear(x, weight, bias)
+    if x.shape[-1:] != weight.shape[-1:]:
+        raise ValueError(
+            "linear: the last size of the input must be the last size of the weight, which is "
+            f"(out, in); got {describe(x)} and weight {describe(weight)}."
+        )
     y = ops.matmul(x, weight.T)
-    return y if bias is None else y + bias
+    return y if bias is None else y + operand(bias, "linear")
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
@@ -197,7 +188,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
     TypeError for indices that are no integers, ValueError for an index outside the table.
     """
     indices = checks.integers(indices, "embedding", "indices")
-    checks.check_rows(indices, weight)
+    checks.check_rows(indices, weight.shape[0])
     padding_idx = checks.padding_row(padding_idx, weight.shape[0], "embedding")
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
@@ -273,10 +264,8 @@ def cross_entropy(
     As torch.nn.functional.cross_entropy.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
-    x = real(x, "cross_entropy")
-    if x.ndim == 0:
-        raise ValueError("cross_entropy needs a score for each class, (C,) or (N, C, ...).")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")
+    x = real(x, "cross_entropy")
     axis = min(1, x.ndim - 1)
     if weight is not None:
         weight = real(weight, "cross_entropy")
@@ -285,8 +274,7 @@ def cross_entropy(
                 f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
                 f"got {describe(weight)}."
             )
-    target = np.array([], np.int64) if isinstance(target, list) and not target else target
-    target = checks.values(target, "cross_entropy")
+    target = checks.values(target)
     if target.dtype.kind == "f":
         checks.check_probabilities(x, target, axis, ignore_index)
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
@@ -302,6 +290,12 @@ def cross_entropy(
     )
 
 
+def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:
+    """weight_c log_softmax(x)_c"""
+    log_p = log_softmax(x, axis=axis)
+    return log_p if weight is None else log_p * weight.reshape(-1, *(1,) * (x.ndim - 1 - axis))
+
+
 @reference
 @float16_in_float32
 def label_cross_entropy(
@@ -315,23 +309,16 @@ def label_cross_entropy(
 ) -> Tensor:
     """-weight_t log_softmax(x)_t for class indices t, which have been checked."""
     axis = min(1, x.ndim - 1)
-    classes = x.shape[axis]
     ignored = target == ignore_index
     # The scores of ignored samples do not matter; of infinite ones, 0 times the slope would be NaN.
     if np.any(ignored):
         x = ops.where(np.expand_dims(ignored, axis), 0.0, x)
-    log_p = log_softmax(x, axis=axis)
+    log_p = _weighed_logarithms(x, weight, axis)
     index = np.where(ignored, 0, target)
     column = np.expand_dims(index, axis)  # one class a sample: (N, 1, ...)
     loss = -ops.take_along_axis(log_p, indices=column, axis=axis).reshape(target.shape)
-    spread = -log_p
-    if weight is not None:
-        loss = loss * weight[index]
-        spread = spread * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
     if label_smoothing:
-        loss = loss * (1 - label_smoothing) + spread.sum(axis=axis) * (
-            label_smoothing / max(classes, 1)
-        )
+        loss = loss * (1 - label_smoothing) - log_p.mean(axis=axis) * label_smoothing
     loss = ops.where(ignored, 0.0, loss)
     if reduction != "mean":
         return reduce(loss, reduction)
@@ -346,13 +333,9 @@ def _soft_cross_entropy(
 ) -> Tensor:
     """-sum_c target_c weight_c log_softmax(x)_c; the mean is over samples."""
     axis = min(1, x.ndim - 1)
-    classes = x.shape[axis]
     if label_smoothing:
-        target = target * (1 - label_smoothing) + label_smoothing / max(classes, 1)
-    terms = log_softmax(x, axis=axis) * target
-    if weight is not None:
-        terms = terms * weight.reshape(classes, *(1,) * (x.ndim - 1 - axis))
-    return reduce(-terms.sum(axis=axis), reduction)
+        target = target * (1 - label_smoothing) + label_smoothing / max(x.shape[axis], 1)
+    return reduce(-(_weighed_logarithms(x, weight, axis) * target).sum(axis=axis), reduction)
 
 
 # ---- positions
@@ -367,5 +350,4 @@ def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor
     table = np.empty((length, d_model))
     table[:, 0::2] = np.sin(angles)
     table[:, 1::2] = np.cos(angles[:, : d_model // 2])
-    named = get_default_dtype() if dtype is None else floating_dtype(dtype, "a table of positions")
-    return Tensor(table, dtype=named)
+    return Tensor(table, dtype=dtype or get_default_dtype())

@@ -11,8 +11,9 @@ from typing import Any
 
 from .. import functional as F
 from ..errors import describe
-from ..functional.checks import check_number, check_probability, padding_row, real, sizes_of
+from ..functional.checks import check_number, check_probability, padding_row, real
 from ..tensor import Tensor
+from ..tensor.convert import as_sizes
 from . import init
 from .module import Module
 from .parameter import Buffer, Parameter
@@ -97,7 +98,7 @@ class _Norm(Module):
                 f"{name}: eps is a small number such as 1e-5, got {eps}. Several sizes are one "
                 f"tuple: nn.{name}((rows, columns))."
             )
-        self.normalized_shape = sizes_of(normalized_shape)
+        self.normalized_shape = as_sizes((normalized_shape,))
         self.eps, self.elementwise_affine = eps, elementwise_affine
         empty = Parameter.empty(*self.normalized_shape)
         self.weight = init.ones_(empty) if elementwise_affine else None

@@ -22,7 +22,7 @@ from ..tensor import Tensor
 
 def _plain(mask: Any, name: str) -> Any:
     """A boolean array, or a floating array or Tensor."""
-    mask = checks.values(mask, name)
+    mask = checks.values(mask)
     if mask.dtype.kind not in "bf":
         raise TypeError(
             f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. Where 1 "

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import index
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
 
 from ..engine import op, sum_to
-from .shapes import broadcast_to, scatter
+from .shapes import broadcast_to, float16_in_float32, scatter
 
 _LETTERS = ascii_uppercase + ascii_lowercase
 """In the order in which NumPy numbers them, 0 to 51."""
@@ -60,16 +59,14 @@ matmul.vjp(_matmul_by_left, _matmul_by_right)
 
 
 @op(broadcasts=True)
+@float16_in_float32
 def einsum(*operands, labels, result):
     """y[result] = sum of the product of the operands: `labels` has one string of letters for each
     operand, such as ("ij", "jk"), "ik".
     """
     optimize = len(operands) > 1 and any(np.size(x) >= _OPTIMIZED for x in operands)
-    # NumPy would add float16 up in float16, in which 2,048 + 1 is 2,048.
     dtype = np.result_type(*operands)
-    wide = np.float32 if dtype == np.float16 else dtype
-    text = f"{','.join(labels)}->{result}"
-    return np.einsum(text, *operands, optimize=optimize, dtype=wide).astype(dtype, copy=False)
+    return np.einsum(f"{','.join(labels)}->{result}", *operands, optimize=optimize, dtype=dtype)
 
 
 @einsum.vjp_all
@@ -153,18 +150,4 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
 
 
 def _letters(sublist: Sequence[Any]) -> str:
-    return "".join("..." if item is Ellipsis else _letter(item) for item in sublist)
-
-
-def _letter(number: Any) -> str:
-    try:
-        # NumPy takes np.array(3) for 3, and True for no label.
-        place = -1 if isinstance(number, bool) else index(number)
-    except TypeError:
-        place = -1
-    if not 0 <= place < len(_LETTERS):
-        raise ValueError(
-            f"einsum labels in a list are whole numbers from 0 to {len(_LETTERS) - 1}, or ...; got "
-            f"{number!r}."
-        )
-    return _LETTERS[place]
+    return "".join("..." if item is Ellipsis else _LETTERS[item] for item in sublist)

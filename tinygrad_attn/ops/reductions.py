@@ -29,11 +29,6 @@ def kept(g, x, axis):
     return g.reshape(tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
 
 
-def repeated(g, x):
-    """g repeated to the shape of x."""
-    return broadcast_to(g, shape=x.shape)
-
-
 def count(x, axis):
     """How many elements go into each result."""
     return math.prod(x.shape[a] for a in axes_of(x, axis))
@@ -48,26 +43,17 @@ def _divisor_of(g, n):
 
 def divisor(x):
     """x with inf in place of 0: what is divided by it is 0 there, and so is its slope."""
-    zero = array_of(x) == 0
-    return np.where(zero, np.inf, x) if np.any(zero) else x
-
-
-def _reduced_in_float32(x, name, **settings):
-    """x.sum(...) and the like, of float16 in float32 and rounded once: NumPy's own may end at
-    2,048, since 2,048 + 1 is 2,048 there.
-    """
-    if x.dtype != np.float16:
-        return getattr(x, name)(**settings)
-    return getattr(x, name)(**settings, dtype=np.float32).astype(np.float16)
+    return np.where(array_of(x) == 0, np.inf, x)
 
 
 @op
+@float16_in_float32
 def sum(x, *, axis=None, keepdims=False):
     """y = sum of x over the axes."""
-    return _reduced_in_float32(x, "sum", axis=axis, keepdims=keepdims)
+    return x.sum(axis=axis, keepdims=keepdims)
 
 
-sum.vjp(lambda g, _y, _x, *, axis, keepdims: repeated(kept(g, _x, axis), _x))
+sum.vjp(lambda g, _y, _x, *, axis, keepdims: broadcast_to(kept(g, _x, axis), shape=_x.shape))
 
 
 @op
@@ -77,18 +63,18 @@ def mean(x, *, axis=None, keepdims=False):
 
 
 mean.vjp(
-    lambda g, _y, _x, *, axis, keepdims: repeated(
-        kept(g, _x, axis) / _divisor_of(g, count(_x, axis) or 1), _x
+    lambda g, _y, _x, *, axis, keepdims: broadcast_to(
+        kept(g, _x, axis) / _divisor_of(g, count(_x, axis) or 1), shape=_x.shape
     )
 )
 
 
 @op
+@float16_in_float32
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    if x.dtype != np.float16:
-        x = _centred(x, axis)  # NumPy's variance of that takes out what rounding left of the mean
-    return _reduced_in_float32(x, "var", axis=axis, ddof=ddof, keepdims=keepdims)
+    # NumPy's variance of this takes out what rounding left of the mean.
+    return _centred(x, axis).var(axis=axis, ddof=ddof, keepdims=keepdims)
 
 
 def _centred(x, axis):
@@ -104,10 +90,9 @@ var.vjp(
 
 
 @op
+@float16_in_float32
 def std(x, *, axis=None, ddof=0, keepdims=False):
     """y = sqrt(var(x)); where y is 0 so is the gradient, as PyTorch."""
-    if x.dtype == np.float16:
-        return _reduced_in_float32(x, "std", axis=axis, ddof=ddof, keepdims=keepdims)
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
 
 
@@ -194,14 +179,13 @@ prod.vjp(_prod_vjp)
 
 
 @op
+@float16_in_float32
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
-    return _reduced_in_float32(x, "cumsum", axis=axis)
+    return x.cumsum(axis=axis)
 
 
 def _cumsum_vjp(g, _y, _x, *, axis):
-    if _x.ndim == 0:
-        return g.reshape(())
     along = 0 if axis is None else axis
     return flip(cumsum(flip(g, axis=along), axis=along), axis=along).reshape(_x.shape)
 
@@ -210,11 +194,12 @@ cumsum.vjp(_cumsum_vjp)
 
 
 @op
+@float16_in_float32
 def cumprod(x, *, axis=None):
     """y_i = x_0 ... x_i along the axis, or over the flattened array; the VJP is right also where
     some are zero.
     """
-    return _reduced_in_float32(x, "cumprod", axis=axis)
+    return x.cumprod(axis=axis)
 
 
 def _cumprod_vjp(g, y, x, *, axis):

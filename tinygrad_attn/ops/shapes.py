@@ -41,9 +41,7 @@ def transpose(x, *, axes=None):
 
 def inverse(axes):
     """The order that undoes this order of axes."""
-    return (
-        None if axes is None else tuple(int(i) for i in np.argsort([a % len(axes) for a in axes]))
-    )
+    return None if axes is None else tuple(np.argsort(np.mod(axes, len(axes))).tolist())
 
 
 transpose.vjp(lambda g, _y, _x, *, axes: transpose(g, axes=inverse(axes)))
