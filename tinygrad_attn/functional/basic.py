@@ -172,13 +172,21 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     torch.nn.functional.linear.
     """
     x = real(x, "linear", weight.dtype)
-    if x.shape[-1:] != weight.shape[-1:]:
+    if weight.ndim > 2 or x.shape[-1:] != weight.shape[-1:]:
         raise ValueError(
             "linear: the last size of the input must be the last size of the weight, which is "
             f"(out, in); got {describe(x)} and weight {describe(weight)}."
         )
     y = ops.matmul(x, weight.T)
-    return y if bias is None else y + operand(bias, "linear")
+    if bias is None:
+        return y
+    bias = operand(bias, "linear")
+    if bias.shape not in (weight.shape[:-1], ()):
+        raise ValueError(
+            f"linear: a bias has one number for each row of the weight, {weight.shape[:-1]}; got "
+            f"{describe(bias)}."
+        )
+    return y + bias
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
