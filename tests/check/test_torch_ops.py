@@ -116,7 +116,7 @@ def test_the_second_order():
     once = wrong(lambda g, x: 2 * g * x.detach())
     assert gradcheck(once, [rand(4)])
     report = gradgradcheck(once, [rand(4)], raise_exception=False)
-    assert report.diagnosis.kind == "second order" and report.op == "Wrong", report
+    assert report.diagnosis.kind == "second order", report
 
 
 REFUSED = {

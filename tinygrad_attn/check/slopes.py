@@ -55,8 +55,12 @@ class Program:
             self.outputs = self.run()
         self.values = [np.array(backend.value(t)) for t in self.outputs]
         self.cotangents = [of_both_signs(rng.standard_normal(y.shape)) for y in self.values]
-        for c, y in zip(self.cotangents, self.values):
+        finite = [np.where(np.isfinite(y), y, 0) for y in self.values]
+        sizes = list(map(greatest, finite))
+        for c, y, size in zip(self.cotangents, self.values, sizes):
             c[np.isinf(y)] = 0  # what stays infinite, such as blocked scores, has no slope
+            # Results of all sizes get the same weight, or errors of small ones look like rounding.
+            c *= min(max(sizes) / size, 1e12) if size else 1.0
 
     def run(self) -> list[Any]:
         """The differentiable tensors that the function returns."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .explain import at_some, explanation, places, simple
-from .faults import Found, differing, outside_the_graph, single_ops
+from .faults import single_ops
 from .report import Diagnosis, Entry, Report, greatest
 from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
@@ -64,6 +64,11 @@ def pattern(f: Program, which: int, entry: Entry) -> tuple[str, str]:
     if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
         with suppress(Exception):  # f may refuse other values or another g
             return explanation(f, which)
+    return of_elements(entry)
+
+
+def of_elements(entry: Entry) -> tuple[str, str]:
+    """What the measured elements of a gradient show."""
     R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
     rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}"
     rest += f", and the slope {entry.numeric[at]:.6g}."
@@ -94,63 +99,29 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
             "choose other inputs.",
         )
     if any(e.wrong.any() for e in report.entries):
-        return blame(report, program, steps) or between_the_ops(report, program)
+        return blame(report, program, steps) or between_the_ops(report, program.backend)
     e = next(e for e in report.entries if e.excuse)
     return Diagnosis(e.excuse, EXCUSES[e.excuse].format(places(np.isinf(e.tolerance)), e.name))
 
 
-def between_the_ops(report: Report, program: Program) -> Diagnosis:
-    """No op is to blame: a value left the graph, or else the pattern of the whole gradient."""
+def between_the_ops(report: Report, backend: Any) -> Diagnosis:
+    """No op is to blame: the pattern of the whole gradient, and where to look."""
     worst: Any = report.worst
-    which = report.entries.index(worst)
-    if program.backend.ours and (step := outside_the_graph(program, which)):
-        report.point_at(step)
-        return Diagnosis(
-            "missed use" if worst.analytic.any() else "gradient missing",
-            f"a value in op {step.name!r} depends on {worst.name} and is a constant to the graph. "
-            "Every use of a tensor counts: look for detach(), .data, .numpy(), .item(), "
-            "Tensor(...) or no_grad() on the way there.",
-        )
-    kind, text = pattern(program, which, worst)
+    if report.order == 2:
+        text = f"how a VJP depends on {worst.name} is not recorded. {unrecorded(backend)}"
+        return Diagnosis("second order", text)
+    kind, text = of_elements(worst)
     return Diagnosis(
         "missed use" if kind == "VJP" else kind,
         f"{text} No op's own VJP was found to be wrong, so look at what joins them: a use that is "
-        "not counted (detach(), .data, .item(), no_grad(), hooks) or is counted twice. Check what "
-        "is inside checkpoint() without it.",
+        "not counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) or is "
+        "counted twice. Check what is inside checkpoint() without it.",
     )
 
 
-# ---- the second order
-
-
-def gradient_of(program: Program) -> Program:
-    """The gradient as a program, which depends on the inputs and on g."""
-    weights = [program.backend.leaf(c) for c in program.cotangents]
-
-    def gradient() -> list[Any]:
-        return program.gradient(program.run(), weights, create_graph=True)
-
-    named = dict(zip(program.names, program.tensors))
-    named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
-    return Program(gradient, named, program.backend, program.rng)
-
-
-def second_order(f: Program) -> Found:
-    """How a gradient fails to be differentiated."""
-    write = (
-        f"Write the VJP with {f.backend.writes}; .numpy(), .data, .item(), float() and filling an "
+def unrecorded(backend: Any) -> str:
+    """How a VJP is written so that it can be differentiated."""
+    return (
+        f"Write the VJP with {backend.writes}; .numpy(), .data, .item(), float() and filling an "
         "array made by zeros leave the graph."
     )
-    try:
-        second, found = gradient_of(f), f.pull(f.cotangents)
-        if name := differing(f.names, found, f.pull(f.cotangents, create_graph=True)):
-            return "two answers", (
-                f"{name}: the gradient under create_graph=True differs from the ordinary one: an "
-                "op's reference, or a VJP that treats arrays and Tensors differently, is wrong."
-            )
-        if isinstance(f, OneOp) and (off := all_off(second)):
-            names = " and ".join(second.names[k] for k in off)
-            return "second order", f"how its VJP depends on {names} is not recorded. {write}"
-    except Exception as failure:
-        return "second order", f"the gradient cannot be differentiated: {failure}. {write}"
-    return None

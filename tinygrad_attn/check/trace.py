@@ -8,18 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import (
-    Node,
-    Variable,
-    Watcher,
-    context,
-    enable_grad,
-    grad,
-    sum_to,
-    tensor_of,
-    tracked,
-    watching,
-)
+from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, tracked, watching
 from ..errors import INNER, quoted
 from ..nn.calls import dotted_name
 
@@ -85,24 +74,6 @@ class Step(NamedTuple):
     def differentiable(self) -> bool:
         """Whether a gradient passes through this op, and not through ops inside it."""
         return tracked(self.result) and self.name != "checkpoint"
-
-    def pull(self, g: Any) -> dict[int, Array]:
-        """Compute the op again on arrays, and the gradients that its VJPs give for g, if any."""
-        op, args = self.op, [x._data if isinstance(x, Variable) else x for x in self.inputs]
-        found = op.forward(*args, **self.settings)
-        y, saved = found if op.saves else (found, None)
-        if g is None:
-            return {}
-        node = Node(op, (), self.settings, saved, None)
-        needs = list(map(tracked, self.inputs))
-        answers = [
-            vjp(g, y, *args, **self.settings) if need and vjp else None
-            for vjp, need in zip(op.vjps, needs)
-        ] or op.pull(g, y, node, args, needs)
-        gradients = {i: array_of(v) for i, v in enumerate(answers) if v is not None}
-        if op.broadcasts:
-            return {i: array_of(sum_to(v, np.shape(args[i]))) for i, v in gradients.items()}
-        return gradients
 
     def run(self, operands: Sequence[Any]) -> Any:
         """The op on other operands."""

@@ -23,10 +23,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from .. import functional, ops, transforms
-from ..engine import Op, history, op, sum_to, tracked
+from .. import engine, functional, ops, transforms
+from ..engine import Op, Watcher, history, op, sum_to, tracked, watching
 from . import slopes
-from .trace import Step
 
 
 class Bug(NamedTuple):
@@ -136,12 +135,23 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
     return patch("tinygrad_attn.engine.backward.sweep", wrong)
 
 
+class Contributions(Watcher):
+    """A list of (input, contribution), one for each use of an input."""
+
+    def __init__(self) -> None:
+        self.found: Any = []
+
+    def pulled(self, y, node, g, i, x, contribution, total):
+        self.found.append((x, contribution))
+
+
 def pull_back(give, grads, t) -> None:
     """Give each input its contribution, for each use by the op that computed t."""
-    node = t._node
-    step = Step(node.op, node.inputs, node.settings, t, None, None)
-    for i, contribution in step.pull(np.array(grads[t])).items():
-        give(node.inputs[i], contribution)
+    inputs = [*filter(tracked, t._node.inputs)]
+    with watching(Contributions()) as contributions:
+        engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
+    for x, contribution in contributions.found:
+        give(x, contribution)
 
 
 def newest_first(give, grads, roots) -> None:
