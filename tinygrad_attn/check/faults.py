@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,15 +46,6 @@ def unrepeatable(f: Program) -> Found:
         "other results for the same inputs, so there is no slope. Switch dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
-
-
-def backward_fails(f: Program) -> Found:
-    """A backward pass that raises an error."""
-    try:
-        f.pull(f.cotangents)
-    except Exception as failure:
-        return "backward fails", f"{type(failure).__name__}: {failure}"
-    return None
 
 
 def shared_state(f: Program) -> Found:
@@ -109,86 +99,39 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
                 yield OneOp(step, backend)
 
 
+def outcome(test: Callable[[Any], Found], f: Program) -> Found:
+    """What a test finds in f; an error that it raises is found, too."""
+    try:
+        return test(f)
+    except Exception as failure:
+        return "backward fails", f"{type(failure).__name__}: {failure}"
+
+
 def accuse(
     report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
 ) -> Diagnosis | None:
     """Point at the first op that a test finds something in, and return what it is."""
     for f in single_ops(steps, backend):
-        if found := test(f):
+        if found := outcome(test, f):
             report.point_at(f.step)
-            report.culprits = [f.step.name]
             return Diagnosis(found[0], f"op {f.step.name!r}: {found[1]}")
-    return None
-
-
-def inconsistent(f: OneOp) -> Found:
-    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
-    with suppress(Exception):  # what fails here need not fail in the program
-        return written(f) or failed_trial(f)
     return None
 
 
 CHANGES = "VJP changes its operands"
 
 
-def written(f: OneOp) -> Found:
-    """An array that the VJP writes into."""
+def inconsistent(f: OneOp) -> Found:
+    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
     arrays = [f.backend.value(t) for t in (*f.outputs, *f.tensors)]
     arrays += [*f.cotangents, *(a for a in f.leaves if isinstance(a, Array))]
     before = [a.copy() for a in arrays]
     f.gradient(f.outputs, f.cotangents)
-    if all(map(same, arrays, before)):
-        return None
-    text = "writes into g, its output or an operand in place. Compute a new array: others use it."
-    return CHANGES, text
-
-
-def trials(f: OneOp) -> Iterator[tuple[str, str, float, Callable[[], Gradients]]]:
-    """A kind, a text, and a call that must return a multiple of the first gradients."""
-    g = f.cotangents
-    text = (
-        "gives another gradient when it is called again: its VJP keeps state between calls, or "
-        "draws random numbers. Draw them once, in the forward pass, and save them."
-    )
-    for _ in range(2):  # state may alternate
-        yield CHANGES, text, 1, partial(f.pull, g)
-    text = (
-        "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
-        "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
-    )
-    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
-        yield "incoming gradient", text, k, partial(f.pull, [k * c for c in g])
-    twin = OneOp(f.step, f.backend)
-
-    def both() -> Gradients:
-        outputs, tensors = f.run() + twin.run(), f.tensors + twin.tensors
-        return f.arrays(f.backend.vjp(outputs, tensors, [*g, *(-c for c in g)]))[len(f.tensors) :]
-
-    text = (
-        "overwrites what it has returned when it is called again, for it returns the same array "
-        "each time. Return a new array."
-    )
-    yield "reused memory", text, -1, both  # what the twin returned first is overwritten
-    text = "gives another gradient where one operand alone needs it. Look at its use of needs."
-    alone = lambda: [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
-    yield "needs", text, 1, alone
-    text = (
-        "gives another gradient where the same numbers are in another order in memory, as those of "
-        "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
-    )
-    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
-        turned = [c.copy(order="F") for c in g]
-        yield "memory layout", text, 1, partial(f.pull, turned, f.run())
-
-
-def failed_trial(f: OneOp) -> Found:
-    """The first trial that does not return the right arrays."""
+    if not all(map(same, arrays, before)):
+        text = "writes into g, its output or an operand in place. Compute a new array: others use "
+        return CHANGES, text + "the same."
     first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
-    for kind, text, k, ask in trials(f):
-        try:
-            found = ask()
-        except Exception as failure:
-            return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
+    for kind, text, k, found in trials(f):
         for a, b in zip(first, found):
             if a is None:
                 continue
@@ -203,3 +146,36 @@ def failed_trial(f: OneOp) -> Found:
                 )
             return kind, text
     return None
+
+
+def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
+    """A kind, a text, and gradients that must be a multiple of the first ones."""
+    g = f.cotangents
+    text = (
+        "gives another gradient when it is called again: its VJP keeps state between calls, or "
+        "draws random numbers. Draw them once, in the forward pass, and save them."
+    )
+    for _ in range(2):  # state may alternate
+        yield CHANGES, text, 1, f.pull(g)
+    text = (
+        "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
+        "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
+    )
+    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
+        yield "incoming gradient", text, k, f.pull([k * c for c in g])
+    text = (
+        "overwrites what it has returned when it is called again, for it returns the same array "
+        "each time. Return a new array."
+    )
+    twin = OneOp(f.step, f.backend)  # what the twin returned first is overwritten
+    outputs, tensors = f.run() + twin.run(), f.tensors + twin.tensors
+    both = f.arrays(f.backend.vjp(outputs, tensors, [*g, *(-c for c in g)]))
+    yield "reused memory", text, -1, both[len(f.tensors) :]
+    text = "gives another gradient where one operand alone needs it. Look at its use of needs."
+    yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
+    text = (
+        "gives another gradient where the same numbers are in another order in memory, as those of "
+        "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
+    )
+    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
+        yield "memory layout", text, 1, f.pull([c.copy(order="F") for c in g])

@@ -94,7 +94,7 @@ class Report(Verdict):
 
     `entries` holds one Entry for each input, `worst` the one with the largest error. `diagnosis` is
     the kind of mistake with a text. `op` is the op whose VJP is wrong, `place` the user's line and
-    `scope` the module that called it. `culprits` names all ops that are wrong.
+    `scope` the module that called it.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -102,7 +102,6 @@ class Report(Verdict):
     op: str | None = None
     place: Any = None
     scope: str = ""
-    culprits: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order: int = 1
 
@@ -129,7 +128,6 @@ class Report(Verdict):
             f"{title}: passed" if self.ok else f"{title}: FAILED" + f" in {worst}" * bool(worst),
             f"diagnosis: {self.diagnosis}" * bool(self.diagnosis),
             f"op: {self.op}{f' in {self.scope}' * bool(self.scope)}{place}" * bool(self.op),
-            f"ops whose own VJP is off: {', '.join(self.culprits)}" * (len(self.culprits) > 1),
             *(str(e) if self.ok else f"{'fine' if e.ok else 'also off'}: {e}" for e in rest),
             *(f"note: {note}" for note in self.notes),
         ]

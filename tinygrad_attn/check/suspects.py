@@ -10,7 +10,7 @@ import numpy as np
 
 from .explain import at_some, explanation, places, simple
 from .faults import single_ops
-from .report import Diagnosis, Entry, Report, greatest
+from .report import Diagnosis, Entry, Report
 from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
 LARGE = 10_000
@@ -24,21 +24,13 @@ def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
 
 
 def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis | None:
-    """Name the ops whose own VJP is wrong in the report; return what is wrong with the worst."""
-    found: dict[Any, Any] = {}
+    """Point at the first op whose own VJP is wrong, and return what is wrong with it."""
     for f in single_ops(steps, program.backend):
         with suppress(Exception):
-            if f.step.op not in found and (entries := all_off(f)):
-                entry = next(iter(entries.values()))
-                relative = greatest(entry.error) / (greatest(np.nan_to_num(entry.numeric)) + 1e-300)
-                found[f.step.op] = relative, f, entries
-    if not found:
-        return None
-    suspects = sorted(found.values(), key=lambda suspect: suspect[0], reverse=True)
-    report.culprits = [f.step.name for _, f, _ in suspects]
-    _, f, entries = suspects[0]
-    report.point_at(f.step)
-    return Diagnosis(*accused(f, entries))
+            if entries := all_off(f):
+                report.point_at(f.step)
+                return Diagnosis(*accused(f, entries))
+    return None
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
