@@ -191,7 +191,7 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S5],
         "nan | incoming gradient",
     ),
-    "steps": (custom(np.floor, lambda g, y, x: g), [S5], "mask"),
+    "steps": (custom(np.floor, lambda g, y, x: g), [S5], "mask or index"),
     "x too many": (square(lambda g, y, x: 2 * g * x * x), [S34], "extra factor"),
     "not divided": (
         custom(lambda x: np.sqrt((x * x).sum(axis=-1)), lambda g, y, x: g[:, None] * x),
@@ -288,7 +288,7 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S34],
         "missing sum",
     ),
-    "softmax, no y": (custom(softmax, lambda g, y, x: g - total(g * y)), [S34], "missing factor"),
+    "softmax, no y": (custom(softmax, lambda g, y, x: g - total(g * y)), [S34], "missing sum"),
     "not summed": (custom(plus, passes, lambda g, y, x, b: g[0]), [S44, (4,)], "missed use"),
     "all but the last": (
         custom(
@@ -321,9 +321,9 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "slice at the start": (
         custom(lambda x: x[1:3], lambda g, y, x: added(x, [0, 1], g)),
         [(4, 3)],
-        "permuted",
+        "mask or index",
     ),
-    "sort": (custom(lambda x: np.sort(x), lambda g, y, x: g), [(6,)], "permuted"),
+    "sort": (custom(lambda x: np.sort(x), lambda g, y, x: g), [(6,)], "mask or index"),
     "heads": (
         custom(lambda x: x.reshape(3, 2, 4).swapaxes(0, 1), lambda g, y, x: g.reshape(3, 8)),
         [(3, 8)],
@@ -332,22 +332,22 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "maximum to all": (
         custom(lambda x: x.max(axis=-1), lambda g, y, x: np.broadcast_to(g[:, None], x.shape)),
         [S34],
-        "mask",
+        "mask or index",
     ),
     "mask forgotten": (
         custom(causal, lambda g, y, x: softmax(x) * (g - total(g * softmax(x)))),
         [S44],
-        "mask",
+        "mask or index",
     ),
     "mask inverted": (
         custom(lambda x: np.where(UPPER, 0.0, x), lambda g, y, x: np.where(UPPER, g, 0.0)),
         [S44],
-        "mask",
+        "mask or index",
     ),
     "mask drawn anew": (
         custom(lambda x: x * KEPT / 0.5, lambda g, y, x: g * OTHER / 0.5),
         [(4, 5)],
-        "mask",
+        "mask or index",
     ),
     "branch": (custom(np.abs, lambda g, y, x: g * (x > 0)), [S34], "some elements"),
     "diagonal": (square(lambda g, y, x: 2 * g * x * (1 + np.eye(4))), [S44], "some elements"),

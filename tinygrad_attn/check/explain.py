@@ -143,13 +143,6 @@ def elsewhere(c: Case) -> Iterator[Row]:
         "that. Transpose the matrix (.mT), sum from the other end, turn back, undo the permutation"
     )
     yield "transposed", text, c.R, c.J.T
-    text = (
-        "the numbers are right but at the wrong elements. Look for an index that is off by one or "
-        "reversed, argsort (its inverse is argsort of argsort), and reshape in place of swapaxes"
-    )
-    by_column = lambda M: M[:, np.lexsort(np.round(M / greatest(c.J), 5)[::-1])]
-    yield "permuted", text, by_column(c.R), by_column(c.J)
-    yield "permuted", text, by_column(c.R.T), by_column(c.J.T)
 
 
 def factors(c: Case) -> Iterator[Row]:
@@ -157,13 +150,12 @@ def factors(c: Case) -> Iterator[Row]:
     text = "the gradient is g itself: the op's own derivative is left out"
     yield "missing factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum over all axes of g", c.R, np.ones(c.J.shape)
-    known = {"x": c.x, "y": c.y} | {f"operand {k}": a for k, a in c.operands.items()}
+    known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
+    for k, a in c.operands.items():
+        with suppress(ValueError):  # it is not of this shape
+            known.append((f"operand {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
     usable = [("1", np.ones((1, 1)))]
-    for (name, v), (text, f) in product(known.items(), MAPS.items()):
-        for like, shape in ((c.x, (1, -1)), (c.y, (-1, 1))):
-            with suppress(ValueError):  # it is not of this shape
-                spread = np.broadcast_to(f(v), like.shape)
-                usable.append((text.format(name), spread.reshape(shape)))
+    usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
     for (name, v), (other, w) in permutations(usable, 2):
         kind, text = "exchanged", f"the gradient has a factor {name} where {other} belongs"
         if name == "1":
@@ -189,19 +181,19 @@ def zeros(c: Case) -> Found:
     """R and J are zero at different elements, or sum over different axes."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
-    if of_R != of_J:
-        kind = "wrong axis" if set(of_R) - set(of_J) else "missing sum"
-        return kind, (
+    more = set(of_R) - set(of_J)
+    if of_R != of_J and (more or not extra.any()):
+        return "wrong axis" if more else "missing sum", (
             f"each output depends on the elements along axes {of_J or 'none'}, but the VJP sums "
             f"over axes {of_R or 'none'}."
         )
     others_off = (c.off & ~lost & ~extra).any()
     if extra.any() and not (lost.any() and others_off):
-        return "mask", (
+        return "mask or index", (
             f"the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} for some "
-            "outputs, and the gradient is not. The VJP applies no mask or condition, or not that "
-            "of the forward pass. Multiply by the same mask (a causal mask, or the element that is "
-            "the maximum)."
+            "outputs, and the gradient is not. The VJP uses no mask, or another mask or other "
+            "indices than the forward pass. Save these and use them in the VJP (a causal mask, the "
+            "element that is the maximum, a shift, the inverse of argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
         return "missed use", (

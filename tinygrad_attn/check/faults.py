@@ -128,8 +128,7 @@ def inconsistent(f: OneOp) -> Found:
     before = [a.copy() for a in arrays]
     f.gradient(f.outputs, f.cotangents)
     if not all(map(same, arrays, before)):
-        text = "writes into g, its output or an operand in place. Compute a new array: others use "
-        return CHANGES, text + "the same."
+        return CHANGES, "writes into g, its output or an operand in place. Compute a new array."
     first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
     for kind, text, k, found in trials(f):
         for a, b in zip(first, found):

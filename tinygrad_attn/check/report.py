@@ -48,7 +48,6 @@ class Entry:
     tolerance: Array
     missing: bool = False
     projections: int = 0
-    projected_error: float = 0.0
     excuse: str = ""  # "kink", "domain" or "precision": an element has no slope to compare with
 
     @property
@@ -77,9 +76,10 @@ class Entry:
     def __str__(self) -> str:
         i, name = self.index, f"{self.name} {self.analytic.shape}"
         if self.ok:
-            how = f"{self.projections} random projections of " if self.projections else ""
-            error = max(greatest(self.error), self.projected_error)
-            return f"{name}: {how}{self.analytic.size} elements agree, largest error {error:.1e}"
+            if self.projections:
+                return f"{name}: {self.projections} random projections agree"
+            error = f"largest error {greatest(self.error):.1e}"
+            return f"{name}: {self.analytic.size} elements agree, {error}"
         analytic = "None" if self.missing else f"{self.analytic[i]:.9g}"
         return (
             f"{name} at index {i}: analytic {analytic}, numeric {self.numeric[i]:.9g}, error "

@@ -34,7 +34,7 @@ def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis |
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
-    """What is wrong with an op's VJP, by the first of its inputs that shows a pattern."""
+    """What is wrong with an op's VJP for the first of its inputs that is off."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note = ""
     with suppress(Exception):  # a setting may hold a size
@@ -43,20 +43,13 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
             if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
                 note = "with its operands cut to 5 elements along each axis, "
             f, entries = shorter, still_off
-    found = []
-    for which, entry in entries.items():
-        kind, text = pattern(f, which, entry)
-        number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
-        found.append((kind, f"in op {f.step.name!r}{number}: {note}{text}"))
-    return next((one for one in found if one[0] != "VJP"), found[0])
-
-
-def pattern(f: Program, which: int, entry: Entry) -> tuple[str, str]:
-    """What the whole Jacobian shows; of a large one, what the measured elements show."""
+    which, entry = next(iter(entries.items()))
+    kind, text = of_elements(entry)
     if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
         with suppress(Exception):  # f may refuse other values or another g
-            return explanation(f, which)
-    return of_elements(entry)
+            kind, text = explanation(f, which)
+    number = f" (its VJP for {f.names[which]})" * (len(f.args) > 1)
+    return kind, f"in op {f.step.name!r}{number}: {note}{text}"
 
 
 def of_elements(entry: Entry) -> tuple[str, str]:
@@ -83,7 +76,7 @@ EXCUSES = {
 def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
     values, gradients = (flatten(v) for v in (program.values, [e.analytic for e in report.entries]))
-    if np.isnan(values).any() or np.isinf(values).any() and not np.isfinite(gradients).all():
+    if not (np.isfinite(values).all() or np.isfinite(gradients).all()):
         return Diagnosis(
             "domain",
             "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "

@@ -40,14 +40,8 @@ def array_of(x: Any) -> Array:
 
 
 def numeric(x: Any) -> bool:
-    """Whether this operand holds real numbers."""
-    kinds = (Variable, Array, np.generic, float, int)
-    return isinstance(x, kinds) and array_of(x).dtype.kind in "fiub"
-
-
-def module_name(scope: Any) -> str:
-    """The dotted name of the module call, from the outermost module; empty outside modules."""
-    return "" if scope is None else dotted_name(scope)
+    """Whether this operand holds numbers."""
+    return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
 class Step(NamedTuple):
@@ -67,8 +61,8 @@ class Step(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The dotted name of the module that called it."""
-        return module_name(self.scope)
+        """The dotted name of the module that called it, from the outermost; else empty."""
+        return "" if self.scope is None else dotted_name(self.scope)
 
     @property
     def differentiable(self) -> bool:

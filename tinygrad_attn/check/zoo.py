@@ -427,46 +427,11 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(sweep)
-def recursive(give, grads, roots):
-    """The order is found by recursion.
-
-    Found in micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort).
-    Symptom: RecursionError on a chain of a thousand ops.
-    """
-
-    @cache
-    def visit(t):
-        for x in filter(tracked, t._node.inputs if t._node else ()):
-            visit(x)
-
-    for t in roots:
-        visit(t)
-    newest_first(give, grads, roots)
-
-
-kept: dict[int, Any] = {}
-
-
-@published(sweep)
-def second_backward_stale(give, grads, roots):
-    """Gradients between the leaves are kept from one backward pass to the next.
-
-    Found in micrograd (issue 53).
-    Symptom: two passes over one graph give three times the gradient instead of two.
-    """
-    for t in history(roots)[::-1]:
-        if t not in set(roots):
-            give(t, kept.get(t._node.number, 0))
-            kept[t._node.number] = grads[t]
-        pull_back(give, grads, t)
-
-
-@published(replace(slopes, "of_both_signs"))
-def checker_all_ones(c):
+@published(replace(slopes, "random_like"))
+def checker_all_ones(y, rng):
     """The gradient check weighs all results with 1.
 
     Found in most small checkers; SmallPebble sums the output, for one.
     Symptom: gradients of softmax and layer norm, whose outputs have constant sums, pass as 0 = 0.
     """
-    return np.ones_like(c)
+    return np.ones_like(y)
