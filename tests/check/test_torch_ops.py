@@ -34,7 +34,7 @@ def rand(*shape):
 square = wrong(lambda g, x: 2 * g * x)
 MISTAKES = {
     "constant factor": wrong(lambda g, x: g * x),
-    "missing factor": wrong(lambda g, x: -g),
+    "wrong factor": wrong(lambda g, x: -g),
     "zero": wrong(lambda g, x: torch.zeros_like(x)),
     "incoming gradient ignored": wrong(lambda g, x: 2 * x),
     "missing sum": wrong(
@@ -119,8 +119,8 @@ def test_the_second_order():
 
 
 REFUSED = {
-    "a Function": lambda x: MISTAKES["missing factor"](x),
-    "deep inside": lambda x: (x * 2 + MISTAKES["missing factor"](x * 1.0)).sum(),
+    "a Function": lambda x: MISTAKES["wrong factor"](x),
+    "deep inside": lambda x: (x * 2 + MISTAKES["wrong factor"](x * 1.0)).sum(),
     "that saves nothing": lambda x: wrong(lambda g, x: -g, lambda x: x * 1.0)(x),
     "a function": lambda x: torch.exp(x),
     "a method of a tensor": lambda x: torch.ones(3, dtype=torch.float64) * x,

@@ -148,7 +148,7 @@ def elsewhere(c: Case) -> Iterator[Row]:
 def factors(c: Case) -> Iterator[Row]:
     """R has a factor that J has not, or lacks one."""
     text = "the gradient is g itself: the op's own derivative is left out"
-    yield "missing factor", text, c.R, c.in_J * 1.0
+    yield "wrong factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum over all axes of g", c.R, np.ones(c.J.shape)
     known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
     for k, a in c.operands.items():
@@ -157,12 +157,8 @@ def factors(c: Case) -> Iterator[Row]:
     usable = [("1", np.ones((1, 1)))]
     usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
     for (name, v), (other, w) in permutations(usable, 2):
-        kind, text = "exchanged", f"the gradient has a factor {name} where {other} belongs"
-        if name == "1":
-            kind, text = "missing factor", f"the gradient lacks a factor {other}"
-        if other == "1":
-            kind, text = "extra factor", f"the gradient has a factor {name} too many"
-        yield kind, text, c.R, c.J * v / w
+        text = f"the gradient has a factor {name} where {other} belongs"
+        yield "wrong factor", text, c.R, c.J * v / w
 
 
 def multiples(c: Case) -> Found:

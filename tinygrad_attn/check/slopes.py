@@ -70,7 +70,7 @@ class Program:
         if not tensors:
             raise TypeError(
                 "the function must return a floating-point tensor, or a tuple with some, but it "
-                f"returned {describe(found)}. {backend.returns(found)}"
+                f"returned {describe(found)}. Compute with {backend.computes} leave the graph."
             )
         return tensors
 

@@ -105,6 +105,7 @@ class Backend:
     double = "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
     double_module = "module.astype(np.float64)"
     writes = "operators, methods and np.* functions on g, y and the inputs"
+    computes = "tensor methods or np.* functions; .numpy(), .item() and .data"
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:
@@ -132,15 +133,6 @@ class Backend:
     def track(self, t: Any, wants: bool) -> None:
         """Say whether gradients flow to a tensor."""
         t._tracked = wants
-
-    def returns(self, found: Any) -> str:
-        """What to write in a function that returned no tensor."""
-        if any(type(t).__module__.startswith("torch") for t in nested(found)):
-            return TAKES_TORCH
-        return (
-            "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), "
-            ".item() and .data leave it."
-        )
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
         """d(sum of cotangent * output)/d(input) for each input, None where no path leads there."""
