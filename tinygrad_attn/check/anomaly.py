@@ -34,9 +34,6 @@ def detect_anomaly() -> Iterator[None]:
         yield
 
 
-OUTSIDE: Any = "a line that ran outside detect_anomaly()"
-
-
 class _Detector(Watcher):
     def __init__(self) -> None:
         # By sequence number; they go with the output, since a whole training may run inside.
@@ -53,8 +50,9 @@ class _Detector(Watcher):
             return
         is_bad = np.isnan if np.isnan(value).any() else np.isinf
         for x in filter(numeric, (*inputs, *settings.values())):
-            is_computed = getattr(x, "_node", None) is not None
-            if is_bad(array_of(x)).any() and (is_computed or is_bad is np.isinf):
+            if is_bad is np.isnan and getattr(x, "_node", None) is None:
+                continue  # it came in with the data
+            if is_bad(array_of(x)).any():
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
         raise _error(self.heard, f"its result {describe(value)}", step, value)
@@ -68,7 +66,8 @@ class _Detector(Watcher):
         made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
-            place = self.places.get(y._node.number, (OUTSIDE,))[0]
+            outside: Any = "a line that ran outside detect_anomaly()"
+            place = self.places.get(y._node.number, (outside,))[0]
             step = Step(node.op, node.inputs, node.settings, y, node.scope, place)
             what = f"the gradient of its operand {i}, {describe(x)}"
             raise _error(self.heard, what, step, made, array_of(g))

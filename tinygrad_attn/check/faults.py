@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from .explain import Found
 from .report import Diagnosis, Report, greatest, near, same
 from .slopes import OneOp, Program
 from .trace import Array
 
 Gradients = Sequence[Any]
-Found = tuple[str, str] | None
-"""A kind of mistake and the text that explains it."""
 
 
 def alike(first: Gradients, second: Gradients) -> bool:

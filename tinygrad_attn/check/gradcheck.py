@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -50,23 +50,20 @@ def gradcheck(
     is a Tensor or a sequence of Tensors, arrays and whatever else f takes. The check covers
     float64 arrays and the Tensors that require a gradient, or all floating Tensors if none does. It
     also covers `params`, further tensors that f depends on; for a Module these are its parameters.
+    Torch tensors and a torch.nn.Module are checked in the same way.
 
-    If the inputs or params are torch tensors, or f is a torch.nn.Module, PyTorch's gradients are
-    checked: those of torch.autograd.Function, modules and functions.
-
-    `order=2` also checks the gradient of the gradient. An element is wrong if
-    |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for gradients below 1. An
-    element that is off at the step `eps`, or hidden by rounding there, is measured again by
-    extrapolation to step 0. Inputs of more than 512 elements are measured in 512 random
-    projections, with `fast_mode` any input in 2.
+    An element is wrong if |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for
+    gradients below 1. An element that is off at the step `eps` is measured again by extrapolation
+    to step 0. Inputs of more than 512 elements are measured in 512 random projections, with
+    `fast_mode` any input in 2. `order=2` also checks the gradient of the gradient.
 
     f must also return the same twice, leave its inputs unchanged and keep no state. VJPs must
     return new arrays, be linear in g and be right near the inputs too. Outputs that stay infinite,
     such as blocked scores, are left out.
 
     Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as
-    text if it is false and `raise_exception`. Raises TypeError for float32, whose rounding hides
-    errors below about 1 %, and for Tensors of this package that f hands to PyTorch.
+    text if it is false and `raise_exception`. Raises TypeError for float32, which is too coarse,
+    and for Tensors of this package that f hands to PyTorch.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
@@ -78,11 +75,15 @@ def gradcheck(
     try:
         for t in tensors.values():
             backend.track(t, True)
-        with backend.recording(), np.errstate(all="ignore"), _torch_explained(backend):
+        with backend.recording(), np.errstate(all="ignore"):
             program = Program(lambda: f(*arguments), tensors, backend, rng)
             report = _check(program, limits)
             if order == 2 and report:
                 report = _check_gradient(program, limits, report)
+    except Exception as failure:
+        if backend.ours and "torch" in traceback.format_exc():
+            failure.add_note(TAKES_TORCH)
+        raise
     finally:
         for t, x, wants in before:
             backend.put(t, x)
@@ -114,8 +115,10 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
     """The arguments for f, and the tensors to check by name."""
     given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
-    floating = lambda a: isinstance(a, np.ndarray) and a.dtype.kind == "f"
-    arguments = [backend.leaf(a.copy()) if floating(a) else a for a in given]
+    arguments = [
+        backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
+        for a in given
+    ]
     found: dict[int, tuple[str, Any]] = {}  # a tensor that is given twice is checked once
     for name, t in _named(f, arguments, params, backend):
         if not isinstance(t, backend.kind):
@@ -150,17 +153,6 @@ def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[
     params = [params] if hasattr(params, "shape") else params
     for name, p in params.items() if isinstance(params, dict) else enumerate(params):
         yield f"parameter {name!r}", p
-
-
-@contextmanager
-def _torch_explained(backend: Any) -> Iterator[None]:
-    """Add to an error inside PyTorch how its ops are checked."""
-    try:
-        yield
-    except Exception as failure:
-        if backend.ours and "torch" in traceback.format_exc():
-            failure.add_note(TAKES_TORCH)
-        raise
 
 
 # ---- one order

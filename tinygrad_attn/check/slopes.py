@@ -55,8 +55,7 @@ class Program:
             self.outputs = self.run()
         self.values = [np.array(backend.value(t)) for t in self.outputs]
         self.cotangents = [random_like(y, rng) for y in self.values]
-        finite = [np.where(np.isfinite(y), y, 0) for y in self.values]
-        sizes = list(map(greatest, finite))
+        sizes = [greatest(y[np.isfinite(y)]) for y in self.values]
         for c, y, size in zip(self.cotangents, self.values, sizes):
             c[np.isinf(y)] = 0  # what stays infinite, such as blocked scores, has no slope
             # Results of all sizes get the same weight, or errors of small ones look like rounding.
@@ -65,8 +64,9 @@ class Program:
     def run(self) -> list[Any]:
         """The differentiable tensors that the function returns."""
         found, backend = self.call(), self.backend
-        tensors = [t for t in nested(found) if isinstance(t, backend.kind)]
-        tensors = [t for t in tensors if backend.dtype(t).kind == "f"]
+        tensors = [
+            t for t in nested(found) if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
+        ]
         if not tensors:
             raise TypeError(
                 "the function must return a floating-point tensor, or a tuple with some, but it "
@@ -212,10 +212,6 @@ class OneOp(Program):
                 if backend.wants_gradient(x) and backend.dtype(x) == np.float64:
                     wanted[f"operand {i}"] = leaf
         super().__init__(lambda: step.run(self.leaves), wanted, backend, np.random.default_rng(9))
-
-    def on(self, args: Sequence[Any]) -> OneOp:
-        """The same op on other operands."""
-        return OneOp(self.step, self.backend, args)
 
 
 def flatten(arrays: Sequence[Array]) -> Array:

@@ -38,7 +38,7 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note = ""
     with suppress(Exception):  # a setting may hold a size
-        shorter = f.on([cut(a) for a in f.args])
+        shorter = OneOp(f.step, f.backend, [cut(a) for a in f.args])
         if still_off := all_off(shorter):
             if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
                 note = "with its operands cut to 5 elements along each axis, "

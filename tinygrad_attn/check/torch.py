@@ -236,12 +236,9 @@ VALUES_AGREE = (
 
 # ---- what most often sets two implementations of a layer apart, as changes to a torch module
 
-Change = Callable[..., Any]
-"""(module, arguments): changes both in place."""
 
-
-def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
-    """(what it means, the change), the simplest first."""
+def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
+    """What a change means, and a function that makes it to a module and its arguments."""
     import torch
 
     yield (
@@ -277,7 +274,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Change]]:
             yield text, partial(_with_weight, {name: p.mT})
 
 
-def masks(f: Callable[[Any], Any]) -> Change:
+def masks(f: Callable[[Any], Any]) -> Callable:
     """Change the masks: boolean arguments, and those with mask in their names."""
     return lambda module, given: given.update({
         key: f(x)
@@ -286,7 +283,7 @@ def masks(f: Callable[[Any], Any]) -> Change:
     })  # fmt: skip
 
 
-def attribute(name: str, f: Callable[[Any], Any]) -> Change:
+def attribute(name: str, f: Callable[[Any], Any]) -> Callable:
     """Change this attribute of every submodule that has it."""
     return lambda module, given: [
         part.__setattr__(name, f(getattr(part, name)))

@@ -68,10 +68,8 @@ def bug(name: str) -> Iterator[Bug]:
 
 # ---- what a wrong function replaces
 
-Change = Callable[[Callable], Any]
 
-
-def published(change: Change) -> Callable[..., Any]:
+def published(change: Callable) -> Callable[..., Any]:
     """Put a wrong function into the zoo, with its name and docstring; `change` patches it in."""
 
     def enter(wrong: Callable) -> Callable:
@@ -82,12 +80,12 @@ def published(change: Change) -> Callable[..., Any]:
     return enter
 
 
-def replace(target: Any, attribute: str) -> Change:
+def replace(target: Any, attribute: str) -> Callable:
     """This attribute."""
     return lambda wrong: patch.object(target, attribute, wrong)
 
 
-def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
+def vjp(of: Op, operand: int = 0, **more: Any) -> Callable:
     """The VJP of an op for one operand."""
     before, after = of.vjps[:operand], of.vjps[operand + 1 :]
     return lambda wrong: patch.multiple(
@@ -95,12 +93,12 @@ def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
     )
 
 
-def vjp_all(of: Op) -> Change:
+def vjp_all(of: Op) -> Callable:
     """The VJPs of an op for all operands."""
     return lambda wrong: patch.multiple(of, vjps=(), joint_vjp=wrong, kernel=None)
 
 
-def function(name: str, *operands: str) -> Change:
+def function(name: str, *operands: str) -> Callable:
     """A function of F, by an op with this VJP for all these operands."""
     right = getattr(functional, name)
 
