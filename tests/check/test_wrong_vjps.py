@@ -491,8 +491,8 @@ def test_a_vjp_that_is_right_for_a_weight_of_ones_is_found_at_ones():
 def test_a_small_result_is_looked_at_alone():
     for result in (lambda x: (1e6 * x, square(lambda g, y, x: -2 * g * x)(x) * 1e-3),):
         report = check(result, S34)
-        assert report.diagnosis.kind == "constant factor" and report.op == "wrong", report
-    assert "what joins them" in check(lambda x: (1e6 * x, x * Tensor(x.data)), S34).diagnosis
+        assert "much smaller" in report.diagnosis and report.op == "wrong", report
+    assert "much smaller" in check(lambda x: (1e6 * x, x * Tensor(x.data)), S34).diagnosis
 
 
 def test_kinks_and_edges_are_told_from_bugs():

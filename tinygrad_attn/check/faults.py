@@ -165,9 +165,9 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
         "each time. Return a new array."
     )
     twin = OneOp(f.step, f.backend)  # what the twin returned first is overwritten
-    outputs, tensors = f.run() + twin.run(), f.tensors + twin.tensors
-    both = f.arrays(f.backend.vjp(outputs, tensors, [*g, *(-c for c in g)]))
-    yield "reused memory", text, -1, both[len(f.tensors) :]
+    seeds = [*g, *(-c for c in g)]
+    both = f.backend.vjp(f.run() + twin.run(), f.tensors + twin.tensors, seeds)
+    yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
     yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (

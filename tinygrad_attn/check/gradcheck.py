@@ -17,7 +17,7 @@ from ..engine import tracked
 from ..errors import describe
 from . import faults
 from .faults import Found, accuse, alike, outcome, scaled
-from .report import Diagnosis, Report
+from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, flatten
 from .suspects import all_off, blame, explain, unrecorded
 from .trace import TAKES_TORCH, Backend, nested
@@ -212,9 +212,15 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
-    """A gradient that is right at the inputs and wrong near them."""
-    for _ in range(3):  # once might miss it by chance
-        moved = [scaled(x, program.rng.uniform(0.9, 1.1, x.shape)) for x in program.inputs]
+    """A gradient that is wrong near the inputs only, or that of a small result beside large ones.
+
+    Results of all sizes get the same weight, for errors of small ones look like rounding.
+    """
+    sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
+    for c, size in zip(program.cotangents, sizes):
+        c *= min(max(sizes) / size, 1e12) if size else 1.0
+    for by in (0.0, 0.1, 0.1, 0.1):  # once might miss it by chance
+        moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):
                 found = blame(report, program, program.traced()) or ""
@@ -223,9 +229,10 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
 
 
 NEARBY = (
-    "the gradient is right at the values given here and wrong a little way off. Either these "
-    "values are special (a weight of ones, zeros, equal elements) and hide a wrong VJP, which "
-    "random ones will show; or the VJP uses something that an earlier call left behind."
+    "the gradient looks right here and is wrong a little way off, or for a result that is much "
+    "smaller than the others. Either the values given here are special (a weight of ones, zeros, "
+    "equal elements) and hide a wrong VJP, which random ones will show; or the VJP uses something "
+    "that an earlier call left behind; or larger results hide its error."
 )
 
 
@@ -249,7 +256,7 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
         text = f"the gradient cannot be differentiated: {failure}. {unrecorded(backend)}"
         report.diagnosis = Diagnosis("second order", text)
         return report
-    if not alike([e.analytic for e in first.entries], recorded):
+    if not alike(program.pull(program.cotangents), recorded):
         report.diagnosis = Diagnosis(
             "two answers",
             "the gradient under create_graph=True differs from the ordinary one: an op's "

@@ -55,11 +55,8 @@ class Program:
             self.outputs = self.run()
         self.values = [np.array(backend.value(t)) for t in self.outputs]
         self.cotangents = [random_like(y, rng) for y in self.values]
-        sizes = [greatest(y[np.isfinite(y)]) for y in self.values]
-        for c, y, size in zip(self.cotangents, self.values, sizes):
+        for c, y in zip(self.cotangents, self.values):
             c[np.isinf(y)] = 0  # what stays infinite, such as blocked scores, has no slope
-            # Results of all sizes get the same weight, or errors of small ones look like rounding.
-            c *= min(max(sizes) / size, 1e12) if size else 1.0
 
     def run(self) -> list[Any]:
         """The differentiable tensors that the function returns."""

@@ -75,8 +75,8 @@ EXCUSES = {
 
 def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
-    values, gradients = (flatten(v) for v in (program.values, [e.analytic for e in report.entries]))
-    if not (np.isfinite(values).all() or np.isfinite(gradients).all()):
+    finite = lambda arrays: np.isfinite(flatten(arrays)).all()
+    if not (finite(program.values) or finite([e.analytic for e in report.entries])):
         return Diagnosis(
             "domain",
             "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
