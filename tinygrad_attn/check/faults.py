@@ -165,8 +165,7 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
         "each time. Return a new array."
     )
     twin = OneOp(f.step, f.backend)  # what the twin returned first is overwritten
-    seeds = [*g, *(-c for c in g)]
-    both = f.backend.vjp(f.run() + twin.run(), f.tensors + twin.tensors, seeds)
+    both = f.backend.vjp(f.run() + twin.run(), f.tensors + twin.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
     text = "gives another gradient where one operand alone needs it. Look at its use of needs."
     yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
