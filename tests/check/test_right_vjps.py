@@ -83,6 +83,7 @@ RIGHT = {
     "a view": (lambda x: np.exp(passing(x)) * passing(x * 2) + (passing(x) + passing(x)), INSIDE),
     "overflow beside it": (lambda x: x * 1e-306 * 1e306, NORMAL),
     "several results": (lambda x: {"y": x * 2, "more": {"h": [np.sin(x)]}}, NORMAL),
+    "a result of rounding errors": (lambda x: (np.sin(x), (x + 1e3 - 1e3) - x), NORMAL),
     "a constant result": (lambda x: (x**2, Tensor(np.ones(2))), NORMAL),
     "projections": (lambda x: x * x, np.random.default_rng(0).standard_normal((60, 50))),
     "indices": (lambda i, x: x[i], np.array([0, 0, 2]), NORMAL),

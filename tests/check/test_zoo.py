@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinygrad_attn.functional as F
-from tinygrad_attn import Tensor, grad
+from tinygrad_attn import Tensor
 from tinygrad_attn.check import gradcheck, zoo
 
 
@@ -26,21 +26,6 @@ def blocked_row_is_zero():
     mask[1] = False
     q, k, v = (rand(1, 2, 4, 3, seed=s) for s in range(3))
     return close(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).numpy()[:, :, 1], 0)
-
-
-def a_long_chain():
-    x = y = rand(2)
-    for _ in range(3000):
-        y = y + 1.0
-    return close(grad(y.sum(), x)[0], 1)
-
-
-def two_passes_double():
-    x = rand(3)
-    loss = (x * 2).sum()
-    loss.backward(retain_graph=True)
-    loss.backward()
-    return close(x.grad, 4)
 
 
 def no_checker_of_ones():
@@ -71,14 +56,12 @@ CHECKS = {  # what is true without the bug and false, or raises, with it; what t
     "gradient-overwritten": (lambda: check(lambda x: x + x, (3,)), "constant factor"),
     "gradient-aliased": (lambda: check(lambda a, b: (lambda c: (a + b) + c)(a * 3), (3,), (3,)), "constant factor"),
     "depth-first": (lambda: check(lambda x: (lambda a: np.exp(a) * a)(x * 2.0), (3,)), "missed use"),
-    "recursive": (a_long_chain, ""),
-    "second-backward-stale": (two_passes_double, ""),
     "checker-all-ones": (no_checker_of_ones, ""),
 }  # fmt: skip
 
 
 def test_there_is_a_check_for_each_bug_and_a_catalogue():
-    assert {b.name for b in zoo.list()} == set(CHECKS) and len(CHECKS) >= 24
+    assert {b.name for b in zoo.list()} == set(CHECKS) and len(CHECKS) >= 22
     for entry in zoo.list():
         assert "Found in" in entry.text and "Symptom:" in entry.text
         assert entry.name in repr(zoo.list())
@@ -93,7 +76,7 @@ def test_a_bug_is_caught_and_leaves_nothing_behind(name):
     with zoo.bug(name), np.errstate(all="ignore"):
         try:
             found = passes()
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError):
             found = False
     assert not found
     assert not kind or found.diagnosis.kind == kind, found

@@ -129,7 +129,7 @@ MISTAKES = [
         "layer_norm",
         "    n, h = normalized(x), g * weight",
         "    n, h = normalized(x), g * weight\n    x -= 1",
-        "writes into operand 0 in place",
+        "or an operand in place",
     ),
     (
         "adam",

@@ -28,17 +28,17 @@ def detect_anomaly() -> Iterator[None]:
     called the op, its module, and the reason. Infinities that come in as operands, such as the -inf
     of a mask, are not reported. This thread only. As torch.autograd.detect_anomaly.
     """
-    with watching(_Detector()), np.errstate(all="ignore"):
+    detector = _Detector()
+    hear = lambda complaint, _: detector.heard.add(complaint)
+    with watching(detector), np.errstate(all="call", call=hear):
         yield
-
-
-OUTSIDE: Any = "a line that ran outside detect_anomaly()"
 
 
 class _Detector(Watcher):
     def __init__(self) -> None:
         # By sequence number; they go with the output, since a whole training may run inside.
         self.places: dict[int, tuple[Any, weakref.ref]] = {}
+        self.heard = set[str]()  # NumPy's complaints about the op that runs
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         place, value = user_place(), output._data
@@ -46,14 +46,19 @@ class _Detector(Watcher):
             number = output._node.number
             self.places[number] = place, weakref.ref(output, partial(self.places.pop, number))
         if np.isfinite(value).all():
+            self.heard.clear()
             return
         is_bad = np.isnan if np.isnan(value).any() else np.isinf
         for x in filter(numeric, (*inputs, *settings.values())):
-            is_computed = getattr(x, "_node", None) is not None
-            if is_bad(array_of(x)).any() and (is_computed or is_bad is np.isinf):
+            if is_bad is np.isnan and getattr(x, "_node", None) is None:
+                continue  # it came in with the data
+            if is_bad(array_of(x)).any():
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
-        raise _error(f"its result {describe(value)}", step, value)
+        raise _error(self.heard, f"its result {describe(value)}", step, value)
+
+    def pulling(self, y: Any, g: Any) -> None:
+        self.heard.clear()
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
@@ -61,9 +66,11 @@ class _Detector(Watcher):
         made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
-            place = self.places.get(y._node.number, (OUTSIDE,))[0]
+            outside: Any = "a line that ran outside detect_anomaly()"
+            place = self.places.get(y._node.number, (outside,))[0]
             step = Step(node.op, node.inputs, node.settings, y, node.scope, place)
-            raise _error(f"the gradient of its operand {i}, {describe(x)}", step, made, array_of(g))
+            what = f"the gradient of its operand {i}, {describe(x)}"
+            raise _error(self.heard, what, step, made, array_of(g))
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
@@ -73,7 +80,9 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
     return np.nan
 
 
-def _error(what: str, step: Step, made: Array, g: Any = None) -> FloatingPointError:
+def _error(
+    heard: set[str], what: str, step: Step, made: Array, g: Any = None
+) -> FloatingPointError:
     """The error for NaN or Inf in an output, or in a gradient that was computed from g."""
     index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
     backward = "in the backward pass, " * (g is not None)
@@ -83,7 +92,7 @@ def _error(what: str, step: Step, made: Array, g: Any = None) -> FloatingPointEr
     return FloatingPointError(
         f"detect_anomaly: {backward}op {step.name!r} made {made[index]} at index {index} of {what}"
         f"{inside}, called at {step.place}. Operands: {operands}. Reason: "
-        + _reason(step, made, index, g)
+        + _reason(heard, step, made, index, g)
     )
 
 
@@ -99,7 +108,7 @@ COMPLAINTS = {
 }
 
 
-def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
+def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: Any) -> str:
     """Why the element is NaN or Inf."""
     name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
     for o in operands:
@@ -123,9 +132,6 @@ def _reason(step: Step, made: Array, at: tuple[int, ...], g: Any = None) -> str:
             f"other branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the "
             "argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
-    heard = set[str]()
-    with suppress(Exception), np.errstate(all="call", call=lambda kind, _: heard.add(kind)):
-        step.pull(g)
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (
             "inf - inf, inf/inf or 0 x inf: an operand holds infinities. A factor of 0 does not "

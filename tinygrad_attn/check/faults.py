@@ -1,30 +1,25 @@
-"""Faults that no slope shows, and faults between ops whose own VJPs are right."""
+"""Faults that no slope shows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..engine import tracked
+from .explain import Found
 from .report import Diagnosis, Report, greatest, near, same
 from .slopes import OneOp, Program
-from .trace import Array, array_of, numeric
+from .trace import Array
 
 Gradients = Sequence[Any]
-Found = tuple[str, str] | None
-"""A kind of mistake and the text that explains it."""
 
 
-def differing(names: Sequence[str], first: Gradients, second: Gradients) -> str:
-    """The name of the first input whose two gradients differ."""
-    for name, a, b in zip(names, first, second):
-        if a is not None and b is not None and not same(a, b, 1e-6, 1e-9 * max(1, greatest(a))):
-            return name
-    return ""
+def alike(first: Gradients, second: Gradients) -> bool:
+    """Whether arrays agree where both exist."""
+    pairs = [(a, b) for a, b in zip(first, second) if a is not None and b is not None]
+    return all(same(a, b, 1e-6, 1e-9 * max(1, greatest(a))) for a, b in pairs)
 
 
 # ---- tests of a function, or of one op
@@ -52,60 +47,28 @@ def unrepeatable(f: Program) -> Found:
     )
 
 
-def backward_fails(f: Program) -> Found:
-    """A backward pass that raises an error."""
-    try:
-        f.pull(f.cotangents)
-    except Exception as failure:
-        text = f"{type(failure).__name__}: {failure}"
-        if "returned shape" in text or "invalid gradient" in text:
-            return "wrong shape", f"{text} Is a sum over a broadcast axis missing, or one too many?"
-        if "changed in place" in text:
-            return "result modified", text
-        if isinstance(failure, TypeError) and "argument" in text:
-            text += (
-                ". A VJP is called as vjp(g, y, *inputs, **settings): write lambda g, y, x, axis: "
-                "... for an op with the setting axis, and name all of the op's inputs."
-            )
-        return "backward fails", text
-    return None
-
-
-def unreached(f: Program) -> Found:
-    """No gradient for any input."""
-    if any(g is not None for g in f.pull(f.cotangents)):
-        return None
-    return "gradient missing", (
-        "no output is connected to any input. Look for detach(), .data, .numpy(), .item(), "
-        "Tensor(...) of a result, no_grad(), or a gradient taken without create_graph=True inside "
-        "f; or f does not use its inputs."
-    )
-
-
 def shared_state(f: Program) -> Found:
-    """Another gradient if f runs at other values between the forward and the backward pass."""
-    first, outputs = f.pull(f.cotangents), f.run()
-    before = [f.backend.value(t).copy() for t in outputs]
+    """Another output or gradient if f runs at other values before the backward pass."""
+    outputs = f.run()
+    values = list(map(f.backend.value, outputs))
+    first = [*f.pull(f.cotangents), *(y.copy() for y in values)]
     for least in (0.8, -1.5):  # f may refuse values that are far away
         moved = [scaled(x, f.rng.uniform(least, 1.2, x.shape)) for x in f.inputs]
         with suppress(Exception), f.at(moved):
             f.run()
-    if not all(map(same, map(f.backend.value, outputs), before)):
-        return "reused memory", REUSED
-    if name := differing(f.names, first, f.pull(f.cotangents, outputs)):
-        return "shared state", (
-            f"{name}: one more call before backward() changes the gradient of the first call. "
-            "Something the VJP needs is kept on the layer, or in a variable outside, where the "
-            "second call overwrites it."
-        )
-    return None
+    if alike(first, [*f.pull(f.cotangents, outputs), *values]):
+        return None
+    return "shared state", (
+        "one more call before backward() changes the result or the gradient of the first call. "
+        "Something is kept on the layer, or in a variable outside, where the second call "
+        "overwrites it. Keep it in the call, and return a new array each time."
+    )
 
 
 def through_infinity(f: Program) -> Found:
     """A gradient that comes back from outputs that stay infinite."""
-    rng = np.random.default_rng(4)
-    reached = zip(f.names, f.pull([np.isinf(y) * rng.standard_normal(y.shape) for y in f.values]))
-    names = " and ".join(name for name, g in reached if g is not None and g.any())
+    found = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
+    names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
     return None if not names else (
         "infinite result",
         f"outputs that stay infinite when the inputs move pass a gradient on to {names}. A VJP "
@@ -134,88 +97,38 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
                 yield OneOp(step, backend)
 
 
+def outcome(test: Callable[[Any], Found], f: Program) -> Found:
+    """What a test finds in f; an error that it raises is found, too."""
+    try:
+        return test(f)
+    except Exception as failure:
+        return "backward fails", f"{type(failure).__name__}: {failure}"
+
+
 def accuse(
     report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
 ) -> Diagnosis | None:
     """Point at the first op that a test finds something in, and return what it is."""
     for f in single_ops(steps, backend):
-        if found := test(f):
+        if found := outcome(test, f):
             report.point_at(f.step)
-            report.culprits = [f.step.name]
             return Diagnosis(found[0], f"op {f.step.name!r}: {found[1]}")
     return None
 
 
+CHANGES = "VJP changes its operands"
+
+
 def inconsistent(f: OneOp) -> Found:
     """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
-    with suppress(Exception):  # what fails here need not fail in the program
-        return written(f) or failed_trial(f)
-    return None
-
-
-CHANGES, LAYOUT = "VJP changes its operands", "memory layout"
-REUSED = (
-    "overwrites what it has returned when it is called again, for it returns the same array each "
-    "time. Return a new array."
-)
-
-
-def written(f: OneOp) -> Found:
-    """An array that the VJP writes into."""
-    g, value = f.cotangents, f.backend.value
-    arrays = [value(t) if isinstance(t, f.backend.kind) else t for t in f.leaves]
-    given = {f"operand {i}": a for i, a in enumerate(arrays) if isinstance(a, Array)}
-    given |= {"its output": value(f.outputs[0]), "the incoming gradient g": g[0]}
-    before = [a.copy() for a in given.values()]
-    f.gradient(f.outputs, g)
-    for (name, a), old in zip(given.items(), before):
-        if not same(a, old):
-            return CHANGES, f"writes into {name} in place. Compute a new array: others use it."
-    return None
-
-
-def trials(f: OneOp) -> Iterator[tuple[str, str, float, Callable[[], Gradients]]]:
-    """A kind, a text, and a call that must return a multiple of the first gradients."""
-    g = f.cotangents
-    text = (
-        "gives another gradient when it is called again: its VJP keeps state between calls, or "
-        "draws random numbers. Draw them once, in the forward pass, and save them."
-    )
-    for _ in range(2):  # state may alternate
-        yield CHANGES, text, 1, partial(f.pull, g)
-    text = (
-        "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
-        "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
-    )
-    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
-        yield "incoming gradient", text, k, partial(f.pull, [k * c for c in g])
-    twin = OneOp(f.step, f.backend)
-
-    def both() -> Gradients:
-        outputs, tensors = f.run() + twin.run(), f.tensors + twin.tensors
-        return f.arrays(f.backend.vjp(outputs, tensors, [*g, *(-c for c in g)]))[len(f.tensors) :]
-
-    yield "reused memory", REUSED, -1, both  # what the twin returned first is overwritten
-    text = "gives another gradient where one operand alone needs it. Look at its use of needs."
-    alone = lambda: [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
-    yield "needs", text, 1, alone
-    text = (
-        "gives another gradient where the same numbers are in another order in memory, as those of "
-        "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
-    )
-    yield LAYOUT, text, 1, partial(f.pull, [c.copy(order="F") for c in g])
-    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
-        yield LAYOUT, text, 1, partial(f.pull, g, f.run())
-
-
-def failed_trial(f: OneOp) -> Found:
-    """The first trial that does not return the right arrays."""
+    arrays = [f.backend.value(t) for t in (*f.outputs, *f.tensors)]
+    arrays += [*f.cotangents, *(a for a in f.leaves if isinstance(a, Array))]
+    before = [a.copy() for a in arrays]
+    f.gradient(f.outputs, f.cotangents)
+    if not all(map(same, arrays, before)):
+        return CHANGES, "writes into g, its output or an operand in place. Compute a new array."
     first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
-    for kind, text, k, ask in trials(f):
-        try:
-            found = ask()
-        except Exception as failure:
-            return kind, f"{text} (It raises {type(failure).__name__}: {failure})"
+    for kind, text, k, found in trials(f):
         for a, b in zip(first, found):
             if a is None:
                 continue
@@ -232,21 +145,33 @@ def failed_trial(f: OneOp) -> Found:
     return None
 
 
-# ---- every VJP is right: what joins them?
-
-
-def outside_the_graph(program: Program, which: int) -> Any:
-    """The first op with a value that moves with an input and is a constant to the graph."""
-
-    def values(step: Any) -> list[Any]:
-        return list(filter(numeric, (*step.inputs, *step.settings.values(), step.result)))
-
-    steps, moved = program.traced(), list(program.inputs)
-    noise = np.random.default_rng(3).standard_normal(moved[which].shape)
-    moved[which] = moved[which] + 1e-5 * noise
-    with suppress(Exception), program.at(moved):
-        for step, again in zip(steps, program.traced()):
-            for p, q in zip(values(step), values(again)):
-                if not tracked(p) and not same(array_of(p), array_of(q)):
-                    return step
-    return None
+def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
+    """A kind, a text, and gradients that must be a multiple of the first ones."""
+    g = f.cotangents
+    text = (
+        "gives another gradient when it is called again: its VJP keeps state between calls, or "
+        "draws random numbers. Draw them once, in the forward pass, and save them."
+    )
+    for _ in range(2):  # state may alternate
+        yield CHANGES, text, 1, f.pull(g)
+    text = (
+        "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
+        "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
+    )
+    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
+        yield "incoming gradient", text, k, f.pull([k * c for c in g])
+    text = (
+        "overwrites what it has returned when it is called again, for it returns the same array "
+        "each time. Return a new array."
+    )
+    twin = OneOp(f.step, f.backend)  # what the twin returned first is overwritten
+    both = f.backend.vjp(f.run() + twin.run(), f.tensors + twin.tensors, [*g, *(-c for c in g)])
+    yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
+    text = "gives another gradient where one operand alone needs it. Look at its use of needs."
+    yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
+    text = (
+        "gives another gradient where the same numbers are in another order in memory, as those of "
+        "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
+    )
+    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
+        yield "memory layout", text, 1, f.pull([c.copy(order="F") for c in g])

@@ -25,6 +25,7 @@ class TorchBackend(Backend):
     double = "x.double()"
     double_module = "module.double()"
     writes = "torch functions of the saved tensors and the incoming gradient"
+    computes = "torch functions; .numpy(), .item() and .detach()"
     recording = staticmethod(torch.enable_grad)
 
     def leaf(self, array: Array) -> Any:
@@ -46,9 +47,6 @@ class TorchBackend(Backend):
     def track(self, t: Any, wants: bool) -> None:
         with suppress(RuntimeError):  # a tensor that is no leaf keeps its flag
             t.requires_grad_(wants)
-
-    def returns(self, found: Any) -> str:
-        return "Compute with torch functions; .numpy(), .item() and .detach() leave the graph."
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
         pairs = zip(cotangents, outputs)

@@ -8,18 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import (
-    Node,
-    Variable,
-    Watcher,
-    context,
-    enable_grad,
-    grad,
-    sum_to,
-    tensor_of,
-    tracked,
-    watching,
-)
+from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, tracked, watching
 from ..errors import INNER, quoted
 from ..nn.calls import dotted_name
 
@@ -51,14 +40,8 @@ def array_of(x: Any) -> Array:
 
 
 def numeric(x: Any) -> bool:
-    """Whether this operand holds real numbers."""
-    kinds = (Variable, Array, np.generic, float, int)
-    return isinstance(x, kinds) and array_of(x).dtype.kind in "fiub"
-
-
-def module_name(scope: Any) -> str:
-    """The dotted name of the module call, from the outermost module; empty outside modules."""
-    return "" if scope is None else dotted_name(scope)
+    """Whether this operand holds numbers."""
+    return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
 class Step(NamedTuple):
@@ -78,31 +61,13 @@ class Step(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The dotted name of the module that called it."""
-        return module_name(self.scope)
+        """The dotted name of the module that called it, from the outermost; else empty."""
+        return "" if self.scope is None else dotted_name(self.scope)
 
     @property
     def differentiable(self) -> bool:
         """Whether a gradient passes through this op, and not through ops inside it."""
         return tracked(self.result) and self.name != "checkpoint"
-
-    def pull(self, g: Any) -> dict[int, Array]:
-        """Compute the op again on arrays, and the gradients that its VJPs give for g, if any."""
-        op, args = self.op, [x._data if isinstance(x, Variable) else x for x in self.inputs]
-        found = op.forward(*args, **self.settings)
-        y, saved = found if op.saves else (found, None)
-        if g is None:
-            return {}
-        node = Node(op, (), self.settings, saved, None)
-        needs = list(map(tracked, self.inputs))
-        answers = [
-            vjp(g, y, *args, **self.settings) if need and vjp else None
-            for vjp, need in zip(op.vjps, needs)
-        ] or op.pull(g, y, node, args, needs)
-        gradients = {i: array_of(v) for i, v in enumerate(answers) if v is not None}
-        if op.broadcasts:
-            return {i: array_of(sum_to(v, np.shape(args[i]))) for i, v in gradients.items()}
-        return gradients
 
     def run(self, operands: Sequence[Any]) -> Any:
         """The op on other operands."""
@@ -140,6 +105,7 @@ class Backend:
     double = "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
     double_module = "module.astype(np.float64)"
     writes = "operators, methods and np.* functions on g, y and the inputs"
+    computes = "tensor methods or np.* functions; .numpy(), .item() and .data"
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:
@@ -167,15 +133,6 @@ class Backend:
     def track(self, t: Any, wants: bool) -> None:
         """Say whether gradients flow to a tensor."""
         t._tracked = wants
-
-    def returns(self, found: Any) -> str:
-        """What to write in a function that returned no tensor."""
-        if any(type(t).__module__.startswith("torch") for t in nested(found)):
-            return TAKES_TORCH
-        return (
-            "Compute with tensor methods or np.* functions, which keep the graph; .numpy(), "
-            ".item() and .data leave it."
-        )
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
         """d(sum of cotangent * output)/d(input) for each input, None where no path leads there."""

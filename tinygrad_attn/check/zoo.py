@@ -23,10 +23,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from .. import functional, ops, transforms
-from ..engine import Op, history, op, sum_to, tracked
+from .. import engine, functional, ops, transforms
+from ..engine import Op, Watcher, history, op, sum_to, tracked, watching
 from . import slopes
-from .trace import Step
 
 
 class Bug(NamedTuple):
@@ -69,10 +68,8 @@ def bug(name: str) -> Iterator[Bug]:
 
 # ---- what a wrong function replaces
 
-Change = Callable[[Callable], Any]
 
-
-def published(change: Change) -> Callable[..., Any]:
+def published(change: Callable) -> Callable[..., Any]:
     """Put a wrong function into the zoo, with its name and docstring; `change` patches it in."""
 
     def enter(wrong: Callable) -> Callable:
@@ -83,12 +80,12 @@ def published(change: Change) -> Callable[..., Any]:
     return enter
 
 
-def replace(target: Any, attribute: str) -> Change:
+def replace(target: Any, attribute: str) -> Callable:
     """This attribute."""
     return lambda wrong: patch.object(target, attribute, wrong)
 
 
-def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
+def vjp(of: Op, operand: int = 0, **more: Any) -> Callable:
     """The VJP of an op for one operand."""
     before, after = of.vjps[:operand], of.vjps[operand + 1 :]
     return lambda wrong: patch.multiple(
@@ -96,12 +93,12 @@ def vjp(of: Op, operand: int = 0, **more: Any) -> Change:
     )
 
 
-def vjp_all(of: Op) -> Change:
+def vjp_all(of: Op) -> Callable:
     """The VJPs of an op for all operands."""
     return lambda wrong: patch.multiple(of, vjps=(), joint_vjp=wrong, kernel=None)
 
 
-def function(name: str, *operands: str) -> Change:
+def function(name: str, *operands: str) -> Callable:
     """A function of F, by an op with this VJP for all these operands."""
     right = getattr(functional, name)
 
@@ -136,12 +133,23 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
     return patch("tinygrad_attn.engine.backward.sweep", wrong)
 
 
+class Contributions(Watcher):
+    """A list of (input, contribution), one for each use of an input."""
+
+    def __init__(self) -> None:
+        self.found: Any = []
+
+    def pulled(self, y, node, g, i, x, contribution, total):
+        self.found.append((x, contribution))
+
+
 def pull_back(give, grads, t) -> None:
     """Give each input its contribution, for each use by the op that computed t."""
-    node = t._node
-    step = Step(node.op, node.inputs, node.settings, t, None, None)
-    for i, contribution in step.pull(np.array(grads[t])).items():
-        give(node.inputs[i], contribution)
+    inputs = [*filter(tracked, t._node.inputs)]
+    with watching(Contributions()) as contributions:
+        engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
+    for x, contribution in contributions.found:
+        give(x, contribution)
 
 
 def newest_first(give, grads, roots) -> None:
@@ -417,46 +425,11 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(sweep)
-def recursive(give, grads, roots):
-    """The order is found by recursion.
-
-    Found in micrograd (engine.py, build_topo), smolgrad (core/engine.py, _tsort).
-    Symptom: RecursionError on a chain of a thousand ops.
-    """
-
-    @cache
-    def visit(t):
-        for x in filter(tracked, t._node.inputs if t._node else ()):
-            visit(x)
-
-    for t in roots:
-        visit(t)
-    newest_first(give, grads, roots)
-
-
-kept: dict[int, Any] = {}
-
-
-@published(sweep)
-def second_backward_stale(give, grads, roots):
-    """Gradients between the leaves are kept from one backward pass to the next.
-
-    Found in micrograd (issue 53).
-    Symptom: two passes over one graph give three times the gradient instead of two.
-    """
-    for t in history(roots)[::-1]:
-        if t not in set(roots):
-            give(t, kept.get(t._node.number, 0))
-            kept[t._node.number] = grads[t]
-        pull_back(give, grads, t)
-
-
-@published(replace(slopes, "of_both_signs"))
-def checker_all_ones(c):
+@published(replace(slopes, "random_like"))
+def checker_all_ones(y, rng):
     """The gradient check weighs all results with 1.
 
     Found in most small checkers; SmallPebble sums the output, for one.
     Symptom: gradients of softmax and layer norm, whose outputs have constant sums, pass as 0 = 0.
     """
-    return np.ones_like(c)
+    return np.ones_like(y)
