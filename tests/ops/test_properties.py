@@ -410,7 +410,9 @@ MISTAKES = {  # what an error says
     r"\(2,\) must be the last sizes of the input": lambda: F.layer_norm(X, 2),
     r"weight must have the shape normalized_shape = \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
     r"is \(out, in\); got array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
-    "could not be broadcast": lambda: F.linear(X, np.ones((4, 3)), np.ones(3)),
+    r"one number for each row of the weight, \(4,\)": lambda: F.linear(
+        X, np.ones((4, 3)), np.ones(3)
+    ),
     "index 5 is outside the table": lambda: F.embedding([0, 5], np.ones((4, 2))),
     "index -1 is outside": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),

@@ -53,6 +53,7 @@ class TorchComparison(Verdict):
     rows: list[Row]
     first: str | None = None
     explanation: str = ""
+    alone: tuple[str, ...] = ()  # outputs that one side lacks
 
     @property
     def ok(self) -> bool:
@@ -69,6 +70,7 @@ class TorchComparison(Verdict):
         ]
         differs = f"NOT the same as torch; the first to differ: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
+        lines += [f"not compared, since one side lacks it: {name}" for name in self.alone]
         return "\n".join(lines + [f"explanation: {self.explanation}"] * bool(self.explanation))
 
 
@@ -185,7 +187,7 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
             "both. Give finite inputs; .numpy() and .data in forward() leave the graph."
         )
     gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
-    report = TorchComparison([])
+    report = TorchComparison([], alone=tuple(sorted(a.keys() ^ b.keys())))
     for name in filter(mine.__contains__, reference):
         value, other = ours.backend.value(mine[name]), theirs.backend.value(reference[name])
         errors = difference(value, other), difference(gradients[name], expected[name])
