@@ -440,7 +440,7 @@ kept: dict[int, Any] = {}
 
 @published(sweep)
 def second_backward_stale(give, grads, roots):
-    """Gradients between the leaves are kept from one backward pass to the next.
+    """Gradients of tensors that are not leaves are kept from one backward pass to the next.
 
     Found in micrograd (issue 53).
     Symptom: two passes over one graph give three times the gradient instead of two.

@@ -316,10 +316,10 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
     gradient of its input, in that input's shape, and changes none of its arguments. Written with
     operators, methods and NumPy functions, it can be differentiated again.
 
-    Flags: `broadcasts=True`, inputs broadcast as NumPy's do, and gradients are summed back to the
-    inputs' shapes. `saves=True`, the function returns `(y, saved)`, and the VJP for all inputs, see
-    `vjp_all`, gets `saved=`. `reference=f`, a composite of ops that computes the same and is
-    differentiated for second derivatives; an op that saves floating-point numbers needs one.
+    Flags: `broadcasts=True`: inputs broadcast as in NumPy, and gradients are summed back to the
+    inputs' shapes. `saves=True`: the function returns `(y, saved)`, and the VJP for all inputs (see
+    `vjp_all`) gets `saved=`. `reference=f`: f computes the same from ops and is differentiated for
+    second derivatives. An op that saves floating-point numbers needs a reference.
     """
     if forward is None:
         return lambda f: Op(f, **flags)
