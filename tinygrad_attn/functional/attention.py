@@ -207,14 +207,14 @@ def scaled_dot_product_attention(
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
 
     scale is 1 / sqrt(D) unless given. attn_mask, broadcastable to (..., T, S), is boolean, True
-    where a query *may* look, or float, added to the scores. `is_causal` lets query t look at keys 0 .. t
-    only, on top of a mask. A blocked key has weight 0 exactly, so no output and no gradient depends
-    on it, as long as its numbers are finite. A query with no key to look at gets a zero output and
-    no gradient. dropout_p always drops weights (pass 0.0 when not training). With enable_gqa there
-    are fewer key and value heads, H_k (axis -3), and H / H_k query heads share each of them. With
-    need_weights the result is (output, weights (..., T, S)), the weights as applied, after dropout.
-    Raises ValueError and TypeError for shapes and masks that do not fit. (Vaswani et al. 2017,
-    arXiv:1706.03762)
+    where a query *may* look, or float, added to the scores. `is_causal` lets query t look at keys 0
+    .. t only, on top of a mask. A blocked key has weight 0 exactly, so no output and no gradient
+    depends on it, as long as its numbers are finite. A query with no key to look at gets a zero
+    output and no gradient. dropout_p always drops weights (pass 0.0 when not training). With
+    enable_gqa there are fewer key and value heads, H_k (axis -3), and H / H_k query heads share
+    each of them. With need_weights the result is (output, weights (..., T, S)), the weights as
+    applied, after dropout. Raises ValueError and TypeError for shapes and masks that do not fit.
+    (Vaswani et al. 2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))
