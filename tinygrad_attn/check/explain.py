@@ -147,7 +147,7 @@ def elsewhere(c: Case) -> Iterator[Row]:
 
 
 def factors(c: Case) -> Iterator[Row]:
-    """R has a factor that J has not, or lacks one."""
+    """R has a factor that J does not have, or lacks one of J's."""
     text = "the gradient is g itself: the op's own derivative is left out"
     yield "wrong factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum over all axes of g", c.R, np.ones(c.J.shape)

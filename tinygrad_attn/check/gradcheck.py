@@ -44,33 +44,35 @@ def gradcheck(
     params: Any = None,
     seed: int = 0,
 ) -> Report:
-    """Compare d(sum of v * f)/dx by backward passes with finite differences, v random.
+    """Compare the gradient of sum(v * f), v random, with finite differences.
 
     `f` is a function of Tensors, or a Module, and returns a Tensor or a tuple with some. `inputs`
     is a Tensor or a sequence of Tensors, arrays and whatever else f takes. The check covers
     float64 arrays and the Tensors that require a gradient, or all floating Tensors if none does. It
     also covers `params`, further tensors that f depends on; for a Module these are its parameters.
-    Torch tensors and a torch.nn.Module are checked in the same way.
+    With torch tensors, or for a torch.nn.Module, PyTorch's gradients are checked.
 
-    An element is wrong if |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for
-    gradients below 1. An element that is off at the step `eps` is measured again by extrapolation
-    to step 0. Inputs of more than 512 elements are measured in 512 random projections, with
-    `fast_mode` any input in 2. `order=2` also checks the gradient of the gradient.
+    `order=2` also checks the gradient of the gradient. An element is wrong if
+    |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for gradients below 1. An
+    element that is off at the step `eps`, or hidden by rounding there, is measured again by
+    extrapolation to step 0. Inputs of more than 512 elements are measured in 512 random
+    projections; with `fast_mode`, every input in 2.
 
-    f must also return the same twice, leave its inputs unchanged and keep no state. VJPs must
-    return new arrays, be linear in g and be right near the inputs too. Outputs that stay infinite,
-    such as blocked scores, are left out.
+    f must also return the same values when it is called twice, leave its inputs unchanged and keep
+    no state. VJPs must return new arrays, be linear in g and be right near the inputs too. Outputs
+    that stay infinite, such as blocked scores, are left out.
 
-    Returns a Report, true or false; raises GradcheckError (an AssertionError) with the report as
-    text if it is false and `raise_exception`. Raises TypeError for float32, which is too coarse,
-    and for Tensors of this package that f hands to PyTorch.
+    Returns a Report, which is true if nothing is wrong. Otherwise GradcheckError, an AssertionError
+    with the report as text, is raised unless `raise_exception` is False. Raises TypeError for
+    float32, whose rounding hides errors below about 1 %, and for Tensors of this package that f
+    hands to PyTorch.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
     backend = _backend(f, inputs, params)
     arguments, tensors = _collect(f, inputs, params, backend)
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
-    rng = np.random.default_rng([seed, 0x76])  # the inputs may come from the seed alone
+    rng = np.random.default_rng([seed, 0x76])  # the caller may use default_rng(seed)
     before = [(t, backend.value(t), backend.wants_gradient(t)) for t in tensors.values()]
     try:
         for t in tensors.values():
@@ -159,14 +161,14 @@ def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
-    """One order, on tensors whose values may be moved; the first fault ends it."""
+    """Check one order and stop at the first fault. The values of the tensors may be moved."""
     report = Report(order=order)
     report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
     return report
 
 
 def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
-    """What may be wrong, one test after the other."""
+    """Run one test after the other, each with its diagnosis or None."""
     steps, backend = program.traced(), program.backend
 
     def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
@@ -197,7 +199,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
-    """What makes an agreement say less than it seems."""
+    """Note what makes an agreement say less than it seems to say."""
     if np.isinf(flatten(program.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
@@ -212,9 +214,9 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
-    """A gradient that is wrong near the inputs only, or that of a small result beside large ones.
+    """Find a gradient that is wrong only near the inputs, or only that of a small result.
 
-    Results of all sizes get the same weight, for errors of small ones look like rounding.
+    Small results get as much weight as large ones: otherwise their errors look like rounding.
     """
     sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
     for c, size in zip(program.cotangents, sizes):

@@ -1,4 +1,4 @@
-"""Finding what the user names: `FILE.py:FUNCTION` or `MODULE:FUNCTION`, and what it takes."""
+"""Find what the user names, `FILE.py:FUNCTION` or `MODULE:FUNCTION`, and what it takes."""
 
 from __future__ import annotations
 

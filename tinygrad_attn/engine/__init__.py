@@ -1,6 +1,6 @@
 """How a computation is recorded and differentiated.
 
-Read `graph`, `op` and `backward`, in this order: that is the algorithm, and what runs. Beside
+Read `graph`, `op` and `backward`, in this order: that is the algorithm, and what runs. Besides
 them: `modes`, the settings of a thread; `inplace`, which detects values that were changed in place;
 `kernels`, how fast/ replaces functions by faster ones.
 """

@@ -36,14 +36,14 @@ def sweep(
     retain_graph: bool = False,
     stop: bool = False,
 ) -> dict[Variable, Any]:
-    """Return the gradients of sum(seed * root) with respect to tensors, by tensor.
+    """Return the gradients of sum(seed * root), in a dict from tensor to gradient.
 
-    These are the tensors in `wanted`, or every leaf without it, and those whose .grad is retained.
-    The pass is recorded itself with `create_graph`. Nodes are released as the pass goes on, unless
-    the graph is retained. With `stop` nothing is computed behind a wanted tensor.
+    The tensors are those in `wanted` (by default all leaves) and those whose .grad is retained.
+    With `create_graph` the pass is itself recorded. Nodes are released as the pass goes on, unless
+    the graph is retained. With `stop` the pass goes no further than a wanted tensor.
     """
     goal = frozenset(wanted or ())
-    through = needed = None  # tensors on the way to the goal, and with the goal; None for all
+    through = needed = None  # tensors computed from the goal; these and the goal; None: all
     if wanted is not None:
         through = _leading_to(goal, history(roots, goal if stop else ()))
         needed = through | goal
@@ -118,7 +118,7 @@ def _pull_back(
             contribution = joint[i]
             if contribution is None:
                 continue
-        data, kind = x._data, contribution.__class__  # a traced array's says ndarray, too
+        data, kind = x._data, contribution.__class__  # ndarray for a traced array, too
         if (
             kind is not data.__class__
             or kind is ndarray
@@ -141,7 +141,7 @@ def _pull_back(
 
 
 def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
-    """Return those of these tensors, oldest first, that were computed from one in the goal."""
+    """Return the tensors in `order`, oldest first, that were computed from one in the goal."""
     through: set[Variable] = set()
     oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
     for y in order:
@@ -262,7 +262,7 @@ def backward(
     context.recording = create_graph
     try:
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
-        context.recording = True  # a .grad that create_graph left is part of a graph
+        context.recording = True  # adding to a .grad that has a graph (create_graph) is recorded
         with _accumulating:
             for t, g in found.items():
                 if t._tracked:  # it may have been frozen since the forward pass

@@ -62,8 +62,8 @@ class Symbolic:
     """
 
     __slots__ = ("lent",)
-    lent: bool  # whether the user may have it as a Tensor's array
-    as_it_is: Any  # () -> the same values
+    lent: bool  # whether the user can reach it as the array of a Tensor
+    as_it_is: Any  # a method: the values as they are now, whatever is written later
 
 
 _new = object.__new__
@@ -95,8 +95,8 @@ _number = attrgetter("_node.number")
 def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Variable]:
     """Return every computed tensor that the roots depend on, roots included, oldest first.
 
-    This is a topological order, because inputs are older than outputs. The walk does not continue
-    behind the tensors in `ends`. Nothing recurses, so a chain of a million ops is no problem.
+    This is a topological order, because inputs are older than outputs. The walk stops at the
+    tensors in `ends`, which are left out. Nothing recurses: a chain of a million ops is no problem.
     """
     seen, found = set(ends), []
     pending = list(dict.fromkeys(t for t in roots if t not in seen))

@@ -118,7 +118,7 @@ class plain(_Mode):
 
     Softmax, layer norm and attention then run as the composites of ops that `functional` shows.
     So debuggers, pictures of the graph and the steps of a backward pass show each op. Results
-    agree up to rounding. `TINYGRAD_ATTN_PLAIN=1` in the environment does it for the process.
+    agree up to rounding. `TINYGRAD_ATTN_PLAIN=1` in the environment sets it for a whole process.
     """
 
     _setting, _value = "plain", True

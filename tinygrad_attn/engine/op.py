@@ -32,9 +32,9 @@ _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 class Op:
     """A function on arrays, and for each input a VJP: one link of the chain rule.
 
-    A VJP `(g, y, *inputs, **settings)` maps g, the gradient of the loss with respect to the output
-    y, to that of one input. Positional arguments are inputs; keyword-only
-    ones are settings, which have no derivative.
+    A VJP `(g, y, *inputs, **settings)` gets g, the gradient of the loss with respect to the output
+    y. It returns the gradient with respect to one input. Positional arguments are inputs;
+    keyword-only ones are settings, which have no derivative.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Op:
         self.__wrapped__ = forward  # help() shows its signature
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composite of ops that is differentiated for higher orders
-        self.stands_for: Op = self if stands_for is None else stands_for  # of a kernel
-        self.kernel: Any = None  # what fast/ calls in place of this op
+        self.stands_for: Op = self if stands_for is None else stands_for  # what it replaces
+        self.kernel: Any = None  # what runs in place of this op: fast/ sets it
         self.adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
         self.joint_vjp: Function | None = None  # or one for all of them,
-        self.asks_needs = False  # which may ask what is needed
+        self.asks_needs = False  # whether that one has a parameter `needs`
         self.reads: frozenset[int] | None = None  # which values the VJPs read: 0 is y; None for all
 
     def __repr__(self) -> str:
@@ -235,7 +235,7 @@ def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
 def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
     """Return an operand that is neither a Tensor nor a Python number as an array.
 
-    Beside a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as Python numbers
+    Next to a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as Python numbers
     do: `x / np.sqrt(8)` stays float32.
     """
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
@@ -298,15 +298,15 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
     gradient of its input, in that input's shape, and changes none of its arguments. Written with
     operators, methods and NumPy functions, it can be differentiated again.
 
-    Flags: `broadcasts=True`, inputs broadcast as NumPy's do, and gradients are summed back to the
-    inputs' shapes. `saves=True`, the function returns `(y, saved)`, and the VJP for all inputs, see
-    `vjp_all`, gets `saved=`. `reference=f`, a composite of ops that computes the same and is
-    differentiated for second derivatives; an op that saves floating-point numbers needs one.
+    Flags: `broadcasts=True`: inputs broadcast as in NumPy, and gradients are summed back to the
+    inputs' shapes. `saves=True`: the function returns `(y, saved)`, and the VJP for all inputs (see
+    `vjp_all`) gets `saved=`. `reference=f`: f computes the same from ops and is differentiated for
+    second derivatives. An op that saves floating-point numbers needs a reference.
     """
     if forward is None:
         return lambda f: Op(f, **flags)
     made = Op(forward, **flags)
     if vjps:
         made.vjp(*vjps)
-        made.__module__ = vjps[0].__module__  # a function of NumPy's is not defined there
+        made.__module__ = vjps[0].__module__  # NumPy's function is from elsewhere
     return made

@@ -1,4 +1,4 @@
-"""A kernel of the steps of Adam and AdamW: flat arrays, in blocks that stay in the cache.
+"""A kernel for the steps of Adam and AdamW: flat arrays, in blocks that stay in the cache.
 
 A layer has many small parameters, and a NumPy call on eight numbers costs as much as one on a
 thousand. So the small parameters of a group are copied to one flat array, updated together and

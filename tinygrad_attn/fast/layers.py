@@ -358,6 +358,6 @@ def _gelu_vjp(g, _y, x, *, saved):
 
 @kernel(F.gelu)
 def gelu_kernel(x: Any, approximate: str = "none") -> Any:
-    """Any shape with axes, float32; not the approximation by tanh."""
+    """float32 of any shape with axes; not the tanh approximation."""
     quick = approximate == "none" and ordinary(x) and x.dtype == np.float32
     return gelu(x) if quick else NotImplemented

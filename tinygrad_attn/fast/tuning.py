@@ -1,6 +1,6 @@
 """Every threshold of this folder. Only time, memory and rounding depend on them.
 
-They were found on an AMD EPYC of Zen 3 (AVX2), float32. Numbers count elements of arrays unless a
+They were found on an AMD EPYC (Zen 3, AVX2), in float32. Numbers count elements of arrays unless a
 line says otherwise.
 """
 

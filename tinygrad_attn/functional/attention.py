@@ -29,8 +29,8 @@ from .checks import real
 class BlockedMask(np.ndarray):
     """A boolean array, True where a key is blocked, as `causal_mask` and `padding_mask` make it.
 
-    What `|`, `&`, indexing and reshaping make of one is a blocked mask too; `~mask` is a plain
-    array. So attention can refuse a mask in the other convention.
+    `|`, `&`, indexing and reshaping give a blocked mask again; `~mask` gives a plain array. So
+    attention can refuse a mask in the other convention.
     """
 
     __array_priority__ = 1.0
@@ -44,7 +44,7 @@ class BlockedMask(np.ndarray):
 
 
 def causal_mask(length: int) -> BlockedMask:
-    """mask[t, s] = s > t, for `nn`: True where a query must not look, at later positions.
+    """mask[t, s] = s > t, for `nn`: True at later positions, where the query may not look.
 
     A boolean array (length, length).
     """
@@ -54,8 +54,8 @@ def causal_mask(length: int) -> BlockedMask:
 def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     """mask[b, s] = s >= lengths[b], for `nn`: True where there is only padding.
 
-    A boolean array (B, max_length) of lengths (B,), integers >= 0; max_length is the largest of
-    them unless given. Raises ValueError for a length beyond it.
+    Takes lengths (B,), integers >= 0, and returns a boolean array (B, max_length). Unless given,
+    max_length is the largest length. Raises ValueError for a length beyond it.
     """
     lengths = checks.integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
@@ -167,7 +167,7 @@ def weights_as_applied(
 @reference
 @float16_in_float32
 def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tensor:
-    """The weights of `weights_as_applied`, times v, of arguments that have been checked.
+    """`weights_as_applied` times v, for arguments that have been checked.
 
     (..., T, D), (..., S, D), (..., S, V) -> (..., T, V).
     """
@@ -203,15 +203,15 @@ def scaled_dot_product_attention(
 ) -> Any:
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
 
-    scale is 1 / sqrt(D) unless given. attn_mask, broadcastable to (..., T, S): boolean, True where
-    a query *may* look, or float, added to the scores. `is_causal` lets query t look at keys 0 .. t
-    only, on top of a mask. A blocked key has weight 0 exactly, so no output and no gradient depends
-    on it, as long as its numbers are finite. A query with no key to look at gets a zero output and
-    no gradient. dropout_p drops weights, always (pass 0.0 when not training). enable_gqa shares
-    each of fewer key and value heads (axis -3) among H / H_k query heads. With need_weights the
-    result is (output, weights (..., T, S)), the weights as applied, after dropout. Raises
-    ValueError and TypeError for shapes and masks that do not fit. (Vaswani et al. 2017,
-    arXiv:1706.03762)
+    scale is 1 / sqrt(D) unless given. attn_mask, broadcastable to (..., T, S), is boolean, True
+    where a query *may* look, or float, added to the scores. `is_causal` lets query t look at keys 0
+    .. t only, on top of a mask. A blocked key has weight 0 exactly, so no output and no gradient
+    depends on it, as long as its numbers are finite. A query with no key to look at gets a zero
+    output and no gradient. dropout_p always drops weights (pass 0.0 when not training). With
+    enable_gqa there are fewer key and value heads, H_k (axis -3), and H / H_k query heads share
+    each of them. With need_weights the result is (output, weights (..., T, S)), the weights as
+    applied, after dropout. Raises ValueError and TypeError for shapes and masks that do not fit.
+    (Vaswani et al. 2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))

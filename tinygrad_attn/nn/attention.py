@@ -65,7 +65,7 @@ class MultiheadAttention(Module):
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
-        # The rows of the three projections, of queries, keys and values.
+        # How many rows project to queries, to keys and to values.
         self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
         widths, empty = (embed_dim, self.kdim, self.vdim), Parameter.empty
         out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch draws it first
@@ -101,8 +101,8 @@ class MultiheadAttention(Module):
         `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean,
         True = blocked, or float, added to the scores. `is_causal` hides later keys, with or without
         a mask. A query whose every key is blocked has zero weights and no gradient; its output is
-        the bias of out_proj. With a `cache` self-attention takes the same object three times; see
-        KeyValueCache. Raises ValueError and TypeError for shapes and masks that do not fit.
+        the bias of out_proj. For self-attention with a `cache`, pass the same object three times;
+        see KeyValueCache. Raises ValueError and TypeError for shapes and masks that do not fit.
         """
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
@@ -139,7 +139,7 @@ class MultiheadAttention(Module):
     def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
         """Query, key and value as (B, T, E) and so on, and whether they came in a batch.
 
-        One object three times stays one. Raises ValueError unless they fit the module.
+        If all three are one object, they stay one. Raises ValueError unless they fit the module.
         """
         own = query is key is value
         query = floating(query, self)
@@ -169,7 +169,7 @@ class MultiheadAttention(Module):
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
         """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); or the three side by side, (B, T, 3 H D).
 
-        Self-attention takes the packed form, which has a kernel, unless its keys get more.
+        Self-attention takes the packed form, which has a kernel, unless keys are appended to it.
         """
         own = query is key is value
         if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
@@ -191,7 +191,7 @@ class MultiheadAttention(Module):
         return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
     def _longer(self, x: Any, token: Any) -> Any:
-        """Keys or values with the learned one and the one of zeros after them."""
+        """Append the learned key or value and the one of zeros, as the constructor was told."""
         more: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
         if self.add_zero_attn:
             more.append(np.zeros((), x.dtype))

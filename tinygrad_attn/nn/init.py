@@ -44,12 +44,12 @@ def constant_(tensor: T, val: Any) -> T:
 
 
 def zeros_(tensor: T) -> T:
-    """Zero everywhere."""
+    """Zeros everywhere."""
     return constant_(tensor, 0.0)
 
 
 def ones_(tensor: T) -> T:
-    """One everywhere."""
+    """Ones everywhere."""
     return constant_(tensor, 1.0)
 
 
@@ -59,7 +59,10 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
-    """n from the normal distribution with this mean and deviation. ValueError for std < 0."""
+    """n from the normal distribution with this mean and standard deviation.
+
+    Raises ValueError for std < 0.
+    """
     return constant_(tensor, default_generator().normal(tensor.shape, mean, std, tensor.dtype))
 
 

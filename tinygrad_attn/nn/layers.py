@@ -20,7 +20,7 @@ from .parameter import Buffer, Parameter
 
 
 def floating(x: Any, like: Any) -> Any:
-    """Promote integers and booleans to the dtype of `like`, of a module its first parameter's."""
+    """Promote integers and booleans to the dtype of `like` (of a module: its first parameter)."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
         return x  # the usual case, first and quickly
     if isinstance(like, Module):
@@ -122,7 +122,7 @@ class LayerNorm(_Norm):
         self.bias = init.zeros_(empty) if elementwise_affine and bias else None
 
     def forward(self, input: Any) -> Any:
-        """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
+        """(..., *normalized_shape) -> the same shape. ValueError if the last sizes differ."""
         x = floating(input, self.weight)
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -134,7 +134,7 @@ class RMSNorm(_Norm):
     """
 
     def forward(self, input: Any) -> Any:
-        """(..., *normalized_shape) -> the same shape.  Raises ValueError for other last sizes."""
+        """(..., *normalized_shape) -> the same shape. ValueError if the last sizes differ."""
         x = floating(input, self.weight)
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 

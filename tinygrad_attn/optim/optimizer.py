@@ -76,7 +76,7 @@ class Optimizer:
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
-        """Train more parameters, with settings of their own. Raises as the constructor does."""
+        """Train more parameters with their own settings. Raises what the constructor raises."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
             raise ValueError(
                 f"a parameter group has 'params' and any of {sorted(self.defaults)}; got "
@@ -247,7 +247,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
 
 
 def _check_parameter(p: Any, i: int) -> None:
-    """Raise for what would never be trained; a Parameter may be frozen for a time."""
+    """Raise for what can never be trained. A frozen Parameter is fine: it may be unfrozen later."""
     if not isinstance(p, Tensor):
         raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):

@@ -107,7 +107,7 @@ def group(comm: Any = None) -> Group:
 
 
 def _world() -> Any:
-    """Return MPI's communicator of all ranks, or None for a process alone."""
+    """Return MPI's communicator of all ranks, or None for a single process."""
     try:
         from mpi4py import MPI
     except ImportError as error:

@@ -1,7 +1,8 @@
 """`ShardedAdamW`: each rank keeps a part of AdamW's state (ZeRO, stage 1).
 
 Each parameter belongs to one rank, which has its state and updates it; the others get the values.
-AdamW treats each parameter by itself, so this changes no bit. Rajbhandari et al., 2020.
+AdamW treats each parameter by itself, so the results are the same to the last bit. Rajbhandari et
+al., 2020.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ShardedAdamW(AdamW):
         super().__init__(params, *settings, **named)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Train more parameters, with settings of their own. Raises as the constructor does."""
+        """Train more parameters with their own settings. Raises what the constructor raises."""
         super().add_param_group(group)
         for p in sorted(self.param_groups[-1]["params"], key=lambda p: -p.size):
             owner = self._owners[p] = int(np.argmin(self._loads))

@@ -1,4 +1,4 @@
-"""What a training loop on several ranks needs beside: seeds, means, clipping, checkpoints."""
+"""What a training loop on several ranks needs besides: seeds, means, clipping, checkpoints."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ TRACING = threading.RLock()
 def compile(f: Any = None, *, check: bool = False) -> Any:
     """Return f as a callable that runs as a flat NumPy program from its second call on.
 
-    Outputs and gradients agree with those of f up to rounding. Whatever f reads beside its
+    Outputs and gradients agree with those of f up to rounding. Whatever f reads besides its
     arguments, parameters and buffers is read once, when it is traced, as with jax.jit.
 
     f is a function, a method or a module; also a decorator. A module becomes a module of the same
@@ -196,7 +196,7 @@ class Entry(Watcher):
         return same and self.kinds == self.kinds_now()
 
     def kinds_now(self) -> list[Any]:
-        """What the program relies on in the Tensors that f reads beside its arguments."""
+        """What the program relies on in the Tensors that f reads besides its arguments."""
         return [(t._tracked, t._data.shape, t._data.dtype) for t in self.params]
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ FRESH = {
     "method": "sum mean max min prod any all astype copy cumsum argmax dot",
     "call": "where stack concatenate erf",
 }
-"""Beside ufuncs, what never returns a view."""
+"""Besides ufuncs, what never returns a view."""
 VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
 """Views in which no element comes twice, so that they may be written to."""
 

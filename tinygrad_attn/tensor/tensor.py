@@ -234,7 +234,7 @@ class Tensor(Variable):
 
         `gradient` has this tensor's shape and weighs its elements; a single number needs none. The
         graph is released on the way unless `retain_graph`. With `create_graph` the gradients are
-        recorded themselves: a `.grad` then holds the graph that holds its tensor, so forget it with
+        recorded too. A `.grad` then holds the graph that holds its tensor, so clear it with
         zero_grad(), or use ta.grad. Raises ValueError for a tensor of several elements without a
         gradient, for a gradient of another shape, and for a needed value that was changed in
         place; RuntimeError for a released graph. As torch.Tensor.backward.

@@ -135,7 +135,7 @@ def attention_html(
     """Show softmax(q k^T * scale + mask) v for a query that the reader chooses, number by number.
 
     `attention_html(q, k, v, mask)` takes Tensors or arrays q (T, D) or (H, T, D), k (S, D) and
-    v (S, Dv) of the same heads. `attention_html(model, x)` calls a module or function with
+    v (S, Dv) with the same heads. `attention_html(model, x)` calls a module or function with
     one to three inputs and shows each attention inside, of the first element of a batch.
     `attention_html(seen)` shows the weights that `ta.record_attention` has recorded.
 

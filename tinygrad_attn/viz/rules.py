@@ -48,7 +48,7 @@ _SIGNS = (("np.", ""), ("math.", ""), (".mT", "ᵀ"), (" * ", " · "), (" @ ", "
 
 
 def equation_of(function: Any) -> str:
-    """What a function computes: the first clause of its docstring, unless the table knows it."""
+    """What a function computes: its entry in the table, or the first clause of its docstring."""
     line = (function.__doc__ or "").strip().partition("\n")[0]
     clause = re.split(r"(?<!\.)\. |: | over the | along the axis|, n standard", line)[0]
     return EQUATIONS.get(function.__name__, clause.rstrip("."))

@@ -346,7 +346,7 @@ def _several(
 
 
 def _peak(f: Callable[[], Any]) -> int:
-    """How many bytes f takes at its peak beside what is there before; NumPy tells tracemalloc of
+    """How many bytes f takes at its peak besides what is there before; NumPy tells tracemalloc of
     its arrays.
     """
     already = tracemalloc.is_tracing()
