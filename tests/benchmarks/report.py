@@ -26,9 +26,6 @@ LABELS = {
 
 COLUMNS = {
     "intel-xeon-avx512": "Intel Xeon, AVX-512",
-    "amd-zen3-avx2": "AMD Zen 3, AVX2",
-    "amd-zen4-avx512": "AMD Zen 4, AVX-512",
-    "amd-zen5-avx512": "AMD Zen 5, AVX-512",
 }
 SHOWN = {
     "encoder tiny": "encoder layer tiny (32 wide, 8 x 16 tokens)",

@@ -243,7 +243,11 @@ MOVED: dict[str, dict[str, Any]] = {
     },
     "tiles": TILED,
     "tiles that are computed again": {**TILED, "KEPT_SCORES": 0, "TILES_BYTES": 0},
-    "shared products": {"SHARED_PRODUCT": 8, "BLOCK": 8, "SECOND_THREAD": 8, "BLOCK_OF_THREADS": 8},
+    "shared products": {
+        name: 8
+        for name in ("SHARED_PRODUCT", "SHARED_ROWS", "BLOCK", "SECOND_THREAD", "BLOCK_OF_THREADS")
+    },
+    "products of BLAS": {"BLAS_PRODUCT": 8},
 }
 
 

@@ -34,35 +34,51 @@ from .threads import dot, split, workers
 # ---- products and linear layers
 
 
-def product(a: ndarray, b: ndarray, bias: ndarray | None = None) -> ndarray:
-    """Return a @ b + bias of two matrices, on several threads if they are large."""
-    if a.size * b.shape[1] >= tuning.SHARED_PRODUCT and workers() > 1:
-        y = np.empty((len(a), b.shape[1]), a.dtype)
-        if len(a) >= b.shape[1]:
-            split(lambda i, j: np.matmul(a[i:j], b, out=y[i:j]), len(a))
-        else:
-            split(lambda i, j: np.matmul(a, b[:, i:j], out=y[:, i:j]), b.shape[1])
-    elif a.size == 1 or b.size == 1:
-        y = a * b  # dot with a single 0 gives zeros even where b is NaN
-    else:
-        y = dot(a, b)
-    if bias is not None:
-        y += bias
-    return y
+def products(rows: int, *factors: Any) -> list[ndarray]:
+    """Return a @ b + bias for each (a, b, bias), on several threads if they are large.
+
+    `rows` is how many the activations have. With few of them nothing else is worth a thread, so
+    BLAS may use its own, which would spin beside ours.
+    """
+    most = max(a.size * b.shape[1] for a, b, _ in factors)
+    few = rows < tuning.SHARED_ROWS
+    n = workers(most >= tuning.SHARED_PRODUCT and not few)
+    if n == 1:
+        alone = ndarray.dot if few and most >= tuning.BLAS_PRODUCT else dot
+        # dot with a single 0 gives zeros even where the other is NaN.
+        results = [a * b if 1 in (a.size, b.size) else alone(a, b) for a, b, _ in factors]
+        for y, (_, _, bias) in zip(results, factors):
+            if bias is not None:
+                y += bias
+        return results
+    results = [np.empty((len(a), b.shape[1]), a.dtype) for a, b, _ in factors]
+
+    def run(start: int, stop: int) -> None:
+        for i in range(start, stop):  # each product is cut into n parts
+            (a, b, bias), y = factors[i // n], results[i // n]
+            part = slice(len(a) * (i % n) // n, len(a) * (i % n + 1) // n)
+            np.matmul(a[part], b, out=y[part])
+            if bias is not None:
+                y[part] += bias
+
+    split(run, n * len(factors))
+    return results
 
 
 @op(reference=F.linear.function)
 def linear(x, weight, bias):
     """y = x weight^T + bias"""
-    return product(matrix(x), weight.T, bias).reshape(*x.shape[:-1], len(weight))
+    rows = matrix(x)
+    return products(len(rows), (rows, weight.T, bias))[0].reshape(*x.shape[:-1], len(weight))
 
 
 @linear.vjp_all
 def _linear_vjp(g, _y, x, weight, _bias, *, needs):
     g = matrix(g)
-    dx = product(g, weight).reshape(x.shape) if needs[0] else None
-    dweight = product(g.T, matrix(x)) if needs[1] else None
-    return dx, dweight, sum_of_rows(g) if needs[2] else None
+    factors = [(g, weight, None)] * needs[0] + [(g.T, matrix(x), None)] * needs[1]
+    found = products(len(g), *factors) if factors else []
+    dx = found[0].reshape(x.shape) if needs[0] else None
+    return dx, found[-1] if needs[1] else None, sum_of_rows(g) if needs[2] else None
 
 
 @kernel(F.linear)

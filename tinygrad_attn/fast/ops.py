@@ -12,7 +12,7 @@ from .. import ops
 from ..engine import Op, kernel, sum_to
 from . import tuning
 from .blocks import by_elements, matrix, ones, ordinary
-from .layers import product
+from .layers import products
 from .threads import dot
 
 
@@ -73,14 +73,15 @@ def relu_kernel(x: Any) -> Any:
 
 def _matmul(a: ndarray, b: ndarray) -> ndarray:
     """Return a @ b, with the rows of all leading axes of a in one product."""
-    return product(matrix(a), b).reshape(*a.shape[:-1], b.shape[1])
+    rows = matrix(a)
+    return products(len(rows), (rows, b, None))[0].reshape(*a.shape[:-1], b.shape[1])
 
 
 matmul = kernel_of(
     ops.matmul,
     _matmul,
     lambda g, _y, _a, b: _matmul(g, b.T),
-    lambda g, _y, a, _b: product(matrix(a).T, matrix(g)),
+    lambda g, _y, a, _b: products(g.size // g.shape[-1], (matrix(a).T, matrix(g), None))[0],
 )
 
 

@@ -18,7 +18,9 @@ SMALLEST_SUM, LARGEST_SUM = 1e-15, 1e15  # the same for attention
 LONG_ROW = 1 << 13  # width from where a mean by one product would lose digits
 FAR_FROM_ZERO = 2  # standard deviations from where the mean of a row is corrected
 SMALL_DOT = 1 << 13  # of the larger operand: below it BLAS starts no threads
-SHARED_PRODUCT = 1 << 23  # multiplications from where our threads share a product
+BLAS_PRODUCT = 1 << 21  # multiplications from where BLAS may start its threads
+SHARED_PRODUCT = 1 << 25  # multiplications from where our threads share a product,
+SHARED_ROWS = 384  # if it has so many rows
 
 # attention.py
 ATTENTION_BLOCK = 1 << 17  # scores in a block
