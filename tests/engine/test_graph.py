@@ -573,7 +573,6 @@ def test_an_op_of_ones_own():
     "vjp, error, text",
     [
         (lambda g, y, x: g.sum(), ValueError, r"for input 0 returned shape \(\)"),
-        (lambda g, y, x: np.fft.ifft(np.fft.fft(g)), TypeError, r"complex numbers.*np\.real"),
         (lambda g, y, x: None, TypeError, "input 0 returned None. Does it end with return"),
     ],
 )

@@ -471,7 +471,7 @@ def test_a_checkpoint_with_a_damaged_end_changes_nothing(path, training, array, 
         {k: v.numpy().copy() for k, v in other.state_dict().items()},
         get_rng_state(),
     )
-    with pytest.raises(ValueError):
+    with pytest.raises((ValueError, KeyError)):
         load_checkpoint(path, model=other, optimizer=optimizer)
     assert all(np.array_equal(v.numpy(), before[k]) for k, v in other.state_dict().items())
     assert optimizer.param_groups[0]["lr"] == 0.5

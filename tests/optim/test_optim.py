@@ -746,10 +746,8 @@ MISTAKES = {  # what an error says
     "Write optim.Schedule": lambda: optim.lr_scheduler,
     "mean 'Adam'": lambda: optim.Adaam,
     "max_norm must be a number": lambda: optim.clip_grad_norm_(W, "1"),
-    r"such as model.parameters\(\)": lambda: optim.clip_grad_norm_(nn.Sequential(nn.ReLU()), 1.0),
     "< total_steps": lambda: optim.warmup_cosine(optim.SGD(W), 9, 9),
     "count updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
-    "has 'state' and 'param_groups'": lambda: optim.Adam(W).load_state_dict({"weight": 1}),
     "another kind of optimiser": lambda: optim.Adam(W).load_state_dict(optim.SGD(W).state_dict()),
 }
 

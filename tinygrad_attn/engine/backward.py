@@ -186,11 +186,6 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
             f"the VJP of op {op.__name__!r} for input {i} returned shape {contribution.shape}, but "
             f"that input has shape {shape}. A gradient has its input's shape{hint}."
         )
-    if contribution.dtype.kind == "c":
-        raise TypeError(
-            f"the VJP of op {op.__name__!r} for input {i} returned complex numbers for an input of "
-            "real ones. Take the part that is meant, for example np.real(...)."
-        )
     if contribution.dtype != dtype:
         contribution = contribution.astype(dtype)
     if create_graph and not isinstance(contribution, Variable):

@@ -65,8 +65,6 @@ def owner(array: ndarray) -> ndarray:
 
 def checksum_of(array: ndarray) -> int:
     """Return the CRC-32 of the values."""
-    if array.dtype.hasobject:
-        return 0
     return zlib.crc32((array if array.flags.c_contiguous else array.ravel(order="K")).data)
 
 

@@ -266,13 +266,11 @@ def clip(x, low, high):
     return np.clip(x, low, high)
 
 
-def _where_inside(g, _y, x, low, high):
-    return _weighed(g, (True if low is None else x >= low) & (True if high is None else x <= high))
-
-
 # As torch.clamp: where low > high the output is high, and where they are equal low gets nothing.
 clip.vjp(
-    _where_inside,
+    lambda g, _y, x, low, high: _weighed(
+        g, (True if low is None else x >= low) & (True if high is None else x <= high)
+    ),
     lambda g, _y, x, low, high: _weighed(g, (x < low) & (True if high is None else low < high)),
     lambda g, _y, x, low, high: _weighed(g, (x > high) | (False if low is None else high < low)),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import inplace
-from ..errors import describe, is_number, warn
+from ..errors import is_number, warn
 from ..tensor import Tensor
 from .optimizer import Array
 
@@ -19,11 +19,6 @@ def _gradients(parameters: Any) -> list[Array]:
     """Return the arrays of all gradients; a parameter listed twice counts once."""
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     distinct = {id(p): p for p in parameters}.values()
-    for p in distinct:
-        if not isinstance(p, Tensor):
-            raise TypeError(
-                f"clipping takes Tensors, such as model.parameters(), got {describe(p)}."
-            )
     found = [p.grad._array() for p in distinct if p.grad is not None]
     if not found and (distinct or not isinstance(parameters, list | tuple)):
         warn(

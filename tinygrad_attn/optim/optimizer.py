@@ -192,11 +192,6 @@ class Optimizer:
 
         Raises ValueError if the kind, groups, names or shapes differ; then nothing has changed.
         """
-        if not {"state", "param_groups"} <= {*state_dict}:
-            raise ValueError(
-                "an optimiser's state has 'state' and 'param_groups', as state_dict() returns it; "
-                "a model's weights go to model.load_state_dict."
-            )
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:

@@ -178,13 +178,9 @@ class Tensor(Variable):
         return self._node is None
 
     def __len__(self) -> int:
-        if not self._data.ndim:
-            raise TypeError("a 0-d tensor has no length; .item() is its number.")
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
-        if not self._data.ndim:
-            raise TypeError("a 0-d tensor cannot be iterated over; use .item() for its number.")
         return (self[i] for i in range(len(self._data)))
 
     def __repr__(self) -> str:

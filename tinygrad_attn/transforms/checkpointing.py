@@ -161,13 +161,6 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     run again (ValueError otherwise). As torch.utils.checkpoint. Source: T. Chen et al., "Training
     deep nets with sublinear memory cost" (2016).
     """
-    if not callable(f):
-        raise TypeError(
-            f"checkpoint(f, *xs) takes the function first, and calls it; got {describe(f)}. Write "
-            "checkpoint(layer, x), not checkpoint(layer(x))."
-        )
-    if "use_reentrant" in keywords:
-        raise TypeError("checkpoint() passes its keywords on to f: leave use_reentrant= out.")
     if not context.recording:
         return f(*xs, **keywords)
     run = _Run(f, xs, keywords)
