@@ -137,6 +137,8 @@ def test_head_sizes_are_free():
     np.testing.assert_allclose(
         layer(x, x, x, is_causal=True)[0].numpy(), by_hand(layer, x, x, x, np.tri(3)), rtol=1e-9
     )
+    more = nn.MultiheadAttention(8, 2, add_bias_kv=True, head_dim=3, value_head_dim=5)
+    assert more.bias_k.shape == (1, 1, 6) and more.bias_v.shape == (1, 1, 10)
     with pytest.raises(
         ValueError, match="embed_dim=35 does not divide into num_heads=4.*head_dim=9"
     ):

@@ -202,6 +202,18 @@ def test_flops_equal_the_closed_forms(seed):
     assert x.grad is None
 
 
+def test_flops_of_einsum():
+    class Bilinear(nn.Module):
+        def __init__(self):
+            self.weight = nn.Parameter(np.ones((4, 5, 6)))
+
+        def forward(self, x, y):
+            return np.einsum("bi,oij,bj->bo", x, self.weight, y)
+
+    (row,) = Bilinear().summary(np.ones((3, 5)), np.ones((3, 6))).rows
+    assert row.forward == 2 * 3 * 4 * 5 * 6
+
+
 def test_a_summary_counts_a_shared_parameter_once():
     class Tied(nn.Module):
         def __init__(self):
