@@ -1,12 +1,14 @@
 """Chapters 1 to 6: an engine of your own.
 
-A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), for each of them a rule (`rules`), and `grad`, None
-until backward() has come by, an array of the shape of `data` afterwards. A rule is a function of one argument: it takes g, the
-gradient of the loss with respect to this tensor, and returns the gradient of the loss with respect to that parent. For y = a * b:
+A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), a backward rule for
+each of them (`rules`, kept as `vjps`), and `grad`. `grad` is None until backward() has reached the
+Tensor, and an array of the shape of `data` afterwards. A rule is a function of one argument: g, the
+gradient of the loss with respect to this Tensor. It returns the gradient of the loss with respect
+to that parent. For y = a * b:
 
     parents = (a, b)        rules = (lambda g: g * b.data, lambda g: g * a.data)
 
-The page of the course has the steps, and the marker's checks have their numbers:
+The chapter explains these steps, and the marker's checks carry their numbers:
 
     1  a + b and a * b remember                5  exp, log, tanh
     2  backward                                6  sum, mean, reshape, .T
@@ -14,8 +16,9 @@ The page of the course has the steps, and the marker's checks have their numbers
     4  a - b, a / b, -a, a ** number;          8  a network, its loss and its training
        numbers and arrays as operands
 
-Hints: an operand that is no Tensor is made one; a Python number takes the dtype of the other operand, so that float32 stays
-float32. For `2 - t` Python asks for __rsub__. In `array + t` NumPy comes first, unless the class says `__array_ufunc__ = None`.
+Hints: turn an operand that is not a Tensor into one. A Python number takes the dtype of the other
+operand, so that float32 stays float32. For `2 - t` Python calls t.__rsub__(2). In `array + t` NumPy
+comes first, unless the class says `__array_ufunc__ = None`.
 """
 
 import numpy as np
@@ -38,7 +41,10 @@ class Tensor:
     # 2 and 3
 
     def backward(self, g=None):
-        """To .grad of every tensor that leads here, add its gradient. g is the gradient of this one; if it is None, ones."""
+        """Add to .grad of every tensor that leads here its gradient.
+
+        g is the gradient with respect to this tensor; None stands for ones.
+        """
         return None
 
     # 4, and what Python asks for where the Tensor stands on the right
@@ -53,7 +59,7 @@ class Tensor:
         return None
 
     def __pow__(self, power):
-        """To the power of a number."""
+        """Raise to the power of a number."""
         return None
 
     # 5
@@ -70,7 +76,7 @@ class Tensor:
     # 6
 
     def sum(self, axis=None, keepdims=False):
-        """Over one axis, several (a tuple), or all."""
+        """Sum over one axis, several (a tuple), or all."""
         return None
 
     def mean(self, axis=None, keepdims=False):
@@ -87,7 +93,7 @@ class Tensor:
     # 7
 
     def __matmul__(self, other):
-        """Of two matrices, or of stacks of them."""
+        """Multiply two matrices, or stacks of them."""
         return None
 
 
@@ -95,21 +101,26 @@ class Tensor:
 
 
 def network(x, w1, b1, w2, b2):
-    """Scores (N, C): tanh(x w1 + b1) w2 + b2. x is an array (N, D), the others are Tensors: (D, H), (H,), (H, C), (C,)."""
+    """Scores (N, C): tanh(x w1 + b1) w2 + b2.
+
+    x is an array (N, D). The others are Tensors: (D, H), (H,), (H, C), (C,).
+    """
     return None
 
 
 def cross_entropy(scores, onehot):
-    """The mean over the rows of log(sum(exp(row))) - row[target]. onehot is an array (N, C): 1 at the target, 0 elsewhere.
+    """The mean over the rows of log(sum(exp(row))) - row[target].
 
-    Scores near 1,000 must not overflow: chapter 6.
+    onehot is an array (N, C): 1 at the target, 0 elsewhere. Scores near 1,000 must not overflow, as
+    in chapter 6.
     """
     return None
 
 
 def train(x, onehot, parameters, steps, lr):
-    """So many steps downhill, each on all of x: the list `parameters` holds the four Tensors of the network, and their data changes.
+    """Take this many steps downhill, each on all of x.
 
-    Returns the loss of each step, measured before it: a list of plain numbers.
+    The list `parameters` holds the four Tensors of the network; their data changes. Returns a list
+    of plain numbers: the loss before each step.
     """
     return None

@@ -2,11 +2,12 @@
 
     y = a b         dL/da = g b^T         dL/db = a^T g
 
-Write both rules so that they hold for stacks of matrices too: a is (..., N, K), b is (..., K, M), y and g are (..., N, M). Where
-one operand has fewer axes than the other it was broadcast; leave the sum over the stack to the engine, as in chapter 4.
+Write both backward rules so that they hold for stacks of matrices too: a is (..., N, K), b is
+(..., K, M), y and g are (..., N, M). If one operand has fewer axes than the other, it was
+broadcast. Leave the sum over the stack to the engine, as in chapter 4.
 
-Hint: only the last two axes change places. `.T` reverses all of them. For a square matrix every order of factors has the right
-shape, so a shape that fits proves nothing.
+Hint: only the last two axes change places, but `.T` reverses all of them. For square matrices every
+order of factors has the right shape, so a shape that fits proves nothing.
 """
 
 

@@ -3,12 +3,12 @@
     table[t, 2i]     = sin(t / 10000^(2i / d_model))
     table[t, 2i + 1] = cos(t / 10000^(2i / d_model))
 
-Write `sinusoidal`, without a loop if you can. Hint: table[:, 0::2] = ... sets every second column.
+Write `sinusoidal`, if possible without a loop. Hint: table[:, 0::2] = ... sets every second column.
 """
 
 import numpy as np
 
 
 def sinusoidal(length, d_model):
-    """(length, d_model), t from 0; d_model is even."""
+    """The table (length, d_model), with t from 0; d_model is even."""
     return None

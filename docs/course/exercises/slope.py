@@ -1,10 +1,11 @@
 """Chapter 0: the slope of any function by nudging.
 
-Write `slope`. It knows nothing about f; it only calls it. For each element of x, move that element by eps up and down:
+Write `slope`. It knows nothing about f except how to call it. Move each element of x up and down by
+eps:
 
     (f(x + eps) - f(x - eps)) / (2 eps)
 
-Hints: np.ndindex(x.shape) goes through all indices of an array of any shape. Leave x as you found it.
+Hints: np.ndindex(x.shape) goes through all indices of an array of any shape. Leave x unchanged.
 """
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 def slope(f, x, eps=1e-6):
     """The gradient of f at x by central differences.
 
-    f takes an array of x's shape and returns one number; x is a float64 array of any shape. Returns an array of x's shape.
+    f takes an array of x's shape and returns one number. x is a float64 array of any shape. Returns
+    an array of x's shape.
     """
     return None

@@ -6,14 +6,14 @@ With g the gradient and t = 1 at the first step:
     v <- beta2 v + (1 - beta2) g^2            and of its square
     p <- p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
-Write `adam_step`. It returns new arrays and leaves the old ones alone.
+Write `adam_step`. It returns new arrays and does not change the old ones.
 """
 
 import numpy as np
 
 
 def adam_step(p, g, m, v, t, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-    """The new (p, m, v). p, g, m, v: arrays of one shape; t: the number of this step, from 1."""
+    """The new (p, m, v). p, g, m, v: arrays of one shape; t: the step number, starting at 1."""
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
     p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)

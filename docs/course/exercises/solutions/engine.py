@@ -1,12 +1,14 @@
 """Chapters 1 to 6: an engine of your own.
 
-A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), for each of them a rule (`rules`), and `grad`, None
-until backward() has come by, an array of the shape of `data` afterwards. A rule is a function of one argument: it takes g, the
-gradient of the loss with respect to this tensor, and returns the gradient of the loss with respect to that parent. For y = a * b:
+A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), a backward rule for
+each of them (`rules`, kept as `vjps`), and `grad`. `grad` is None until backward() has reached the
+Tensor, and an array of the shape of `data` afterwards. A rule is a function of one argument: g, the
+gradient of the loss with respect to this Tensor. It returns the gradient of the loss with respect
+to that parent. For y = a * b:
 
     parents = (a, b)        rules = (lambda g: g * b.data, lambda g: g * a.data)
 
-The page of the course has the steps, and the marker's checks have their numbers:
+The chapter explains these steps, and the marker's checks carry their numbers:
 
     1  a + b and a * b remember                5  exp, log, tanh
     2  backward                                6  sum, mean, reshape, .T
@@ -14,8 +16,9 @@ The page of the course has the steps, and the marker's checks have their numbers
     4  a - b, a / b, -a, a ** number;          8  a network, its loss and its training
        numbers and arrays as operands
 
-Hints: an operand that is no Tensor is made one; a Python number takes the dtype of the other operand, so that float32 stays
-float32. For `2 - t` Python asks for __rsub__. In `array + t` NumPy comes first, unless the class says `__array_ufunc__ = None`.
+Hints: turn an operand that is not a Tensor into one. A Python number takes the dtype of the other
+operand, so that float32 stays float32. For `2 - t` Python calls t.__rsub__(2). In `array + t` NumPy
+comes first, unless the class says `__array_ufunc__ = None`.
 """
 
 import numpy as np
@@ -51,11 +54,11 @@ class Tensor:
         return self * self._operand(other) ** -1.0
 
     def __pow__(self, power):
-        """To the power of a number."""
+        """Raise to the power of a number."""
         return Tensor(self.data**power, (self,), (lambda g: g * power * self.data ** (power - 1),))
 
     def __matmul__(self, other):
-        """Of two matrices, or of stacks of them; the sum over a broadcast stack is taken in backward."""
+        """Multiply two matrices, or stacks of them; backward sums over a broadcast stack."""
         other = self._operand(other)
         return Tensor(
             self.data @ other.data,
@@ -90,7 +93,7 @@ class Tensor:
         return Tensor(y, (self,), (lambda g: g * (1 - y * y),))
 
     def sum(self, axis=None, keepdims=False):
-        """Over one axis, several (a tuple), or all."""
+        """Sum over one axis, several (a tuple), or all."""
 
         def rule(g):
             if axis is not None and not keepdims:
@@ -112,7 +115,10 @@ class Tensor:
         return Tensor(self.data.T, (self,), (lambda g: g.T,))
 
     def backward(self, g=None):
-        """To .grad of every tensor that leads here, add its gradient. g is the gradient of this one; if it is None, ones."""
+        """Add to .grad of every tensor that leads here its gradient.
+
+        g is the gradient with respect to this tensor; None stands for ones.
+        """
         coming = {id(self): np.ones_like(self.data) if g is None else np.asarray(g)}
         for tensor in users_first(self):
             g = coming.pop(
@@ -124,7 +130,7 @@ class Tensor:
                 coming[id(parent)] = coming[id(parent)] + share if id(parent) in coming else share
 
     def _operand(self, other):
-        """As a Tensor; a number gets this one's dtype."""
+        """Turn an operand into a Tensor; a number gets this Tensor's dtype."""
         if isinstance(other, Tensor):
             return other
         return Tensor(
@@ -133,7 +139,7 @@ class Tensor:
 
 
 def users_first(last):
-    """Every tensor that leads to `last`, each before its parents: chapter 2's."""
+    """Every tensor that leads to `last`, each before its parents (chapter 2)."""
     users, waiting = {id(last): 0}, [last]
     while waiting:
         for parent in waiting.pop().parents:
@@ -151,20 +157,24 @@ def users_first(last):
 
 
 def unbroadcast(g, shape):
-    """g summed down to `shape`: chapter 4's."""
+    """Sum g down to `shape` (chapter 4)."""
     g = g.sum(axis=tuple(range(g.ndim - len(shape))))
     return g.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
 
 
 def network(x, w1, b1, w2, b2):
-    """Scores (N, C): tanh(x w1 + b1) w2 + b2. x is an array (N, D), the others are Tensors: (D, H), (H,), (H, C), (C,)."""
+    """Scores (N, C): tanh(x w1 + b1) w2 + b2.
+
+    x is an array (N, D). The others are Tensors: (D, H), (H,), (H, C), (C,).
+    """
     return (x @ w1 + b1).tanh() @ w2 + b2
 
 
 def cross_entropy(scores, onehot):
-    """The mean over the rows of log(sum(exp(row))) - row[target]. onehot is an array (N, C): 1 at the target, 0 elsewhere.
+    """The mean over the rows of log(sum(exp(row))) - row[target].
 
-    Scores near 1,000 must not overflow: chapter 6.
+    onehot is an array (N, C): 1 at the target, 0 elsewhere. Scores near 1,000 must not overflow, as
+    in chapter 6.
     """
     shifted = scores - scores.data.max(
         axis=1, keepdims=True
@@ -173,9 +183,10 @@ def cross_entropy(scores, onehot):
 
 
 def train(x, onehot, parameters, steps, lr):
-    """So many steps downhill, each on all of x: the list `parameters` holds the four Tensors of the network, and their data changes.
+    """Take this many steps downhill, each on all of x.
 
-    Returns the loss of each step, measured before it: a list of plain numbers.
+    The list `parameters` holds the four Tensors of the network; their data changes. Returns a list
+    of plain numbers: the loss before each step.
     """
     losses = []
     for _ in range(steps):

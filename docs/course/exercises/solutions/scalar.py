@@ -1,11 +1,12 @@
 """Chapter 1: numbers that remember.
 
-A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope with respect to each of them (`slopes`). Sum and product
-are there. Write difference, quotient and tanh in the same way:
+A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope with respect to
+each of them (`slopes`). Sum and product are already there. Write difference, quotient and tanh in
+the same way:
 
     y = a - b         y = a / b         y = tanh(x)
 
-Hint: the derivative of tanh is shortest if it uses the result.
+Hint: the derivative of tanh is shortest if it uses the output.
 """
 
 import math
@@ -32,12 +33,12 @@ class Scalar:
         )
 
     def tanh(self):
-        """math.tanh computes the value."""
+        """The hyperbolic tangent; math.tanh computes the value."""
         y = math.tanh(self.data)
         return Scalar(y, (self,), (1 - y**2,))
 
     def backward(self, g=1.0):
-        """Add g, the gradient that comes in, and pass it on to the parents, times the slope."""
+        """Add the incoming gradient g, and pass it on to each parent, times the slope."""
         self.grad += g
         for parent, slope in zip(self.parents, self.slopes):
             parent.backward(g * slope)
