@@ -180,7 +180,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     # Before a VJP writes into what it is given.
     yield accuse(report, steps, backend, faults.inconsistent)
     yield tested(faults.shared_state)
-    yield tested(faults.modified)
+    yield tested(faults.modified)  # by a VJP
     gradients = program.pull(program.cotangents)
     report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
     _note(report, program, steps)

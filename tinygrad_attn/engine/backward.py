@@ -133,7 +133,7 @@ def _pull_back(
             total += contribution
         else:
             total = total + contribution
-            if total.__class__ is ndarray and not watchers:  # else it cannot be added to in place
+            if total.__class__ is ndarray and not watchers:  # a watcher may keep the sum
                 own.add(x)
         gradients[x] = total
         for watcher in watchers:
