@@ -334,7 +334,7 @@ def test_mistakes_are_named(call, kind, text):
 
 
 def test_a_tensor_that_is_no_parameter_is_warned_of():
-    with pytest.warns(UserWarning, match="Net.shift is a Tensor and no Parameter"):
+    with pytest.warns(UserWarning, match="Net.shift is a Tensor, not a Parameter"):
         Net().shift = Tensor([1.0], requires_grad=True)
 
 
