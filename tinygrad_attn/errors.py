@@ -192,7 +192,7 @@ def listed(inputs: Iterable[Any]) -> str:
 
 
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """Return NumPy's error with a text that names the op, its operands and a remedy.
+    """Return NumPy's error, of the same kind, with a text that names op, operands and remedy.
 
     Any other error is returned unchanged, with a note.
     """

@@ -301,7 +301,7 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
     Flags: with `broadcasts=True`, inputs broadcast as in NumPy, and gradients are summed back to
     the inputs' shapes. With `saves=True`, the function returns `(y, saved)`, and the joint VJP (see
     `vjp_all`) gets `saved=`. With `reference=f`, f computes the same output from ops and is
-    differentiated for second derivatives. An op that saves floating-point numbers needs one.
+    differentiated for second derivatives. An op that saves real numbers needs a reference.
     """
     if forward is None:
         return lambda f: Op(f, **flags)

@@ -14,7 +14,7 @@ from .module import Module
 
 
 class KeyValueCache:
-    """The keys and values of earlier tokens, so that each new token is computed alone.
+    """The keys and values of earlier tokens, so that each step computes only the new token.
 
         cache = nn.KeyValueCache()
         with ta.no_grad():

@@ -310,7 +310,7 @@ class Module:
     # ---- values in and out
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return {dotted name: value} of parameters and persistent buffers, ordered as in PyTorch.
+        """Return {name: value} of parameters and persistent buffers, with PyTorch's names and order.
 
         The Tensors share memory with the module: `value.data *= 0.5` changes it. A shared parameter
         is listed under each of its names.

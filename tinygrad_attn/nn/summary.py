@@ -82,9 +82,8 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """Run the model once and return a table of its modules.
 
     A row has the dotted name, class, output shape, number of parameters, the percentage that is
-    trained, and FLOPs: multiplications and additions of matrix products, as in
-    torch.utils.flop_counter. A shared parameter counts once. The random generator is left as it
-    was.
+    trained, and FLOPs. FLOPs are the multiplications and additions of matrix products, as in
+    torch.utils.flop_counter. A shared parameter counts once. The random generator is restored.
     """
     shapes: dict[int, str] = {}
 

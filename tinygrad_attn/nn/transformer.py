@@ -279,7 +279,7 @@ class Transformer(Module):
 
         With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
         `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
-        masks (B, S), (B, T), (B, S); True = blocked, floats are added. You need no causal hints.
+        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal hints are optional.
         """
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask

@@ -270,7 +270,7 @@ def _where_inside(g, _y, x, low, high):
     return _weighed(g, (True if low is None else x >= low) & (True if high is None else x <= high))
 
 
-# As in torch.clamp: where low > high the output is high; where they are equal low gets nothing.
+# As in torch.clamp: where low > high the output is high; where low == high, low gets no gradient.
 clip.vjp(
     _where_inside,
     lambda g, _y, x, low, high: _weighed(g, (x < low) & (True if high is None else low < high)),

@@ -36,9 +36,9 @@ def count(x, axis):
 
 
 def _divisor_of(g, n):
-    """Return n, which a gradient is divided by; as float32 where it overflows float16.
+    """Return n, the divisor of a gradient, as float32 where it would overflow float16.
 
-    Otherwise n would become infinite and the quotient 0.
+    In float16, n would become infinite and the quotient 0.
     """
     return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
 
@@ -157,8 +157,8 @@ def prod(x, *, axis=None, keepdims=False):
 def _prod_vjp(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = array_of(x) == 0
-    # y / x_i cancels badly when it is differentiated again. With at most 16 factors the product of
-    # the others can be computed without a division.
+    # y / x_i cancels badly when it is differentiated again. With at most 16 factors we can
+    # afford to compute the product of the others without a division.
     few = isinstance(x, Variable) and count(x, axis) <= 16
     if not np.any(zero) and not few:
         return g * y / x

@@ -166,7 +166,7 @@ def scatter(g, *, index, shape):
     places = out[index].shape
     if np.shape(g) != places:
         raise ValueError(
-            f"what is added must have the shape of its places, {places} in {shape}, but has "
+            f"g must have the shape of the indexed places, {places} in {shape}, but has "
             f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
     np.add.at(out, index, g)

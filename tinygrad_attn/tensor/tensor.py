@@ -235,9 +235,9 @@ class Tensor(Variable):
         `gradient` has this tensor's shape and weighs its elements; a single number needs none. The
         pass releases the graph unless `retain_graph` is True. With `create_graph`, the gradients
         are recorded too. Each `.grad` then refers to a graph that refers back to its tensor, so
-        clear it with zero_grad(), or use ta.grad. Raises ValueError for a tensor of several
-        elements without a gradient, for a gradient of another shape, and for a needed value that
-        was changed in place. Raises RuntimeError for a released graph. As torch.Tensor.backward.
+        clear it with zero_grad(), or use ta.grad. Raises ValueError if several elements have no
+        `gradient`, if its shape differs, or if a needed value was changed in place. Raises
+        RuntimeError for a released graph. As torch.Tensor.backward.
         """
         backward.backward([self], [gradient], retain_graph, create_graph)
 
