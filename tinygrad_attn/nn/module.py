@@ -310,7 +310,7 @@ class Module:
     # ---- values in and out
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return {name: value} of parameters and persistent buffers, with PyTorch's names and order.
+        """Return {name: value} of parameters and persistent buffers; names and order as in PyTorch.
 
         The Tensors share memory with the module: `value.data *= 0.5` changes it. A shared parameter
         is listed under each of its names.
