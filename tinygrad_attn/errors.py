@@ -1,4 +1,4 @@
-"""Error texts: how values are named, what to write instead, and the user's own line of code."""
+"""Error texts: names of values, what to write instead, and the user's line of code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import numpy as np
 INNER = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
-    contextlib.__file__,  # It calls what a context manager decorates, as in `no_grad()(f)`.
+    contextlib.__file__,  # It calls functions decorated by a context manager, as in `no_grad()(f)`.
 )
-"""Beginnings of the file names whose lines are not the user's."""
+"""Prefixes of the file names whose lines are not the user's."""
 
-WRITE = {  # What to write for a name of PyTorch's; t is the Tensor.
+WRITE = {  # What to write instead of PyTorch's names; t is the Tensor.
     # Shapes.
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
     "permute": "t.transpose(1, 0, 2)",
@@ -133,12 +133,12 @@ WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
 
 
 def is_number(x: Any) -> bool:
-    """Whether x is a real number of Python's or NumPy's, and not a flag."""
+    """Return whether x is a real number of Python or NumPy, but not a boolean."""
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
 def is_integer(x: Any) -> bool:
-    """Whether x is an integer of Python's or NumPy's, and not a flag."""
+    """Return whether x is an integer of Python or NumPy, but not a boolean."""
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
@@ -162,9 +162,9 @@ def listed(inputs: Iterable[Any]) -> str:
 
 
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """Return NumPy's error as one of the same kind that names the op, its operands and a remedy.
+    """Return NumPy's error, of the same kind, with a text that names op, operands and remedy.
 
-    Any other error is returned as it is, with a note.
+    Any other error is returned unchanged, with a note.
     """
     kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), None)
@@ -185,7 +185,7 @@ def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -
     if "integer" in text and "interpreted" in text:
         return "Axes and sizes are integers: write int(...), or divide with // instead of /."
     if "reshape" in text:
-        return "The number of elements must stay the same; write -1 for one size that follows."
+        return "The number of elements must stay the same; write -1 for one size to be inferred."
     if "broadcast" in text:
         return broadcast_hint(shapes)
     if shapes and isinstance(error, np.exceptions.AxisError):
@@ -200,12 +200,12 @@ def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -
 
 
 def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
-    """Say which axis disagrees, counted from the right as broadcasting counts."""
+    """Say which axis does not broadcast, counted from the right."""
     for back in range(1, max(map(len, shapes), default=0) + 1):
         sizes = {s[-back] for s in shapes if len(s) >= back and s[-back] != 1}
         if len(sizes) > 1:
             return (
-                f"Shapes are aligned at the right; at axis -{back} the sizes "
+                f"Shapes are aligned on the right; at axis -{back} the sizes "
                 f"{' and '.join(map(str, sorted(sizes)))} differ and neither is 1. Give the "
                 "smaller operand an axis of size 1 there (x[:, None] or x.reshape), or transpose "
                 "it."
@@ -214,12 +214,12 @@ def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """Say which sizes of the operands of a matrix product must be equal."""
+    """Say which sizes must be equal in a matrix product."""
     if not a or not b:
         return "A number has no rows or columns: multiply with * instead of @."
     inner = b[0] if len(b) == 1 else b[-2]
     if a[-1] == inner:
-        return "The axes before the last two must broadcast: aligned at the right, equal or 1."
+        return "The axes before the last two must broadcast: aligned on the right, equal or 1."
     which = "only" if len(b) == 1 else "next-to-last"
     hint = f"The last axis of the first ({a[-1]}) must equal the second's {which} axis ({inner})."
     if len(b) > 1 and a[-1] == b[-1]:
@@ -227,7 +227,7 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     return hint + " Did you mean a.mT @ b?" * (len(a) > 1 and a[-2] == inner)
 
 
-# ---- names that are missing
+# ---- missing names
 
 
 def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
@@ -239,16 +239,16 @@ def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the known name that is spelled nearly the same, or ''."""
+    """Return ` Did you mean 'x'?` with the known name of similar spelling, or ''."""
     public = {x.lower(): x for x in known if name.startswith("_") or not x.startswith("_")}
     close = difflib.get_close_matches(name.lower(), public, 1, cutoff=0.7)
     return f" Did you mean {public[close[0]]!r}?" if close else ""
 
 
 def written_here(name: str) -> str:
-    """Return what to write for a name of PyTorch's or NumPy's, as a sentence after a space, or ''.
+    """Return what to write for a PyTorch or NumPy name: a sentence after a space, or ''.
 
-    The package's own parts are searched before NumPy.
+    The package itself is searched before NumPy.
     """
     if name in WRITE:
         return f" Write {WRITE[name]}."
@@ -260,7 +260,7 @@ def written_here(name: str) -> str:
 
 
 def missing_from(module: str, name: str, known: Mapping[str, Any]) -> AttributeError:
-    """Return the error for a name that a module lacks; `known` are the names that it has."""
+    """Return the error for a name that a module lacks; `known` holds its names."""
     public = known.get("__all__") or [
         k for k, value in known.items() if getattr(value, "__module__", None) == module
     ]
@@ -279,10 +279,10 @@ def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]
 
 
 class MissingName:
-    """A placeholder in a class for a name of NumPy's or PyTorch's that the class lacks.
+    """A placeholder in a class for a NumPy or PyTorch name that the class lacks.
 
-    Reading it raises AttributeError with what to write instead. A `__getattr__` would do the same,
-    but slows down every attribute of the class.
+    Reading it raises an AttributeError that says what to write instead. A `__getattr__` would do
+    the same, but would slow down every attribute of the class.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -294,7 +294,7 @@ class MissingName:
 
     @classmethod
     def fill(cls, owner: type, differentiable: Iterable[Any]) -> None:
-        """Put one in place of each name that PyTorch or NumPy has and the class lacks."""
+        """Add a placeholder for each PyTorch or NumPy name that the class lacks."""
         rules, hints = set(differentiable), dict[str, str]()
         for name, value in vars(np).items():
             if isinstance(value, np.ufunc) or hasattr(value, "_implementation"):
@@ -310,7 +310,7 @@ class MissingName:
 
 
 def user_frame() -> FrameType:
-    """Return the innermost frame that is neither the package's nor NumPy's."""
+    """Return the innermost frame outside the package and NumPy."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
         frame = frame.f_back
@@ -318,7 +318,7 @@ def user_frame() -> FrameType:
 
 
 def quoted(file: str, line: int) -> str:
-    """Return a place with its line of code: "train.py:7 `y = f(x)`"."""
+    """Return the place and its line of code: "train.py:7 `y = f(x)`"."""
     linecache.checkcache(file)  # The file may have been edited since it was read.
     text = linecache.getline(file, line).strip()
     return f"{file}:{line}" + (f" `{text}`" if text else "")

@@ -1,7 +1,7 @@
 """Random numbers: PyTorch's CPU stream, number for number, drawn from NumPy's MT19937.
 
 `np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Its 32-bit
-words are consumed as PyTorch consumes them:
+words are consumed as in PyTorch:
 
     uniform, float32      24 low bits of one word                            bit-equal to PyTorch
     uniform, float64      53 low bits of two words, the first one high       bit-equal
@@ -13,9 +13,9 @@ words are consumed as PyTorch consumes them:
     normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws   float32 within 1e-6,
                           the last 16                                        float64 1e-15
 
-Vectorised sine, cosine and logarithm round differently in PyTorch and NumPy, which the last line
-shows; the number of words is the same. This is PyTorch 2.13's ordinary CPU path; builds that hand
-dropout masks to MKL's own generator draw other masks.
+The last line differs because vectorised sine, cosine and logarithm round differently in PyTorch and
+NumPy; the number of words is the same. This is the ordinary CPU path of PyTorch 2.13. Builds that
+draw dropout masks with MKL's generator get other masks.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
     "set_rng_state",
 ]
 
-DEFAULT_SEED = 67280421310721  # PyTorch's own: an unseeded program is repeatable too
-REAL = "random real numbers (for whole ones use randint)"
+DEFAULT_SEED = 67280421310721  # PyTorch's default: a program without a seed is repeatable too
+REAL = "random real numbers (for integers use randint)"
 Shape = int | Sequence[int]
 
 
@@ -56,14 +56,14 @@ def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArra
 
 
 class Generator:
-    """One stream of random numbers. A deep copy is a stream of its own that goes on from here."""
+    """One stream of random numbers. A deep copy continues independently from the same state."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._bits = np.random.MT19937()
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start the stream anew. As in PyTorch only the low 32 bits of `seed` matter."""
+        """Restart the stream. As in PyTorch, only the low 32 bits of `seed` matter."""
         if not is_integer(seed):
             raise TypeError(f"manual_seed takes an integer, got {seed!r}.")
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
@@ -72,7 +72,7 @@ class Generator:
         return self
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """The whole state as named arrays, ready for `ta.save`."""
+        """Return the whole state as named arrays, ready for `ta.save`."""
         twister = self._bits.state["state"]
         return {
             "key": twister["key"],
@@ -81,7 +81,7 @@ class Generator:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go back to a state that `get_state` returned. Raises ValueError for anything else."""
+        """Restore a state from `get_state`. Raises ValueError for anything else."""
         try:
             key = np.asarray(state["key"], dtype=np.uint32)
             position, spare = int(state["position"]), float(state["spare_normal"])
@@ -104,7 +104,7 @@ class Generator:
         return (words[0::2] << np.uint64(32)) | words[1::2]
 
     def _unit(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """`count` numbers in [0, 1): as many random bits as the type's mantissa holds."""
+        """Return `count` numbers in [0, 1), with as many random bits as the mantissa holds."""
         if dtype.itemsize >= 8:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
@@ -112,7 +112,7 @@ class Generator:
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """low + (high - low) u with u in [0, 1), as `torch.Tensor.uniform_`."""
+        """low + (high - low) u with u in [0, 1), as in `torch.Tensor.uniform_`."""
         dtype = floating_dtype(dtype, REAL)
         if not low <= high:
             raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
@@ -120,13 +120,13 @@ class Generator:
         if (low, high) != (0.0, 1.0):
             u = _fused_multiply_add(u, u.dtype.type(high) - u.dtype.type(low), low)
         u = u.astype(dtype, copy=False)
-        u[u == dtype.type(high)] = low  # rounding may reach the open end
+        u[u == dtype.type(high)] = low  # rounding may give `high` itself
         return u.reshape(shape)
 
     def normal(
         self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """mean + std n with n from the standard normal distribution, as `torch.Tensor.normal_`."""
+        """mean + std n with n standard normal, as in `torch.Tensor.normal_`."""
         dtype = floating_dtype(dtype, REAL)
         if not std >= 0:
             raise ValueError(f"normal needs std >= 0, got {std}")
@@ -153,21 +153,21 @@ class Generator:
         return radius * math.cos(angle)
 
     def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
-        """True with probability p: [u < p], as `torch.Tensor.bernoulli_(p)`."""
+        """Draw booleans, True with probability p (u < p), as in `torch.Tensor.bernoulli_(p)`."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
-        # Each draw is a number k of 53 bits, 21 of one word and 32 of the next. k / 2^53 < p: True.
+        # Each draw is a 53-bit number k: 21 bits of one word, 32 of the next. True if k / 2^53 < p.
         high, low = divmod(math.ceil(p * 2.0**53), 2**32)
         words = self._words(2 * _size(shape))
         first = words[0::2] & np.uint32(2**21 - 1)
         keep = first < np.uint32(high)
         tie = first == np.uint32(high)
-        if tie.any():  # seldom
+        if tie.any():  # rare
             keep[tie] = words[1::2][tie] < low
         return keep.reshape(shape)
 
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
-        """Integers with low <= i < high, as `torch.randint`. int64."""
+        """Draw int64 integers with low <= i < high, as in `torch.randint`."""
         if not -(2**63) <= low < high <= 2**63:
             raise ValueError(
                 f"randint needs low < high, within int64, got low={low} and high={high}"
@@ -175,12 +175,12 @@ class Generator:
         spread = high - low
         draw = self._double_words if spread >= 2**28 else self._words
         words: NDArray[Any] = draw(_size(shape))
-        if spread < 2**64:  # else every word is one of the numbers
+        if spread < 2**64:  # else every 64-bit word is valid
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
     def permutation(self, n: int) -> NDArray[np.int64]:
-        """0 .. n-1 in random order, as `torch.randperm`. int64, shape (n,)."""
+        """Draw 0 .. n-1 in random order, int64, shape (n,), as in `torch.randperm`."""
         if n < 0:
             raise ValueError(f"randperm needs n >= 0, got {n}")
         left = np.arange(n, 1, -1, dtype=np.uint64)
@@ -191,7 +191,7 @@ class Generator:
 
 
 def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
-    """Sixteen uniforms to sixteen normals, block by block: eight radii, then eight angles."""
+    """Turn each block of 16 uniforms, 8 for radii and 8 for angles, into 16 normals."""
     u = u.reshape(-1, 2, 8)
     radius = np.sqrt(-2 * np.log(1 - u[:, 0]))
     angle = u.dtype.type(2 * math.pi) * u[:, 1]
@@ -199,11 +199,11 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
 
 
 def _size(shape: Any) -> int:
-    """Return how many numbers an array of this shape has."""
+    """Return the number of elements of an array of this shape."""
     lengths = shape if isinstance(shape, Sequence) else [shape]
     if not all(is_integer(n) and n >= 0 for n in lengths):
         raise TypeError(
-            f"a shape is made of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
+            f"a shape consists of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
         )
     return math.prod(map(int, lengths))
 
@@ -215,19 +215,19 @@ set_rng_state = _default.set_state
 
 
 def default_generator() -> Generator:
-    """Return the generator that every initialiser, dropout mask and `ta.rand` draws from."""
+    """Return the generator that initialisers, dropout masks and `ta.rand` draw from."""
     return _default
 
 
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """Draw from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as `torch.rand`."""
+    """Draw from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as in `torch.rand`."""
     lengths = shape[0] if len(shape) == 1 else shape  # rand((2, 3)) or rand(2, 3)
     array = _default.uniform(lengths, dtype=dtype or get_default_dtype())
     return Tensor(array, requires_grad=requires_grad)
 
 
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """Draw from the standard normal distribution: `ta.randn(2, 3)`, as `torch.randn`."""
+    """Draw from the standard normal distribution: `ta.randn(2, 3)`, as in `torch.randn`."""
     lengths = shape[0] if len(shape) == 1 else shape
     array = _default.normal(lengths, dtype=dtype or get_default_dtype())
     return Tensor(array, requires_grad=requires_grad)
@@ -236,7 +236,7 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = Fal
 def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
     """Draw integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`.
 
-    int64, as `torch.randint`. Raises ValueError unless low < high.
+    The dtype is int64, as in `torch.randint`. Raises ValueError unless low < high.
     """
     if size is None:  # randint(10, (2, 3))
         low, high, size = 0, low, high
@@ -250,5 +250,5 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
 
 
 def randperm(n: int) -> Tensor:
-    """Draw 0 .. n-1 in random order, int64, shape (n,), as `torch.randperm`."""
+    """Draw 0 .. n-1 in random order, int64, shape (n,), as `torch.randperm` does."""
     return Tensor(_default.permutation(index(n)))

@@ -207,8 +207,8 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 FOREIGN = {
-    "empty": (b"", "cut short, damaged or no safetensors"),
-    "text": (b"hello, world, this is text", "cut short, damaged or no safetensors"),
+    "empty": (b"", "cut short, damaged or not a safetensors"),
+    "text": (b"hello, world, this is text", "cut short, damaged or not a safetensors"),
     "pickle": (pickle.dumps(Bomb()), "pickle.*which can run code"),
     "torch zip": (b"PK\x03\x04" + bytes(50), "zip archive.*safetensors.torch.save_file"),
     "endless header": ((2**62).to_bytes(8, "little") + b"{}", "damaged"),
@@ -533,7 +533,7 @@ def test_parts_of_killed_saves_go_after_a_day(saved):
 
 
 def test_places_that_are_no_file(tmp_path):
-    with pytest.raises(IsADirectoryError, match="is no ordinary file; name one"):
+    with pytest.raises(IsADirectoryError, match="is not an ordinary file; name one"):
         save({"a": np.ones(2)}, tmp_path)
     with pytest.raises(FileNotFoundError):
         save({"a": np.ones(2)}, tmp_path / "no" / "x")

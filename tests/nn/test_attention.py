@@ -363,7 +363,9 @@ def test_record_attention_by_dotted_name():
     with record_attention() as outer:
         _, weights = F.scaled_dot_product_attention(x, x, x, need_weights=True)
     assert (
-        not outer and weights.shape == (B, T, T) and "none that goes to" in record_attention.__doc__
+        not outer
+        and weights.shape == (B, T, T)
+        and "not direct calls of" in record_attention.__doc__
     )
 
 

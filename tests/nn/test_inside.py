@@ -158,7 +158,7 @@ def test_activations_gradients_weights_and_patches():
         model(x)
     for name, (weights,) in recorded.items():
         np.testing.assert_array_equal(seen[name].weights, weights)
-    with pytest.raises(AttributeError, match="no attention module"):
+    with pytest.raises(AttributeError, match="not an attention module"):
         seen["layers.1"].weights
     layer, changed = model.layers[0], copy.deepcopy(model)
     with ta.patch(

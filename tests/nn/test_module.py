@@ -312,7 +312,7 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
         (lambda net: net.add_module("a.b", nn.ReLU()), ValueError, "names have no dot"),
         (lambda net: net.cuda(), AttributeError, "everything is on the CPU"),
         (lambda net: net.get_submodule("first"), AttributeError, "named_modules"),
-        (lambda net: net.astype(int), TypeError, "dtype of a module is a floating one"),
+        (lambda net: net.astype(int), TypeError, "dtype of a module must be a floating one"),
         (lambda net: nn.Module()(1), TypeError, "Module defines no forward"),
         (lambda net: net.load_state_dict([1]), TypeError, r"Write ta.load\(path\)"),
         (lambda net: nn.Sequential(nn.ReLU(), np.tanh), TypeError, "'1' of a Sequential must be"),
@@ -334,7 +334,7 @@ def test_mistakes_are_named(call, kind, text):
 
 
 def test_a_tensor_that_is_no_parameter_is_warned_of():
-    with pytest.warns(UserWarning, match="Net.shift is a Tensor and no Parameter"):
+    with pytest.warns(UserWarning, match="Net.shift is a Tensor, not a Parameter"):
         Net().shift = Tensor([1.0], requires_grad=True)
 
 

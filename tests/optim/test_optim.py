@@ -666,7 +666,7 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p._data = p._data.astype(np.float32)
     with pytest.raises(
         ValueError,
-        match=r"Tensor \(2,\) float32 .*make the optimiser after model.astype.*"
+        match=r"Tensor \(2,\) float32 .*create the optimiser after model.astype.*"
         r"p\.data\[\.\.\.\] = values",
     ):
         optimizer.step()

@@ -1,8 +1,8 @@
 """How a computation is recorded and differentiated.
 
-Read `graph`, `op` and `backward`, in this order: that is the algorithm, and what runs. Besides
-them: `modes`, the settings of a thread; `inplace`, which detects values that were changed in place;
-`kernels`, how fast/ replaces functions by faster ones.
+Read `graph`, `op` and `backward`, in this order: they are the algorithm, and the code that runs.
+The other files are `modes`, the settings of a thread; `inplace`, which detects values that were
+changed in place; and `kernels`, how fast/ replaces functions with faster ones.
 """
 
 from . import inplace

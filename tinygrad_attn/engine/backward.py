@@ -3,9 +3,9 @@
 `sweep` is the algorithm. A queue holds the computed tensors that have received a contribution to
 their gradient, the newest first. Each step takes one of them and calls the VJPs of its op, which
 return a contribution to the gradient of each input. An op's inputs are older than its output. So
-when the turn of a tensor comes, everything that used it has made its contribution.
+when a tensor is taken from the queue, everything that used it has made its contribution.
 
-`backward` and `grad` are what users call.
+Users call `backward` and `grad`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def sweep(
     """Return the gradients of sum(seed * root), in a dict from tensor to gradient.
 
     The tensors are those in `wanted` (by default all leaves) and those whose .grad is retained.
-    With `create_graph` the pass is itself recorded. Nodes are released as the pass goes on, unless
-    the graph is retained. With `stop` the pass goes no further than a wanted tensor.
+    With `create_graph`, the pass itself is recorded. The pass releases each node after use, unless
+    the graph is retained. With `stop`, the pass does not go beyond a wanted tensor.
     """
     goal = frozenset(wanted or ())
-    through = needed = None  # tensors computed from the goal; these and the goal; None: all
+    through = needed = None  # tensors computed from the goal; those and the goal. None: all
     if wanted is not None:
         through = _leading_to(goal, history(roots, goal if stop else ()))
         needed = through | goal
     gradients: dict[Variable, Any] = {}  # sums of the contributions so far
     complete: dict[Variable, Any] = {}
-    own: set[Variable] = set()  # whose sum was allocated here, so that it may be added to in place
+    own: set[Variable] = set()  # their sums were allocated here, so they may be changed in place
     for root, seed in zip(roots, seeds, strict=True):
         if needed is None or root in needed:
             gradients[root] = gradients[root] + seed if root in gradients else seed
@@ -57,7 +57,7 @@ def sweep(
     heapify(queue)
     watchers = context.watchers
     while queue:
-        y = heappop(queue)[1]  # the newest; nothing else here keeps it in memory
+        y = heappop(queue)[1]  # the newest; no other reference here keeps it in memory
         node, g = y._node, gradients.pop(y)
         own.discard(y)
         if node.retained or y in goal:
@@ -65,7 +65,7 @@ def sweep(
         if through is not None and y not in through:
             continue
         if inplace.latest > node.number or node.checksums:
-            # A reference that is differentiated reads everything.
+            # Differentiating a reference reads all values.
             reads = None if create_graph and node.op.reference else node.op.stands_for.reads
             inplace.check(y, reads)
         for watcher in watchers:
@@ -75,7 +75,7 @@ def sweep(
             node.op, node.inputs, node.settings, node.saved = _RELEASED, (), {}, None
     gradients |= complete
     complete.clear()
-    y = g = None  # type: ignore[assignment]  # so that `_unshared` counts other references
+    y = g = None  # type: ignore[assignment]  # so that `_unshared` counts only other references
     for x in list(gradients):
         gradients[x] = _unshared(gradients.pop(x))
     return gradients
@@ -118,7 +118,7 @@ def _pull_back(
             contribution = joint[i]
             if contribution is None:
                 continue
-        data, kind = x._data, contribution.__class__  # ndarray for a traced array, too
+        data, kind = x._data, contribution.__class__  # also ndarray for a traced array
         if (
             kind is not data.__class__
             or kind is ndarray
@@ -155,11 +155,11 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
 def _joint(
     g: Any, y: Any, node: Node, op: Op, inputs: Sequence[Any], needed: set[Variable] | None
 ) -> Sequence[Any]:
-    """Return the contributions of y to all inputs, from the op's joint VJP or its reference."""
+    """Return the contributions of y to all inputs, from the joint VJP or the reference."""
     needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
     if op.reference is None or not isinstance(y, Variable):
         return op.pull(g, y, node, inputs, needs)
-    # Clones, since an input may be given twice, and each place has a contribution of its own.
+    # Clone: an input may be given twice, and each place has its own contribution.
     inputs = [x.clone() if need else x for x, need in zip(inputs, needs)]
     wanted = [x for x, need in zip(inputs, needs) if need]
     function = getattr(op.reference, "function", op.reference)
@@ -169,7 +169,7 @@ def _joint(
 
 
 def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
-    """Return the contribution in the shape and dtype of x, summed up where x was broadcast."""
+    """Return the contribution in the shape and dtype of x, summed where x was broadcast."""
     if contribution is None:
         raise TypeError(
             f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
@@ -205,7 +205,7 @@ def _unshared(g: Any) -> Any:
 
 @reference
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return g summed over the axes along which broadcasting has repeated this shape."""
+    """Return g summed over the axes along which broadcasting repeated this shape."""
     lead = g.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
     if lead < 0 or not axes:
@@ -213,7 +213,7 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     total: Any
     if isinstance(g, Variable):
         total = g.sum(axis=axes, keepdims=True)  # type: ignore[attr-defined]
-    else:  # in float64: float32 loses digits where many rows are added one after the other
+    else:  # in float64: float32 loses digits when many rows are added one by one
         total = np.sum(g, axis=axes, keepdims=True, dtype=np.float64).astype(g.dtype)
     return total.reshape(total.shape[lead:])
 
@@ -227,14 +227,14 @@ def _graph_released() -> RuntimeError:
 
 
 class _Released(Op):
-    """The op of nodes that a backward pass has used."""
+    """The op of nodes that a backward pass has released."""
 
     def pull(self, *_: Any) -> Any:
         raise _graph_released()
 
 
 _RELEASED = _Released(lambda: None)
-_RELEASED.__name__ = "released"  # shown in the repr of tensors and in pictures
+_RELEASED.__name__ = "released"  # shown in the repr of tensors and in graph pictures
 
 
 # ---- what users call
@@ -260,7 +260,7 @@ def backward(
         context.recording = True  # adding to a .grad that has a graph (create_graph) is recorded
         with _accumulating:
             for t, g in found.items():
-                if t._tracked:  # it may have been frozen since the forward pass
+                if t._tracked:  # False if it was frozen after the forward pass
                     g = g if isinstance(g, Variable) else tensor_of(g)
                     t._grad = g if t._grad is None else t._grad + g
     finally:
@@ -280,12 +280,12 @@ def grad(
 ) -> tuple[Any, ...]:
     """Return d(sum of outputs) / d(inputs) as a tuple, one gradient for each input.
 
-    `outputs`, `inputs` and `grad_outputs` are a Tensor or a sequence of them. `grad_outputs` weighs
-    the outputs and may be left out for single numbers. `retain_graph` keeps the graph for another
-    pass (default: as `create_graph`). With `create_graph=True` the results can be differentiated
-    again. Only the VJPs on the way to the inputs are called; no `.grad` changes. An input that the
-    outputs do not depend on raises ValueError, or gives None with `allow_unused`; a graph that was
-    released raises RuntimeError. As torch.autograd.grad.
+    `outputs`, `inputs` and `grad_outputs` are each a Tensor or a sequence of them. `grad_outputs`
+    weighs the outputs and may be omitted for single numbers. `retain_graph` keeps the graph for
+    another pass (default: the value of `create_graph`). With `create_graph=True`, the gradients can
+    be differentiated again. Only VJPs on paths to the inputs are called, and no `.grad` changes.
+    Raises ValueError for an input that the outputs do not depend on; with `allow_unused` its
+    gradient is None. Raises RuntimeError for a released graph. As torch.autograd.grad.
     """
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = _inputs(inputs)
@@ -331,7 +331,7 @@ def _inputs(inputs: Any) -> list[Variable]:
 
 
 def _seed(output: Any, gradient: Any, create_graph: bool, caller: str, keyword: str) -> Any:
-    """Return the gradient to start from, in the output's shape and dtype."""
+    """Return the seed, in the output's shape and dtype."""
     if not tracked(output):
         raise _no_graph(output)
     shape, dtype = output._data.shape, output._data.dtype

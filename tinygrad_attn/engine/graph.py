@@ -1,4 +1,4 @@
-"""The graph: what a tensor remembers of how it was computed.
+"""The graph: how each tensor was computed.
 
 The output of an op has a **node**: the op, its inputs and settings, and a sequence number. Nodes
 point backwards, from an output to its inputs. So the graph has no cycles, and it is freed with the
@@ -23,12 +23,12 @@ class Node:
 
     number: int
     op: Any
-    inputs: tuple[Any, ...]  # tensors where a gradient is wanted, plain values elsewhere
+    inputs: tuple[Any, ...]  # tensors where a gradient is wanted, else plain values
     settings: dict[str, Any]
-    saved: Any  # what the op keeps for its VJP
-    scope: Any  # the module call in which it ran
-    retained: bool  # whether this tensor keeps its .grad although it is not a leaf
-    checksums: dict[int, int] | None  # of memory that the user can write to, see inplace.py
+    saved: Any  # values that the op saves for its VJP
+    scope: Any  # the module call that ran the op
+    retained: bool  # whether the tensor keeps its .grad although it is not a leaf
+    checksums: dict[int, int] | None  # of memory that the user can write to; see inplace.py
 
     def __init__(
         self, op: Any, inputs: tuple, settings: dict[str, Any], saved: Any, scope: Any
@@ -58,19 +58,19 @@ class Variable:
 class Symbolic:
     """A stand-in for an array while `ta.source` traces a computation.
 
-    It has a shape and a dtype and answers NumPy's functions, but it has no memory.
+    It has a shape and a dtype and supports NumPy's functions, but it has no memory.
     """
 
     __slots__ = ("lent",)
-    lent: bool  # whether the user can reach it as the array of a Tensor
-    as_it_is: Any  # a method: the values as they are now, whatever is written later
+    lent: bool  # whether the user has access to it as the array of a Tensor
+    as_it_is: Any  # a method that returns the current values, independent of later writes
 
 
 _new = object.__new__
 
 
 def tensor_of(array: Any, node: Node | None = None) -> Any:
-    """Return a tensor around this array: part of a graph if it has a node, else a constant."""
+    """Return a tensor of this array: part of a graph if it has a node, else a constant."""
     t = _new(Variable._kind)
     t._data = array
     t._grad = t.name = None
@@ -80,7 +80,7 @@ def tensor_of(array: Any, node: Node | None = None) -> Any:
 
 
 def tracked(x: Any) -> bool:
-    """Whether x is a tensor to which gradients flow."""
+    """Return whether x is a tensor to which gradients flow."""
     return isinstance(x, Variable) and x._tracked
 
 
@@ -96,7 +96,7 @@ def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Va
     """Return every computed tensor that the roots depend on, roots included, oldest first.
 
     This is a topological order, because inputs are older than outputs. The walk stops at the
-    tensors in `ends`, which are left out. Nothing recurses: a chain of a million ops is no problem.
+    tensors in `ends`, which are left out. It does not recurse, so chains of a million ops are fine.
     """
     seen, found = set(ends), []
     pending = list(dict.fromkeys(t for t in roots if t not in seen))

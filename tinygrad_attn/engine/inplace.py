@@ -1,14 +1,14 @@
 """Detect values that were changed in place before a VJP reads them.
 
-NumPy arrays carry no version number, so this module keeps one for memory that can change:
+NumPy arrays have no version number, so this module keeps one for memory that can change:
 
-- Writes by the package itself (an optimiser, `t[i] = v`) are reported by `changed(array)`.
-- Memory that the user can write to gets a checksum. A tensor's is taken when `t.data` or
-  `t.numpy()` returns it, an ndarray's when an op takes it as an operand. Nodes keep the checksums
-  of such operands and compare them before their VJPs run.
+- The package reports its own writes (an optimiser, `t[i] = v`) with `changed(array)`.
+- Memory that the user can write to gets a checksum: a tensor's memory when `t.data` or `t.numpy()`
+  returns it, an ndarray when an op takes it as an operand. Nodes keep the checksums of such
+  operands and compare them before their VJPs run.
 
-Both kinds of event take the next sequence number, so "after the node" is a comparison of numbers.
-Nothing here computes what a result depends on.
+Both kinds of event take the next sequence number, so comparing numbers tells whether an event came
+after a node. This module never affects a result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .graph import Node, Symbolic, Variable, array_of, next_number
 
 
 class Memory:
-    """What is known about the memory of an array that can change."""
+    """The known writes to the memory of an array."""
 
     __slots__ = ("alive", "written", "handed_out", "checksum")
 
@@ -37,22 +37,22 @@ class Memory:
 
         self.alive = ref(base, forget)
         self.written = 0  # the number of the last reported write
-        self.handed_out = 0  # the number of the first time that the user received it, 0 for never
-        self.checksum = 0  # at that time
+        self.handed_out = 0  # the number of the first hand-out to the user, 0 for never
+        self.checksum = 0  # at the first hand-out
 
 
 known: dict[int, Memory] = {}
-"""By the id of the array that owns the memory."""
+"""All Memory objects, by the id of the array that owns the memory."""
 
 exposed: set[int] = set()
-"""The ids of those that the user can write to."""
+"""The ids of owning arrays that the user can write to."""
 
 latest = 0
-"""The number of the last event. Nodes that are newer need no comparison."""
+"""The number of the last event. Newer nodes need no comparison."""
 
 
 def has_memory(array: Any) -> bool:
-    """Whether these are values in memory: no NumPy scalar, number or symbol."""
+    """Return whether this is an array in memory, not a NumPy scalar, number or symbol."""
     return isinstance(array, ndarray) and not isinstance(array, Symbolic)
 
 
@@ -69,7 +69,7 @@ def checksum_of(array: ndarray) -> int:
 
 
 def memory_of(array: ndarray) -> Memory:
-    """Return what is known about this array's memory, which is known from now on."""
+    """Return the Memory of this array; create it if needed."""
     base = owner(array)
     return known.get(id(base)) or known.setdefault(id(base), Memory(base))
 
@@ -98,7 +98,7 @@ def hand_out(array: ndarray) -> None:
 
 
 def protect(node: Node, reads: frozenset[int] | None) -> None:
-    """Store the checksums of those operands that the VJPs read and the user can write to.
+    """Store the checksums of operands that the VJPs read and the user can write to.
 
     `reads` holds the positions of the inputs, counted from 1, or is None for all.
     """

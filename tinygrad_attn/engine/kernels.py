@@ -1,4 +1,4 @@
-"""How `fast/` replaces a function or an op by a faster kernel."""
+"""How `fast/` replaces a function or an op with a faster kernel."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .modes import context
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 kernels: list[tuple[Any, Any]] = []
-"""All that are registered, as (reference, kernel)."""
+"""All registered kernels, as (reference, kernel)."""
 
 
 def reference(function: Function) -> Function:
     """Let a kernel replace this function outside plain mode.
 
-    The function states what is computed. Its kernel has the same signature and returns the same,
-    or NotImplemented for arguments that it does not handle: then the function itself runs.
+    The function defines the result. Its kernel has the same signature and returns the same result.
+    For arguments that it does not handle, it returns NotImplemented, and the function itself runs.
     """
 
     @functools.wraps(function)
@@ -34,7 +34,7 @@ def reference(function: Function) -> Function:
 
 
 def kernel(replaces: Any) -> Callable[[Function], Function]:
-    """Register a kernel of this reference or op."""
+    """Register a kernel for this reference or op."""
 
     def register(function: Function) -> Function:
         replaces.kernel = function
@@ -45,10 +45,10 @@ def kernel(replaces: Any) -> Callable[[Function], Function]:
 
 
 when_loaded: dict[str, Callable[[], Any]] = {}
-"""What registers the kernels of a module that is loaded late, by the module's name."""
+"""Functions that register the kernels of modules loaded late, by module name."""
 
 
 def loaded(module: str) -> None:
-    """Register the kernels of this module, which has just been loaded."""
+    """Register the kernels of this newly loaded module."""
     if module in when_loaded:
         when_loaded[module]()

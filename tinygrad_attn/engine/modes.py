@@ -27,21 +27,21 @@ context = Context()
 
 
 class Watcher:
-    """Observes ops and backward passes. It computes nothing that a result depends on."""
+    """Observes ops and backward passes. It never affects a result."""
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """An op has computed this output."""
+        """Called after an op has computed this output."""
 
     def pulling(self, y: Any, g: Any) -> None:
-        """The gradient g of y is complete; the VJPs of its op run next."""
+        """Called when the gradient g of y is complete, before the VJPs of its op run."""
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """A VJP has returned the contribution to x, input i; `total` is the sum so far."""
+        """Called after a VJP has contributed to the gradient of x, input i; total is its sum."""
 
     def finished(self, tensors: Any) -> None:
-        """A backward pass has computed the gradients of these tensors."""
+        """Called after a backward pass has computed the gradients of these tensors."""
 
 
 @contextmanager
@@ -69,7 +69,7 @@ class _Mode(ContextDecorator):
         mode = super().__new__(cls)
         return mode if function is None else mode(function)  # a decorator without parentheses
 
-    def _recreate_cm(self) -> Self:  # each call of a decorated function is a block of its own
+    def _recreate_cm(self) -> Self:  # each call of a decorated function is its own block
         return type(self)()
 
     def __enter__(self) -> None:
@@ -101,24 +101,24 @@ class _Mode(ContextDecorator):
 class no_grad(_Mode):
     """Disable recording: ops inside compute values and build no graph.
 
-    A context manager and a decorator, for functions and generators. It holds for one thread.
+    It is a context manager and a decorator for functions and generators. It affects one thread.
     """
 
     _setting, _value = "recording", False
 
 
 class enable_grad(_Mode):
-    """Enable recording, also inside `no_grad`."""
+    """Enable recording, even inside `no_grad`."""
 
     _setting, _value = "recording", True
 
 
 class plain(_Mode):
-    """Run references in place of kernels: nothing of `tinygrad_attn/fast/` is used.
+    """Run references instead of kernels: nothing in `tinygrad_attn/fast/` is used.
 
-    Softmax, layer norm and attention then run as the composites of ops that `functional` shows.
-    So debuggers, pictures of the graph and the steps of a backward pass show each op. Results
-    agree up to rounding. `TINYGRAD_ATTN_PLAIN=1` in the environment sets it for a whole process.
+    Softmax, layer norm and attention then run as the composites of ops in `functional`. So
+    debuggers, pictures of the graph and the steps of a backward pass show each op. Results agree up
+    to rounding. `TINYGRAD_ATTN_PLAIN=1` in the environment sets plain mode for the whole process.
     """
 
     _setting, _value = "plain", True

@@ -1,8 +1,8 @@
 """An op: a function on arrays and its VJPs, one for each input.
 
-Given arrays, an op is that function and nothing more. Given tensors, it also stores a node in its
-output. A VJP (vector-Jacobian product) is written once and used twice. An ordinary backward pass
-calls it with arrays, a recorded one with tensors. So derivatives have derivatives.
+Given arrays, an op is just that function. Given tensors, it also stores a node in its output. A VJP
+(vector-Jacobian product) is written once and used in two ways: an ordinary backward pass calls it
+with arrays, a recorded one with tensors. So derivatives can be differentiated again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class Op:
-    """A function on arrays, and for each input a VJP: one link of the chain rule.
+    """A function on arrays, with one VJP for each input: one link of the chain rule.
 
     A VJP `(g, y, *inputs, **settings)` gets g, the gradient of the loss with respect to the output
     y. It returns the gradient with respect to one input. Positional arguments are inputs;
@@ -61,13 +61,13 @@ class Op:
         self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
         self.__wrapped__ = forward  # help() shows its signature
         self.forward, self.saves = forward, saves
-        self.reference = reference  # a composite of ops that is differentiated for higher orders
-        self.stands_for: Op = self if stands_for is None else stands_for  # what it replaces
-        self.kernel: Any = None  # what runs in place of this op: fast/ sets it
+        self.reference = reference  # a composite of ops, differentiated for higher orders
+        self.stands_for: Op = self if stands_for is None else stands_for  # the op that it replaces
+        self.kernel: Any = None  # runs in place of this op; set by fast/
         self.adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
         self.joint_vjp: Function | None = None  # or one for all of them,
-        self.asks_needs = False  # whether that one has a parameter `needs`
+        self.asks_needs = False  # whether the joint VJP has a parameter `needs`
         self.reads: frozenset[int] | None = None  # which values the VJPs read: 0 is y; None for all
 
     def __repr__(self) -> str:
@@ -77,10 +77,10 @@ class Op:
         return self.__name__  # copied and pickled by name, as functions are
 
     def vjp(self, *vjps: Function | None) -> Op:
-        """Set one VJP for each input, None for an input that has no derivative.
+        """Set one VJP for each input, or None for an input without a derivative.
 
-        A parameter whose name begins with an underscore is a value that the VJP does not read,
-        except for its shape and dtype. Such values may change before the backward pass.
+        If a parameter's name begins with an underscore, the VJP reads only its shape and dtype.
+        The values of such a parameter may change before the backward pass.
         """
         if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
             raise ValueError(
@@ -93,11 +93,11 @@ class Op:
         return self
 
     def vjp_all(self, vjp: VJP) -> VJP:
-        """Set one VJP for all inputs, which may share work between them (a decorator).
+        """Set one VJP for all inputs, so that they can share work (a decorator).
 
-        It returns a tuple with a gradient or None for each input. It is called as
-        `vjp(g, y, *inputs, **settings)`. If the op saves, it also gets `saved=`. If it has a
-        parameter `needs`, that is a tuple of booleans.
+        The VJP is called as `vjp(g, y, *inputs, **settings)`. It returns a tuple with a gradient or
+        None for each input. If the op saves values, the VJP also gets `saved=`. If it has a
+        parameter `needs`, it gets a tuple of booleans: which inputs need a gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
@@ -106,7 +106,7 @@ class Op:
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
         """Compute forward(*inputs, **settings): a tensor if one of the inputs is a tensor."""
-        here = context.__dict__  # one access to the thread's settings in place of four
+        here = context.__dict__  # one access to the thread's settings instead of four
         if self.kernel is not None and not here["plain"]:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
@@ -157,7 +157,7 @@ class Op:
         return output
 
     def _pair(self, y: Any) -> Any:
-        """Return (y, saved), or raise TypeError if it is anything else."""
+        """Return the pair (y, saved); raise TypeError for anything else."""
         if type(y) is not tuple or len(y) != 2:
             raise TypeError(
                 f"op {self.__name__!r} has saves=True, so its function returns (y, saved); it "
@@ -180,7 +180,7 @@ class Op:
         return inputs, {**self.defaults, **settings}
 
     def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """Return the contribution to each input from the joint VJP, None where there is none."""
+        """Return the contribution to each input from the joint VJP, or None without one."""
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
@@ -202,7 +202,7 @@ class Op:
         return contributions
 
     def _check_saved(self, saved: Any) -> None:
-        """Raise if a VJP that is to be differentiated would take saved numbers for constants."""
+        """Raise TypeError if a VJP that is differentiated would treat saved values as constants."""
         values = saved.values() if isinstance(saved, dict) else saved
         if isinstance(values, (tuple, list)) or values is not saved:
             for value in values:
@@ -216,7 +216,7 @@ class Op:
 
 
 def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
-    """Return the positions of the values that the VJPs read (0 for y), None for all of them."""
+    """Return the positions of the values that the VJPs read (0 for y), or None for all."""
     read: set[int] = set()
     for vjp in vjps:
         code = getattr(vjp, "__code__", None)
@@ -232,9 +232,9 @@ def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
 
 
 def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
-    """Return an operand that is neither a Tensor nor a Python number as an array.
+    """Convert an operand that is neither a Tensor nor a Python number to an array.
 
-    Next to a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as Python numbers
+    Next to a Tensor, NumPy scalars and lists of numbers get the Tensor's dtype, as Python numbers
     do: `x / np.sqrt(8)` stays float32.
     """
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
@@ -263,12 +263,12 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
 
 
 def as_output(op: Op, y: Any) -> Any:
-    """Return what an op computed as an array of real numbers or booleans, or raise TypeError."""
+    """Return an op's output as an array of real numbers or booleans, or raise TypeError."""
     array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
     if array is None or array.dtype.kind not in KINDS:
         raise TypeError(
             f"op {op.__name__!r} returned {describe(y)}; an op returns one array of real numbers "
-            "or booleans. What its VJP needs beside that is returned as (y, saved), with "
+            "or booleans. To save other values for its VJP, return (y, saved), with "
             "@op(saves=True)."
         )
     return array
@@ -281,31 +281,31 @@ def op(
     *, broadcasts: bool = False, saves: bool = False, reference: Function | None = None
 ) -> Callable[[Function], Op]: ...
 def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) -> Any:
-    """Make a function on arrays an op; `.vjp` gives it a derivative.
+    """Turn a function on arrays into an op; `.vjp` gives it a derivative.
 
         @op
         def cube(x):
             return x * x * x
         cube.vjp(lambda g, y, x: g * 3 * x * x)
 
-    A function of NumPy's takes its VJPs in the same call, one for each input:
+    For a NumPy function, pass its VJPs in the same call, one for each input:
 
         sine = op(np.sin, lambda g, y, x: g * np.cos(x))
 
-    Positional arguments are differentiable inputs, keyword-only ones are settings. Each VJP gets
-    g, the gradient of the loss with respect to the output y, then y and the inputs. It returns the
-    gradient of its input, in that input's shape, and changes none of its arguments. Written with
-    operators, methods and NumPy functions, it can be differentiated again.
+    Positional arguments are differentiable inputs; keyword-only arguments are settings. Each VJP
+    gets g, the gradient of the loss with respect to the output y, then y and the inputs. It returns
+    the gradient of its input, in that input's shape, and must not change its arguments. A VJP
+    written with operators, methods and NumPy functions can be differentiated again.
 
-    Flags: `broadcasts=True`: inputs broadcast as in NumPy, and gradients are summed back to the
-    inputs' shapes. `saves=True`: the function returns `(y, saved)`, and the VJP for all inputs (see
-    `vjp_all`) gets `saved=`. `reference=f`: f computes the same from ops and is differentiated for
-    second derivatives. An op that saves floating-point numbers needs a reference.
+    Flags: with `broadcasts=True`, inputs broadcast as in NumPy, and gradients are summed back to
+    the inputs' shapes. With `saves=True`, the function returns `(y, saved)`, and the joint VJP (see
+    `vjp_all`) gets `saved=`. With `reference=f`, f computes the same output from ops and is
+    differentiated for second derivatives. An op that saves real numbers needs a reference.
     """
     if forward is None:
         return lambda f: Op(f, **flags)
     made = Op(forward, **flags)
     if vjps:
         made.vjp(*vjps)
-        made.__module__ = vjps[0].__module__  # NumPy's function is from elsewhere
+        made.__module__ = vjps[0].__module__  # not NumPy's module
     return made

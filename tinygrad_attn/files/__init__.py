@@ -1,4 +1,4 @@
-"""Tensors in files: safetensors, written atomically, read without trust.
+"""Tensors in safetensors files, written atomically and safe to read.
 
 A safetensors file is a length, a JSON header and raw numbers (huggingface.co/docs/safetensors).
 Reading one never runs code, and nothing here unpickles anything.
@@ -27,9 +27,9 @@ Path = str | bytes | os.PathLike[str]
 def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays to one safetensors file: `ta.save(model.state_dict(), "m.safetensors")`.
 
-    The values are Tensors, ndarrays or torch tensors, of bool, integer or real dtype; `metadata` is
-    text. The file is written atomically. Raises TypeError for what a file cannot hold, OSError if
-    the system refuses; then the old file is unchanged.
+    The values are Tensors, ndarrays or torch tensors of bool, integer or real dtype; `metadata` is
+    text. The file is written atomically. Raises TypeError for values that a file cannot hold, and
+    OSError if the system refuses. After an error the old file is unchanged.
     """
     from safetensors.numpy import save as encode
 
@@ -66,22 +66,22 @@ def _array(name: str, value: Any) -> NDArray[Any]:
             f"{name!r} is {describe(value)}, which a file cannot hold; write an array of booleans, "
             "integers or real numbers, and join nested names with a dot."
         )
-    # Of two names for one kind of number, such as int64 and longlong, the library knows one.
+    # The library knows only one of two equal dtypes such as int64 and longlong.
     return np.asarray(value, dtype=f"{dtype.kind}{dtype.itemsize}", order="C")
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:
     """Read a safetensors file: `model.load_state_dict(ta.load("model.safetensors"))`.
 
-    Returns {name: ndarray}; the arrays are the caller's own, writable. bfloat16, which NumPy lacks,
-    becomes float32 without loss. Raises ValueError for a file that is cut short, damaged or of
-    another format, OSError if it cannot be read.
+    Returns {name: ndarray} with new, writable arrays. bfloat16, which NumPy lacks, becomes float32
+    without loss. Raises ValueError for a file that is truncated, damaged or in another format, and
+    OSError if it cannot be read.
     """
     return load_with_metadata(path)[0]
 
 
 def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return the arrays and the text of one file. Raises as `load` does."""
+    """Return the arrays and the metadata of a file. Raises the same errors as `load`."""
     with _reading(path) as (library, file):
         data = file.read()  # once: another process may replace the file
         entries = sorted(library.deserialize(data), key=lambda pair: pair[0])
@@ -90,14 +90,14 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
 
 
 def load_metadata(path: Path) -> dict[str, str]:
-    """Return the text that was saved beside the arrays. Raises as `load` does."""
+    """Return the metadata of a file. Raises the same errors as `load`."""
     with _reading(path) as (library, file), library.safe_open(file.name, framework="np") as opened:
         return dict(opened.metadata() or {})
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a file for the library; the block's errors become one that says what the file is."""
+    """Open a file for the library; turn errors in the block into one that says what is wrong."""
     import safetensors as library
 
     with open(os.fsdecode(path), "rb") as file:
@@ -105,22 +105,22 @@ def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
             yield library, file
         except (library.SafetensorError, ValueError, OverflowError) as error:
             file.seek(0)
-            what = "is cut short, damaged or no safetensors file; copy or download it again"
+            what = "is cut short, damaged or not a safetensors file; copy or download it again"
             if file.read(4).startswith((b"PK", b"\x80")):
                 what = (
                     "is a zip archive or a pickle, probably PyTorch's, which can run code; open it "
-                    "with torch.load where you trust it, and save it with "
+                    "with torch.load if you trust it, and save it with "
                     "safetensors.torch.save_file"
                 )
             raise ValueError(f"{file.name!r} {what} ({error}).") from error
 
 
 def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
-    """Return one array of the file, in memory of its own."""
+    """Return one array of the file."""
     if dtype == "BF16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
         return bits.view(np.float32).reshape(shape)
-    if dtype == "BOOL":  # a byte other than 0 and 1 would be neither true nor false
+    if dtype == "BOOL":  # bytes other than 0 and 1 would be invalid booleans
         return (np.frombuffer(data, dtype=np.uint8) != 0).reshape(shape)
     letter, size = dtype[0].lower(), dtype[1:]  # of F32, I8, U64 and the like
     if letter not in "iuf" or size not in ("8", "16", "32", "64"):

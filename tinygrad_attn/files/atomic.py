@@ -1,4 +1,4 @@
-"""Writing a file so that a kill at any moment leaves the old one or the new one, whole."""
+"""Write a file atomically: if the process is killed, the old or the new file is complete."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ABANDONED = 86_400.0  # seconds; older temporary files belong to processes that 
 
 
 def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) -> None:
-    """Replace the file `path`, or make it, with these contents.
+    """Create or replace the file `path` with these contents.
 
-    A temporary file in the same folder is flushed to the disk and renamed over the old file. A link
-    stays a link, permissions are kept. Raises OSError if the system refuses, PermissionError for a
-    write-protected file; the old file is then unchanged.
+    A temporary file in the same folder is flushed to disk and renamed over the old file. Links stay
+    links, and permissions are kept. Raises OSError if the system refuses, and PermissionError for a
+    write-protected file. After an error the old file is unchanged.
     """
     target = os.path.realpath(os.fsdecode(path))
     folder = os.path.dirname(target)
@@ -40,7 +40,7 @@ def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) ->
         with suppress(OSError):
             os.unlink(part)
         raise
-    with suppress(OSError):  # Windows opens no folder, some network disks refuse
+    with suppress(OSError):  # Windows and some network disks refuse this
         opened = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(opened)  # the rename itself
@@ -55,8 +55,10 @@ def _mode(target: str) -> int:
         os.umask(mask)
         return 0o666 & ~mask
     if not os.path.isfile(target):
-        raise IsADirectoryError(f"{target!r} is no ordinary file; name one, as in a.safetensors.")
+        raise IsADirectoryError(
+            f"{target!r} is not an ordinary file; name one, such as x.safetensors."
+        )
     mode = stat.S_IMODE(os.stat(target).st_mode)
-    if not mode & 0o222:  # renaming needs the folder's permission only
+    if not mode & 0o222:  # renaming needs only the folder's permission
         raise PermissionError(f"{target!r} is write-protected; choose another name, or chmod u+w.")
     return mode

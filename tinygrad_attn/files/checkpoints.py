@@ -1,6 +1,6 @@
 """Checkpoints: a run that is killed and resumed ends with the same weights, bit for bit.
 
-For that its batches must depend on the number of the step or the random generator alone.
+For this, the batches may depend only on the step number and the random generator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import Path, load_with_metadata, save
 
 
 class Progress(NamedTuple):
-    """How far a run had come: the number of the step, and what was saved as `extra`."""
+    """The progress of a run: its step number, and the value saved as `extra`."""
 
     step: int
     extra: Any
@@ -36,8 +36,8 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
 
-    `extra` is anything that JSON can hold (losses so far, settings), `beside` are further arrays by
-    name, which `ta.load` finds in the file. Raises as `ta.save` does.
+    `extra` is any JSON value, such as past losses or settings. `beside` maps names to further
+    arrays, which `ta.load` returns too. Raises the same errors as `ta.save`.
     """
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
@@ -58,8 +58,8 @@ def load_checkpoint(
 ) -> Progress:
     """Restore model, optimiser, schedule and generator; return (step, extra).
 
-    Raises ValueError if the file is no checkpoint, is damaged or does not fit; then nothing has
-    changed.
+    Raises ValueError, and changes nothing, if the file is not a checkpoint, is damaged or does not
+    fit.
     """
     arrays, metadata = load_with_metadata(path)
     if "step" not in metadata:
@@ -82,7 +82,7 @@ def load_checkpoint(
     try:
         for change, _, new in changes:
             change(new)
-    except BaseException:  # also an interrupt
+    except BaseException:  # interrupts too
         for change, old, _ in reversed(changes):
             change(old)
         raise
@@ -90,23 +90,23 @@ def load_checkpoint(
 
 
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names begin so, by the rest of their names."""
+    """Return the arrays whose names begin with the prefix, without the prefix."""
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
 def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, Any]]:
-    """Return what the optimiser keeps of each parameter, by the parameter's number."""
+    """Return the optimiser's state of each parameter, by the parameter's number."""
     state: dict[int, dict[str, Any]] = {}
     for name, value in under("optimizer.", arrays).items():
         index, key = name.split(".", 1)
-        # A Python number, such as the count of the steps, was saved as a 64-bit one.
+        # A Python number, such as the step count, was saved as a 64-bit array.
         number = value.shape == () and value.dtype in ("bool", "int64", "float64")
         state.setdefault(int(index), {})[key] = value.item() if number else value
     return state
 
 
 def _json(value: Any) -> str:
-    """Return the value as JSON; NumPy's numbers become Python's."""
+    """Return the value as JSON, with NumPy numbers as plain numbers."""
     try:
         return json.dumps(value, default=lambda x: x.item())
     except (AttributeError, TypeError, ValueError, RecursionError) as error:

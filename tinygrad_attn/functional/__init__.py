@@ -1,7 +1,7 @@
 """The functions of `torch.nn.functional` on Tensors, with `axis` for `dim`.
 
-Read `basic` and `attention`: each function says what a textbook says. `checks` has the argument
-checks. Given plain arrays the functions return plain arrays.
+Read `basic` and `attention`: each function follows the textbook. `checks` has the argument checks.
+Given plain arrays, the functions return plain arrays.
 """
 
 from typing import TYPE_CHECKING
@@ -62,5 +62,5 @@ def __dir__() -> list[str]:
     return __all__
 
 
-if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+if not TYPE_CHECKING:  # else a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

@@ -2,9 +2,9 @@
 
 Shape letters: B batch, H heads, T queries, S keys, E embedding, D head, V value head.
 
-Masks: in `scaled_dot_product_attention` a boolean mask is True where a query *may* look.
-`causal_mask` and `padding_mask` make masks for `nn`, where True means *blocked*; `~mask` turns one
-into the other. A float mask is added to the scores.
+Masks: in `scaled_dot_product_attention`, a boolean mask is True where a query *may* look.
+`causal_mask` and `padding_mask` make masks for `nn`, where True means *blocked*; `~mask` converts
+between the two. A float mask is added to the scores.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .checks import real
 
 
 class BlockedMask(np.ndarray):
-    """A boolean array, True where a key is blocked, as `causal_mask` and `padding_mask` make it.
+    """A boolean array, True where a key is blocked; `causal_mask` and `padding_mask` return it.
 
-    `|`, `&`, indexing and reshaping give a blocked mask again; `~mask` gives a plain array. So
-    attention can refuse a mask in the other convention.
+    `|`, `&`, indexing and reshaping return a BlockedMask; `~mask` returns a plain array. So
+    attention can refuse a mask in the wrong convention.
     """
 
     __array_priority__ = 1.0
@@ -46,7 +46,7 @@ class BlockedMask(np.ndarray):
 def causal_mask(length: int) -> BlockedMask:
     """mask[t, s] = s > t, for `nn`: True at later positions, where the query may not look.
 
-    A boolean array (length, length).
+    Returns a boolean array (length, length).
     """
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
@@ -54,8 +54,8 @@ def causal_mask(length: int) -> BlockedMask:
 def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     """mask[b, s] = s >= lengths[b], for `nn`: True where there is only padding.
 
-    Takes lengths (B,), integers >= 0, and returns a boolean array (B, max_length). Unless given,
-    max_length is the largest length. Raises ValueError for a length beyond it.
+    Takes lengths (B,), integers >= 0, and returns a boolean array (B, max_length). By default,
+    max_length is the largest length. Raises ValueError for a length above max_length.
     """
     lengths = checks.integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
@@ -74,7 +74,7 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
 def split_heads(x: Any, num_heads: int) -> Tensor:
     """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis. Any leading axes.
 
-    Raises ValueError where E does not divide by the number of heads.
+    Raises ValueError if E is not divisible by the number of heads.
     """
     if x.shape[-1] % num_heads:
         raise ValueError(
@@ -92,11 +92,11 @@ def merge_heads(x: Any) -> Tensor:
 
 
 def repeat_heads(x: Any, q: Any, name: str) -> Any:
-    """Repeat each key or value head until there are as many as query heads."""
+    """Repeat each key or value head to match the number of query heads."""
     *lead, h, s, d = x.shape
     if not h or q.shape[-3] % h:
         raise ValueError(
-            f"enable_gqa needs heads at axis -3, those of q a multiple of those of {name}; got q "
+            f"enable_gqa needs heads at axis -3, and q a multiple of the heads of {name}; got q "
             f"{describe(q)}, {name} {describe(x)}."
         )
     times = q.shape[-3] // h
@@ -105,7 +105,7 @@ def repeat_heads(x: Any, q: Any, name: str) -> Any:
 
 
 def unpack_heads(packed: Any, num_heads: int) -> Any:
-    """Queries, keys and values side by side, (B, T, 3 H D), as heads: (3, B, H, T, D), a view."""
+    """Split packed q, k and v into heads: (B, T, 3 H D) -> (3, B, H, T, D), a view."""
     b, t, width = packed.shape
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
 
@@ -118,10 +118,11 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
 def attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Tensor:
-    """softmax(q k^T scale + mask) over the keys; a row with no key to look at is all zeros.
+    """softmax(q k^T scale + mask) over the keys; a row with all keys blocked is all zeros.
 
-    q (..., T, D), k (..., S, D), mask broadcastable to (..., T, S): boolean, True where a query may
-    look, or float, added. `is_causal` lets query t look at keys 0 .. t. Returns (..., T, S).
+    q is (..., T, D), k is (..., S, D), and mask broadcasts to (..., T, S). A boolean mask is True
+    where a query may look; a float mask is added. `is_causal` lets query t look at keys 0 .. t.
+    Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale
     return masked_softmax(scores, mask, is_causal)
@@ -129,7 +130,7 @@ def attention_weights(
 
 def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Tensor:
     """softmax(scores + mask) over the last axis; masks as in `attention_weights`."""
-    may_look = array_of(mask)  # None: at everything
+    may_look = array_of(mask)  # None: every query may look at every key
     if mask is not None and may_look.dtype != bool:
         scores, may_look = scores + mask, may_look != -math.inf
     if is_causal:
@@ -137,10 +138,10 @@ def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Te
         may_look = causal if mask is None else causal & may_look
     if may_look is not None:
         scores = ops.where(may_look, scores, -math.inf)
-    if mask is None:  # then every query sees a key, the first one at least
+    if mask is None:  # then every query sees at least the first key
         return softmax(scores, axis=-1)
     top = largest(scores, -1)
-    blind = top == -math.inf  # rows with nothing to look at: every exponential below is 0
+    blind = top == -math.inf  # rows with all keys blocked: every exponential below is 0
     e = ops.exp(scores - np.where(blind, 0, top))
     totals = e.sum(axis=-1, keepdims=True) + blind  # 0 / 1 = 0
     return e / totals
@@ -167,7 +168,7 @@ def weights_as_applied(
 @reference
 @float16_in_float32
 def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tensor:
-    """`weights_as_applied` times v, for arguments that have been checked.
+    """`weights_as_applied` times v, without argument checks.
 
     (..., T, D), (..., S, D), (..., S, V) -> (..., T, V).
     """
@@ -177,13 +178,13 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tens
 
 @reference
 def packed_attention(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Tensor:
-    """Attention of queries, keys and values side by side: (B, T, 3 H D) -> (B, T, H D)."""
+    """Attention of packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D)."""
     heads = unpack_heads(packed, num_heads)
     return merge_heads(attention(heads[0], heads[1], heads[2], mask, **settings))
 
 
 def drawn(shape: tuple[int, ...], p: float) -> dict[str, Any]:
-    """Return `keep` and `keep_scale` for weights of this shape that dropout drops with chance p."""
+    """Return `keep` and `keep_scale` for weights of this shape, dropped with probability p."""
     if p == 0:
         return {"keep": None, "keep_scale": 1.0}
     return {"keep": draw_keep(shape, p), "keep_scale": 1 / (1 - p) if p < 1 else 0.0}
@@ -203,14 +204,14 @@ def scaled_dot_product_attention(
 ) -> Any:
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
 
-    scale is 1 / sqrt(D) unless given. attn_mask, broadcastable to (..., T, S), is boolean, True
-    where a query *may* look, or float, added to the scores. `is_causal` lets query t look at keys 0
-    .. t only, on top of a mask. A blocked key has weight 0 exactly, so no output and no gradient
-    depends on it, as long as its numbers are finite. A query with no key to look at gets a zero
+    scale is 1 / sqrt(D) by default. attn_mask broadcasts to (..., T, S); a boolean one is True
+    where a query *may* look, a float one is added to the scores. `is_causal` restricts query t to
+    keys 0 .. t, in addition to a mask. A blocked key has a weight of exactly 0, so no output or
+    gradient depends on it while its numbers are finite. A query with all keys blocked gets a zero
     output and no gradient. dropout_p always drops weights (pass 0.0 when not training). With
     enable_gqa there are fewer key and value heads, H_k (axis -3), and H / H_k query heads share
-    each of them. With need_weights the result is (output, weights (..., T, S)), the weights as
-    applied, after dropout. Raises ValueError and TypeError for shapes and masks that do not fit.
+    each of them. With need_weights the function returns (output, weights (..., T, S)), with the
+    weights after dropout. Raises ValueError and TypeError for shapes and masks that do not fit.
     (Vaswani et al. 2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"

@@ -1,7 +1,7 @@
-"""Activations, softmax, normalisation, tables, dropout and losses: the equations of a textbook.
+"""Activations, softmax, normalisation, embedding, dropout and losses, as in a textbook.
 
-Each function is a composite of ops, so it needs no derivative of its own, and has one of every
-order. `fast/` may register a kernel for those marked `@reference`, with a derivative in one step.
+Each function is composed of ops, so it needs no VJP of its own and has derivatives of every order.
+`fast/` may register a kernel, with its own VJP, for a function marked `@reference`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def silu(x: Any, inplace: bool = False) -> Tensor:
 @reference
 @float16_in_float32
 def gelu(x: Any, approximate: str = "none") -> Tensor:
-    """gelu(x) = x P(n <= x), n standard normal: x (1 + erf(x / sqrt 2)) / 2. Any shape.
+    """gelu(x) = x P(n <= x) = x (1 + erf(x / sqrt 2)) / 2, with n standard normal. Any shape.
 
     With approximate="tanh" it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. Raises ValueError
-    for another `approximate`. (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+    for an unknown `approximate`. (Hendrycks and Gimpel 2016, arXiv:1606.08415)
     """
     checks.check_choice(approximate, ("none", "tanh"), "approximate", "gelu")
     x = real(x, "gelu")
@@ -66,7 +66,7 @@ def gelu(x: Any, approximate: str = "none") -> Tensor:
 
 
 def largest(x: Any, axis: Axis | None) -> Any:
-    """Return the maximum along the axis as a constant: it keeps exp in range and cancels."""
+    """Return the maximum along the axis, a constant that keeps exp in range and cancels out."""
     array = array_of(x)
     if array.size:
         return ops.max(array, axis=axis, keepdims=True)
@@ -78,8 +78,8 @@ def largest(x: Any, axis: Axis | None) -> Any:
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.
 
-    Its derivative is y * (g - (g * y).sum(axis)): see `softmax` in fast/layers.py. A row that is
-    all -inf gives NaN, as in PyTorch. Raises IndexError for an axis that does not exist.
+    Its VJP is y * (g - (g * y).sum(axis)): see `softmax` in fast/layers.py. A row of -inf only
+    gives NaN, as in PyTorch. Raises IndexError for an axis that does not exist.
     """
     x = real(x, "softmax")
     e = ops.exp(x - largest(x, axis))
@@ -129,8 +129,8 @@ def layer_norm(
 ) -> Tensor:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
-    The variance divides by n. x (..., *normalized_shape), weight and bias normalized_shape; output
-    as x. Raises ValueError where they do not fit. (Ba et al. 2016, arXiv:1607.06450)
+    The variance divides by n. Shapes: x and y (..., *normalized_shape), weight and bias
+    normalized_shape. Raises ValueError for other shapes. (Ba et al. 2016, arXiv:1607.06450)
     """
     eps, x = checks.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
     axes = checks.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
@@ -149,8 +149,8 @@ def rms_norm(
 ) -> Tensor:
     """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
 
-    x (..., *normalized_shape), weight normalized_shape; output as x. Without eps it is the machine
-    epsilon of the dtype of the computation. (Zhang and Sennrich 2019, arXiv:1910.07467)
+    Shapes: x and y (..., *normalized_shape), weight normalized_shape. By default, eps is the
+    machine epsilon of the dtype of the computation. (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
@@ -168,7 +168,7 @@ def rms_norm(
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O).
 
-    A weight (I,) with a bias () gives (...). Raises ValueError where shapes do not fit. As
+    A weight (I,) with a bias () gives (...). Raises ValueError if the shapes do not fit. As
     torch.nn.functional.linear.
     """
     x = real(x, "linear", weight.dtype)
@@ -193,7 +193,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
     """y = weight[indices]: a row of the table for each index; indices (...), weight (V, E).
 
     Returns (..., E). The row `padding_idx` (negative counts from the end) gets no gradient. Raises
-    TypeError for indices that are no integers, ValueError for an index outside the table.
+    TypeError for indices that are not integers, ValueError for an index outside the table.
     """
     indices = checks.integers(indices, "embedding", "indices")
     checks.check_rows(indices, weight.shape[0])
@@ -207,7 +207,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
 def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
 
-    Any shape. Returns x itself where not training or p = 0. Raises ValueError for p outside [0, 1].
+    Any shape. Returns x itself if p = 0 or not training. Raises ValueError for p outside [0, 1].
     After `ta.manual_seed` the masks of contiguous arrays are PyTorch's. (Srivastava et al. 2014)
     """
     checks.check_probability(p, "dropout")
@@ -239,9 +239,9 @@ def reduce(losses: Any, reduction: str) -> Tensor:
 
 
 def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
-    """(x - y)^2, reduced by "mean", "sum" or "none"; x and y of one shape.
+    """(x - y)^2, reduced by "mean", "sum" or "none"; x and y have the same shape.
 
-    Raises ValueError where the shapes differ: (N, 1) against (N,) would compare each with each.
+    Raises ValueError if the shapes differ: (N, 1) against (N,) would compare all pairs.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "mse_loss")
     x, y = real(x, "mse_loss"), real(y, "mse_loss")
@@ -262,13 +262,14 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """-log softmax(x)_target, weighed by class and reduced; classes on axis 1.
+    """-log softmax(x)_target, weighted by class and reduced; classes are on axis 1.
 
-    x (N, C), (C,) or (N, C, d1, ...), weight (C,). target: class indices, integers (N,), () or
-    (N, d1, ...); or probabilities, floats of the shape of x. The "mean" over indices divides by the
-    weights of the targets other than `ignore_index` (NaN if there are none), over probabilities by
-    the number of samples. Label smoothing e replaces a target by (1 - e) target + e / C. Raises
-    TypeError for float class labels, ValueError for labels out of range and shapes that do not fit.
+    x is (N, C), (C,) or (N, C, d1, ...); weight is (C,). target holds class indices, integers (N,),
+    () or (N, d1, ...), or probabilities, floats in the shape of x. For indices, "mean" divides by
+    the total weight of the targets other than `ignore_index` (NaN if there are none). For
+    probabilities it divides by the number of samples. Label smoothing e replaces a target by
+    (1 - e) target + e / C. Raises TypeError for float class labels, and ValueError for labels out
+    of range and shapes that do not fit.
     As torch.nn.functional.cross_entropy.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
@@ -315,15 +316,15 @@ def label_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """-weight_t log_softmax(x)_t for class indices t, which have been checked."""
+    """-weight_t log_softmax(x)_t for class indices t, without argument checks."""
     axis = min(1, x.ndim - 1)
     ignored = target == ignore_index
-    # The scores of ignored samples do not matter; of infinite ones, 0 times the slope would be NaN.
+    # Scores of ignored samples do not matter, but 0 times the slope at an infinite one is NaN.
     if np.any(ignored):
         x = ops.where(np.expand_dims(ignored, axis), 0.0, x)
     log_p = _weighed_logarithms(x, weight, axis)
     index = np.where(ignored, 0, target)
-    column = np.expand_dims(index, axis)  # one class a sample: (N, 1, ...)
+    column = np.expand_dims(index, axis)  # one class per sample: (N, 1, ...)
     loss = -ops.take_along_axis(log_p, indices=column, axis=axis).reshape(target.shape)
     if label_smoothing:
         loss = loss * (1 - label_smoothing) - log_p.mean(axis=axis) * label_smoothing
@@ -352,7 +353,7 @@ def _soft_cross_entropy(
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)), a constant Tensor.
 
-    Shape (length, d_model); an odd d_model leaves the last cosine out. (Vaswani et al. 2017)
+    Shape (length, d_model); for an odd d_model, the last cosine is left out. (Vaswani et al. 2017)
     """
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))

@@ -1,4 +1,4 @@
-"""Argument checks of `functional`, and the errors that say what to write."""
+"""Argument checks of `functional`, with errors that say what to write instead."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def operand(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return a Tensor or an array as it is, numbers and lists as a Tensor.
+    """Return a Tensor or an array unchanged, and numbers and lists as a Tensor.
 
-    The tensor of another library is refused, because no gradient would flow back to it.
+    Refuses a tensor of another library, because no gradient would flow back to it.
     """
     if isinstance(x, (Variable, np.ndarray)):
         return x
@@ -31,7 +31,7 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
 
 
 def real(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return x with floating-point numbers: integers are promoted to `dtype` or the default."""
+    """Return x in floating point; integers are converted to `dtype` or the default dtype."""
     x = operand(x, function, dtype)
     kind = array_of(x).dtype.kind
     if kind in "iub":
@@ -42,12 +42,12 @@ def real(x: Any, function: str, dtype: Any = None) -> Any:
 
 
 def values(x: Any) -> Any:
-    """Return a mask or classes as an array; a Tensor stays one."""
+    """Return a mask or class labels as an array; a Tensor stays a Tensor."""
     return x if isinstance(x, (Variable, np.ndarray, Symbolic)) else np.asarray(x)
 
 
 def integers(x: Any, function: str, name: str) -> np.ndarray:
-    """Return a plain array of integers: a copy, since the caller may change theirs."""
+    """Return a plain array of integers: a copy, since the caller may change the original."""
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
         raise TypeError(
@@ -58,7 +58,7 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
 
 
 def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> None:
-    """Raise ValueError unless the value is one of these words."""
+    """Raise ValueError unless the value is one of the known ones."""
     if value not in known:
         raise ValueError(
             f"{function}: {name} is one of {', '.join(map(repr, known))}, got {describe(value)}."
@@ -76,7 +76,7 @@ def check_probability(p: Any, function: str, name: str = "p") -> None:
 
 
 def check_number(value: Any, function: str, name: str) -> Any:
-    """Return a number that is a plain setting; raise TypeError for anything else."""
+    """Return the value if it is a plain number; raise TypeError for anything else."""
     if not is_number(value):
         raise TypeError(f"{function}: {name} is a plain number, got {describe(value)}.")
     return value
@@ -85,7 +85,7 @@ def check_number(value: Any, function: str, name: str) -> Any:
 def normalized_axes(
     x: Any, normalized_shape: Any, function: str, **parameters: Any
 ) -> tuple[int, ...]:
-    """Return the axes to normalise; raise unless they and the parameters fit."""
+    """Return the axes to normalise; raise ValueError unless the shapes fit."""
     shape = as_sizes((normalized_shape,))
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(
@@ -102,7 +102,7 @@ def normalized_axes(
 
 
 def check_rows(indices: np.ndarray, rows: int) -> None:
-    """Raise unless the indices are rows of a table."""
+    """Raise ValueError unless all indices are rows of the table."""
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
         raise ValueError(
@@ -112,7 +112,7 @@ def check_rows(indices: np.ndarray, rows: int) -> None:
 
 
 def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
-    """Return the row of a table that gets no gradient, counted from the start."""
+    """Return the index of the row that gets no gradient, counted from the start."""
     if padding_idx is None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
@@ -123,7 +123,7 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
 
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> None:
-    """Raise unless labels have the scores' shape without the class axis and name classes."""
+    """Raise ValueError unless labels are classes, in the scores' shape without the class axis."""
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     if labels.shape != expected:
         hint = ""
@@ -135,7 +135,7 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
             f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
             f"{expected}, got {labels.shape}.{hint}"
         )
-    # As unsigned numbers negative labels are very large, so that one comparison finds both.
+    # Negative labels are very large as unsigned numbers, so one comparison finds both errors.
     if np.count_nonzero(labels.astype(np.uint64) < classes) == labels.size:
         return
     outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
@@ -148,7 +148,7 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
 
 
 def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
-    """Raise unless target probabilities have the shape of the scores."""
+    """Raise TypeError or ValueError unless target probabilities have the scores' shape."""
     if target.shape != x.shape:
         text = (
             "cross_entropy: a float target holds probabilities and has the shape of the scores, "
@@ -165,7 +165,7 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None
 
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
-    """Return the shape of the scores, (..., T, S); raise unless all arguments fit together."""
+    """Return the shape of the scores, (..., T, S); raise if the arguments do not fit together."""
     given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
@@ -202,16 +202,16 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
 
 
 def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
-    """Warn of a causal mask in the other convention, and of zeros and ones that are added.
+    """Warn about a causal mask in the wrong convention, and a float mask of zeros and ones.
 
-    `blocked` is the value that stands for a blocked key.
+    `blocked` is the value that marks a blocked key.
     """
     if isinstance(mask, Variable) and mask._tracked:
-        return  # a learned mask may be at zero or one by chance
+        return  # a learned mask may be zero or one by chance
     mask = array_of(mask)
     if mask.dtype == bool:
         n = mask.shape[-1]
-        late = n > 1 and mask.shape == (n, n) and mask[0, -1] != blocked  # the usual way is quick
+        late = n > 1 and mask.shape == (n, n) and mask[0, -1] != blocked  # quick in the usual case
         if late and np.array_equal(mask, np.tri(n, dtype=bool) == blocked):
             warn(
                 "this attn_mask blocks every earlier position, so each query sees only later "
@@ -221,6 +221,6 @@ def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
     elif mask.max(initial=0) == 1 and ((mask == 0) | (mask == 1)).all():
         warn(
             f"this {name} holds zeros and ones of dtype {mask.dtype}, which are added to the "
-            "scores and block nothing. Write mask.astype(bool) where 1 stands for True, mask == 0 "
-            "where it stands for False."
+            "scores and block nothing. Write mask.astype(bool) if 1 stands for True, mask == 0 "
+            "if it stands for False."
         )

@@ -75,5 +75,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker of types would take a misspelt name for one that is here
+if not TYPE_CHECKING:  # else a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

@@ -1,6 +1,7 @@
-"""Attention as modules: they own projections and heads; the equation is `functional.attention`.
+"""Attention modules. They own the projections and heads; `functional.attention` is the equation.
 
-B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of values.
+Sizes: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of
+values.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 class MultiheadAttention(Module):
     """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, Q = query W_q^T ...
 
-    Vaswani et al., 2017; arguments, parameters and initial values as torch.nn.MultiheadAttention.
-    Without `kdim` and `vdim` the three projections are one matrix `in_proj_weight`; with them,
-    `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a learned key and
-    value, `add_zero_attn` one of zeros; every query may look at them. Beyond PyTorch, `head_dim`
-    and `value_head_dim` are free: `out_proj` maps num_heads * value_head_dim to embed_dim.
+    Vaswani et al., 2017. Arguments, parameters, initial values as in torch.nn.MultiheadAttention.
+    Without `kdim` and `vdim` the three projections share one matrix `in_proj_weight`; otherwise
+    they are `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a learned
+    key and value, `add_zero_attn` a key and value of zeros; every query may look at them. Unlike in
+    PyTorch, `head_dim` and `value_head_dim` can be set: `out_proj` maps num_heads * value_head_dim
+    to embed_dim.
     """
 
     _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
@@ -55,7 +57,7 @@ class MultiheadAttention(Module):
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim={embed_dim} does not divide into num_heads={num_heads} equal heads. "
-                "Choose another number of heads, or give them a size of their own: "
+                "Choose another number of heads, or set their size: "
                 f"head_dim={embed_dim // num_heads + 1}."
             )
         check_probability(dropout, "MultiheadAttention", "dropout")
@@ -65,7 +67,7 @@ class MultiheadAttention(Module):
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
-        # How many rows project to queries, to keys and to values.
+        # The numbers of rows that project to queries, keys and values.
         self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
         widths, empty = (embed_dim, self.kdim, self.vdim), Parameter.empty
         out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch draws it first
@@ -96,13 +98,14 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
-        With `batch_first` (B, T, E) and so on; unbatched (T, E) without B. The weights are those
-        after dropout, averaged over the heads, or (B, H, T, S) with average_attn_weights=False.
-        `attn_mask` (T, S) or (B*H, T, S) and `key_padding_mask` (B, S), unbatched (S,): boolean,
-        True = blocked, or float, added to the scores. `is_causal` hides later keys, with or without
-        a mask. A query whose every key is blocked has zero weights and no gradient; its output is
-        the bias of out_proj. For self-attention with a `cache`, pass the same object three times;
-        see KeyValueCache. Raises ValueError and TypeError for shapes and masks that do not fit.
+        With `batch_first`, B comes first: (B, T, E) and so on. Unbatched inputs (T, E) have no B.
+        The weights are taken after dropout and averaged over the heads; with
+        average_attn_weights=False they are (B, H, T, S). `attn_mask` is (T, S) or (B*H, T, S), and
+        `key_padding_mask` is (B, S), or (S,) if unbatched. A boolean mask is True where a key is
+        blocked; a float mask is added to the scores. `is_causal` hides later keys, with or without
+        a mask. A query with all keys blocked has zero weights and no gradient; its output is the
+        bias of out_proj. For self-attention with a `cache`, pass the same object three times; see
+        KeyValueCache. Raises ValueError and TypeError for shapes and masks that do not fit.
         """
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
@@ -113,7 +116,7 @@ class MultiheadAttention(Module):
         mask, is_causal = merge_masks(
             attn_mask, key_padding_mask, is_causal, shape, heads[0].dtype, batched, past, extra
         )
-        if own and cache is not None:  # not before, for a refused mask must leave no token behind
+        if own and cache is not None:  # only now: a refused mask must not leave tokens in the cache
             heads = heads[0], *cache.extend(self, *heads[1:])
         if extra:
             q, k, v = heads
@@ -137,9 +140,10 @@ class MultiheadAttention(Module):
         return out, weights if need_weights else None
 
     def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
-        """Query, key and value as (B, T, E) and so on, and whether they came in a batch.
+        """Return query, key and value with the batch axis first, and whether they were batched.
 
-        If all three are one object, they stay one. Raises ValueError unless they fit the module.
+        If all three are the same object, they stay the same object. Raises ValueError unless they
+        fit the module.
         """
         own = query is key is value
         query = floating(query, self)
@@ -167,9 +171,9 @@ class MultiheadAttention(Module):
         return query, key, value, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
-        """q (B, H, T, D), k (B, H, S, D), v (B, H, S, V); or the three side by side, (B, T, 3 H D).
+        """Return q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), or all three packed (B, T, 3 H D).
 
-        Self-attention takes the packed form, which has a kernel, unless keys are appended to it.
+        Self-attention uses the packed form, which has a kernel, unless keys are appended.
         """
         own = query is key is value
         if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
@@ -182,7 +186,7 @@ class MultiheadAttention(Module):
         return q, *(both() if own or cache is None else cache.memory(self, key, value, both))
 
     def _projected(self, which: int, x: Any) -> Any:
-        """x projected to queries (0), keys (1) or values (2): (B, T, E) -> (B, H, T, D)"""
+        """Project x to queries (0), keys (1) or values (2): (B, T, E) -> (B, H, T, D)"""
         start = sum(self._rows[:which])
         part = slice(start, start + self._rows[which])
         weight, bias = getattr(self, PROJECTIONS[which]), self.in_proj_bias
@@ -191,7 +195,7 @@ class MultiheadAttention(Module):
         return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
     def _longer(self, x: Any, token: Any) -> Any:
-        """Append the learned key or value and the one of zeros, as the constructor was told."""
+        """Append the learned key or value and the zero one, as set in the constructor."""
         more: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
         if self.add_zero_attn:
             more.append(np.zeros((), x.dtype))
@@ -199,7 +203,7 @@ class MultiheadAttention(Module):
         return np.concatenate([x, *(np.broadcast_to(one, shape) for one in more)], axis=2)
 
     def _attend(self, heads: Any, mask: Any, settings: Any, wanted: bool) -> tuple[Any, Any]:
-        """(B, T, H V), and the weights (B, H, T, S) if they are wanted."""
+        """Return the output (B, T, H V), and the weights (B, H, T, S) if they are wanted."""
         count = self.num_heads
         if len(heads) == 1:
             (packed,) = heads
@@ -215,7 +219,8 @@ class MultiheadAttention(Module):
 class SelfAttention(Module):
     """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x).
 
-    One head, one input. `causal` hides later positions; `dropout` drops weights in training.
+    It has one head and one input. `causal` hides later positions; `dropout` drops weights in
+    training.
     """
 
     _shown = ("causal",)
@@ -246,7 +251,7 @@ class SelfAttention(Module):
 class AdditiveAttention(Module):
     """y = softmax(scores over the keys) V with score(q, k) = w . tanh(W_query q + W_key k).
 
-    Bahdanau et al., 2015. Queries and keys may have different widths; projections have no bias.
+    Bahdanau et al., 2015. Queries and keys may have different widths. The projections have no bias.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
@@ -260,7 +265,8 @@ class AdditiveAttention(Module):
     ) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
-        `key_padding_mask` (B, S) as in MultiheadAttention. With every key blocked output is zero.
+        `key_padding_mask` (B, S) is as in MultiheadAttention. If every key is blocked, the output
+        is zero.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
         if not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]:

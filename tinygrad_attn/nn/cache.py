@@ -1,4 +1,4 @@
-"""Generating token by token without computing the past again."""
+"""The cache of keys and values, for generating tokens without recomputing the past."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from .module import Module
 
 
 class KeyValueCache:
-    """The keys and values of earlier tokens, so that generating one more token costs one token.
+    """The keys and values of earlier tokens, so that each step computes only the new token.
 
         cache = nn.KeyValueCache()
         with ta.no_grad():
             y = encoder(embed(prompt), is_causal=True, cache=cache)        # (B, T, E)
             y = encoder(embed(next_token), is_causal=True, cache=cache)    # (B, 1, E)
 
-    The numbers are the same as without. One cache serves a whole model and one sequence, or batch,
-    that is generated. Self-attention takes the same object as query, key and value, and appends its
-    keys and values. Cross-attention keeps those of its first call. Another memory raises
-    ValueError; numbers written into the same array are not noticed. Positions of new tokens start
-    at `cache.length`. A key_padding_mask covers all keys, old ones first. A model that calls one
-    attention module twice in a forward pass cannot use a cache. `copy.copy(cache)` and
-    `copy.deepcopy(cache)` are independent caches, `copy.deepcopy((model, cache))` for copied
-    modules.
+    The outputs are the same as without a cache. One cache serves a whole model, for one generated
+    sequence or batch. Self-attention takes the same object as query, key and value, and appends its
+    keys and values to the cache. Cross-attention keeps the keys and values of its first call. A
+    different memory raises ValueError, but changes inside the same array are not noticed. Positions
+    of new tokens start at `cache.length`. A key_padding_mask covers all keys, old ones first. A
+    model that calls one attention module twice in a forward pass cannot use a cache.
+    `copy.copy(cache)` and `copy.deepcopy(cache)` are independent caches. To copy the model too, use
+    `copy.deepcopy((model, cache))`.
     """
 
     def __init__(self) -> None:
         self._tokens: dict[Module, Any] = {}  # (k, v) of self-attention
         self._memory: dict[Module, Any] = {}  # (key, value, k, v) of cross-attention
-        self._room: dict[Module, Any] = {}  # longer arrays, whose first parts are the tokens
+        self._room: dict[Module, Any] = {}  # longer arrays that begin with the tokens
 
     def __copy__(self) -> KeyValueCache:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
-        """Return an independent cache. What is kept so far never changes, so both use it."""
+        """Return an independent cache. Both share the tokens so far, which never change."""
         new = KeyValueCache()
         for ours, theirs in ((self._tokens, new._tokens), (self._memory, new._memory)):
             theirs.update({memo.get(id(m), m): kept for m, kept in ours.items()})
@@ -53,7 +53,7 @@ class KeyValueCache:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of keys and values, without the room to grow into."""
+        """The number of bytes of keys and values, without the spare room."""
         kept = (*self._tokens.values(), *self._memory.values())
         return sum(x._data.nbytes for some in kept for x in some[-2:])
 
@@ -62,9 +62,9 @@ class KeyValueCache:
         return self._tokens[module][0].shape[-2] if module in self._tokens else 0
 
     def extend(self, module: Module, k: Any, v: Any) -> Any:
-        """Append k (B, H, T, D) and v (B, H, T, V), Tensors, to the module's; return all of them.
+        """Append the Tensors k (B, H, T, D) and v (B, H, T, V) of this module; return all of them.
 
-        Raises ValueError for another batch size, and where a model cannot use the cache.
+        Raises ValueError for another batch size, and for a model that cannot use a cache.
         """
         if module in self._memory:
             raise _refusal(self._memory[module][0], k)
@@ -87,9 +87,9 @@ class KeyValueCache:
         return k, v
 
     def memory(self, module: Module, key: Any, value: Any, project: Callable[[], Any]) -> Any:
-        """The (k, v) that cross-attention projected from this key and value at the first call.
+        """Return the (k, v) that cross-attention projected at its first call.
 
-        Raises ValueError for another key or value, and for a module with tokens of its own.
+        Raises ValueError for another key or value, and for a module that has self-attention tokens.
         """
         given = [array_of(key), array_of(value)]
         if module in self._tokens:
@@ -103,14 +103,14 @@ class KeyValueCache:
 
 
 def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
-    """Return the old tokens with the new ones behind them, and the longer array that holds them."""
+    """Return the old tokens followed by the new ones, and the longer array that holds them."""
     a, b = old._data, new._data
-    # Where a gradient may flow, or the computation is traced, both are copied.
+    # Copy both where a gradient may flow or the computation is traced.
     if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:
         return np.concatenate([old, new], axis=-2), None
     end = a.shape[-2] + b.shape[-2]
     if room is None or room.shape[-2] < end:
-        room = np.concatenate([a, b, a], axis=-2)  # what follows b will be written over
+        room = np.concatenate([a, b, a], axis=-2)  # the part after b is spare room
     else:
         room[..., a.shape[-2] : end, :] = b
     return Tensor._of(room[..., :end, :]), room

@@ -1,8 +1,8 @@
-"""What surrounds a call of a module: its scope, and hooks.
+"""The scope of a module call, and its hooks.
 
-Hooks are functions that see, and may replace, what goes into a module and what comes out of it. As
-in PyTorch, pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when the
-gradients of the module's inputs are complete. A module without hooks calls `forward` alone.
+Hooks are functions that see, and may replace, the inputs and outputs of a module. As in PyTorch,
+pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when the gradients of
+the module's inputs are complete. A module without hooks only calls `forward`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..engine import Op, Variable, array_of, tensor_of, tracked
 
 
 class Scope:
-    """One call of a module, and the call in which it happened."""
+    """One call of a module, and the call that encloses it."""
 
     __slots__ = ("module", "outer")
 
@@ -27,8 +27,8 @@ class Scope:
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """Return the name of a called module as seen from `root`: `layers.0.self_attn`.
 
-    Without a root it is seen from the outermost module that was called. The root itself, and a
-    module that is not an attribute of its caller, get their class names.
+    Without a root, the name is relative to the outermost module that was called. The root itself,
+    and a module that is not an attribute of its caller, get their class names.
     """
     chain: list[Any] = []  # from the inside out
     while scope is not None:
@@ -47,7 +47,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
 
 
 class Hook(NamedTuple):
-    """A function, when it is called, and the flags with which it was registered."""
+    """A function, when to call it, and the flags it was registered with."""
 
     when: str  # "before", "after" or "backward"
     function: Callable[..., Any]
@@ -55,7 +55,7 @@ class Hook(NamedTuple):
     always_call: bool = False
 
     def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
-        """Call the function with what it takes."""
+        """Call the function with the arguments that it takes."""
         given = (args, kwargs) if self.with_kwargs else (args,)
         return self.function(module, *given, *output)
 
@@ -114,16 +114,16 @@ def _as_tuple(x: Any) -> tuple:
 
 
 def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Two functions that get the gradients of the inputs and of the outputs of one call.
+    """Return two functions that get the gradients of the inputs and of the outputs of one call.
 
-    All inputs pass through one node and all outputs through another. The VJP of the latter stores
-    the gradients of the outputs. That of the former runs last and calls the hooks.
+    All inputs pass through one node and all outputs through another. The VJP of the output node
+    stores the gradients of the outputs. The VJP of the input node runs last and calls the hooks.
     """
     grad_output = None
 
     def of_inputs(grad_input: tuple) -> tuple:
         nonlocal grad_output
-        if grad_output is not None:  # else no gradient passed through the module's output
+        if grad_output is not None:  # None: no gradient passed through the module's output
             for hook in hooks:
                 found = hook.function(module, grad_input, grad_output)
                 grad_input = grad_input if found is None else _as_tuple(found)
@@ -133,7 +133,7 @@ def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
     def of_outputs(gradients: tuple) -> tuple:
         nonlocal grad_output
         grad_output = gradients
-        if not any(map(tracked, args)):  # no gradient of an input could be waited for
+        if not any(map(tracked, args)):  # no input will get a gradient, so do not wait for one
             of_inputs((None,) * len(args))
         return gradients
 
@@ -141,9 +141,9 @@ def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
 
 
 def _through(name: str, values: tuple, seen: Callable[[tuple], tuple]) -> tuple:
-    """Return the values, the tracked tensors among them behind one node.
+    """Return the values after passing the tracked tensors among them through one node.
 
-    Its VJP replaces their gradients by seen(gradients), with None in place of other values.
+    Its VJP replaces their gradients by seen(gradients), where untracked values have None.
     """
     tensors = {i: x for i, x in enumerate(values) if tracked(x)}
     if not tensors:
@@ -151,7 +151,7 @@ def _through(name: str, values: tuple, seen: Callable[[tuple], tuple]) -> tuple:
     ends = np.cumsum([x.size for x in tensors.values()])[:-1]
 
     def parted(flat: Any, others: Any) -> tuple:
-        """The tensors in this flat one, each in its place among the others."""
+        """Split the flat tensor, and put each part in its place among the others."""
         filled = list(others)
         for (i, x), part in zip(tensors.items(), np.split(flat, ends)):
             filled[i] = part.reshape(x.shape).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Modules that hold modules: in a row (Sequential), a list (ModuleList), by name (ModuleDict)."""
+"""Modules that hold modules: Sequential, ModuleList and ModuleDict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .module import Module
 
 
 class _Numbered(Module):
-    """Children called "0", "1", ... in the module's own attributes."""
+    """A container whose children are its attributes "0", "1", ...."""
 
     _parts_keep_names = False
 
@@ -24,7 +24,7 @@ class _Numbered(Module):
         found = self._own(Module)[index]
         if not isinstance(found, list):
             return found[1]
-        part = type(self).__new__(type(self))  # a subclass may have an __init__ of its own
+        part = type(self).__new__(type(self))  # a subclass may have its own __init__
         for number, (name, module) in enumerate(found):
             part.add_module(name if self._parts_keep_names else str(number), module)
         return part
@@ -35,7 +35,7 @@ class _Numbered(Module):
     def append(self, module: Module) -> Self:
         """Add a module at the end; returns the container."""
         number = len(self)
-        while str(number) in vars(self):  # in a part of a Sequential
+        while str(number) in vars(self):  # a slice of a Sequential keeps its names
             number += 1
         self.add_module(str(number), module)
         return self
@@ -50,16 +50,16 @@ class _Numbered(Module):
 
 
 class ModuleList(_Numbered):
-    """A list of modules that belong to the module that holds it; you call them yourself.
+    """A list of modules that belong to the module that holds the list; you call them yourself.
 
-    As torch.nn.ModuleList.
+    As in torch.nn.ModuleList.
     """
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self.extend(modules or ())
 
     def _repr_children(self) -> list[tuple[str, str]]:
-        """Equal neighbours in one line: `(0-5): 6 x Linear(...)`."""
+        """Return the rows, with equal neighbours in one line: `(0-5): 6 x Linear(...)`."""
         rows: list[tuple[str, str]] = []
         start = 0
         for text, equal in groupby(map(repr, self)):
@@ -73,7 +73,7 @@ class ModuleList(_Numbered):
 class Sequential(_Numbered):
     """y = f_n(... f_2(f_1(x))): modules called one after the other.
 
-    `Sequential(f_1, f_2, ...)` or `Sequential({"name": f_1, ...})`.  As torch.nn.Sequential.
+    `Sequential(f_1, f_2, ...)` or `Sequential({"name": f_1, ...})`, as in torch.nn.Sequential.
     """
 
     _parts_keep_names = True
@@ -93,7 +93,7 @@ class Sequential(_Numbered):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of modules that belong to the module that holds it.  As torch.nn.ModuleDict."""
+    """A dictionary of modules that belong to the module that holds it. As torch.nn.ModuleDict."""
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 

@@ -1,7 +1,7 @@
-"""Initial values of parameters: `torch.nn.init`, PyTorch's numbers in PyTorch's drawing order.
+"""Initial values of parameters, as in `torch.nn.init`: the same numbers in the same order.
 
-Every function writes into the tensor it is given and returns it. Numbers come from the generator
-that `ta.manual_seed` seeds. Xavier's and Kaiming's raise ValueError for fewer than 2 axes.
+Every function fills the tensor it is given and returns it. Numbers come from the generator that
+`ta.manual_seed` seeds. The Xavier and Kaiming functions raise ValueError for fewer than 2 axes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Tensor)
 
 
 def constant_(tensor: T, val: Any) -> T:
-    """The same value everywhere."""
+    """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
         raise TypeError(
             f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p "
@@ -44,22 +44,22 @@ def constant_(tensor: T, val: Any) -> T:
 
 
 def zeros_(tensor: T) -> T:
-    """Zeros everywhere."""
+    """Fill the tensor with zeros."""
     return constant_(tensor, 0.0)
 
 
 def ones_(tensor: T) -> T:
-    """Ones everywhere."""
+    """Fill the tensor with ones."""
     return constant_(tensor, 1.0)
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
-    """u from the uniform distribution on [a, b). Raises ValueError for a > b."""
+    """Draw from the uniform distribution on [a, b). Raises ValueError for a > b."""
     return constant_(tensor, default_generator().uniform(tensor.shape, a, b, tensor.dtype))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
-    """n from the normal distribution with this mean and standard deviation.
+    """Draw from the normal distribution with this mean and standard deviation.
 
     Raises ValueError for std < 0.
     """
@@ -67,9 +67,9 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor on the standard deviation that keeps the variance through a nonlinearity.
+    """Return the factor on the standard deviation that keeps the variance through a nonlinearity.
 
-    `param` is the slope of "leaky_relu", 0.01 unless given. Raises ValueError for any other name.
+    `param` is the slope of "leaky_relu", 0.01 by default. Raises ValueError for an unknown name.
     Source: `torch.nn.init.calculate_gain`.
     """
     slope = 0.01 if param is None else param
@@ -86,7 +86,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _fans(tensor: Tensor) -> dict[str, int]:
-    """How many numbers go into one output, and how many outputs one number reaches."""
+    """Return the number of inputs of one output, and of outputs that one input reaches."""
     if tensor.ndim < 2:
         raise ValueError(
             f"fan in and fan out need a weight of at least 2 dimensions, got {describe(tensor)}; "
@@ -98,13 +98,19 @@ def _fans(tensor: Tensor) -> dict[str, int]:
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
-    """u from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """Draw uniformly from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)).
+
+    Glorot and Bengio, 2010.
+    """
     a = gain * math.sqrt(6.0 / sum(_fans(tensor).values()))
     return uniform_(tensor, -a, a)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
-    """n with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """Draw from the normal distribution with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)).
+
+    Glorot and Bengio, 2010.
+    """
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor).values())))
 
 
@@ -117,7 +123,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 def kaiming_uniform_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """u from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
+    """Draw uniformly from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
 
     `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5),
     which makes b = 1 / sqrt(fan_in). Raises ValueError for an unknown mode or nonlinearity.
@@ -129,5 +135,5 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """n with mean 0 and std = gain / sqrt(fan). He et al., 2015."""
+    """Draw from the normal distribution with mean 0 and std = gain / sqrt(fan). He et al., 2015."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))

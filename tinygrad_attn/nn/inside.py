@@ -1,4 +1,4 @@
-"""Look inside a model while it runs: activations, patches, and what attention looked at."""
+"""Look inside a model while it runs: activations, patches and attention weights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .module import Module
 
 
 class Activation:
-    """What one module returned, call by call."""
+    """The outputs of one module, call by call."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.outputs: list[Any] = []  # of all calls, as the module returned them
-        self.all_weights: list[np.ndarray] = []  # of attention, (B, H, T, S) for each call
+        self.outputs: list[Any] = []  # one per call, as the module returned it
+        self.all_weights: list[np.ndarray] = []  # of an attention module: (B, H, T, S) per call
 
     @property
     def output(self) -> Any:
-        """The output of the last call: a Tensor, or the first of the tuple that was returned."""
+        """The output of the last call: a Tensor, or the first element of the returned tuple."""
         return first(self.outputs[-1])
 
     @property
@@ -39,7 +39,7 @@ class Activation:
     def weights(self) -> np.ndarray:
         """The attention weights of the last call, (B, H, T, S); for attention modules."""
         if not self.all_weights:
-            raise AttributeError(f"{self.name!r} is no attention module, so it has no weights.")
+            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
         return self.all_weights[-1]
 
     def __repr__(self) -> str:
@@ -48,12 +48,12 @@ class Activation:
 
 
 def first(output: Any) -> Any:
-    """A module's output, the first of them if it is a tuple."""
+    """Return a module's output, or its first element if it is a tuple."""
     return output[0] if isinstance(output, tuple) else output
 
 
 class _Recorder(Watcher):
-    """Calls keep(scope, weights) for every attention."""
+    """A watcher that calls keep(scope, weights) for every attention module."""
 
     def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
         self.keep = keep
@@ -61,17 +61,16 @@ class _Recorder(Watcher):
 
 @contextmanager
 def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.ndarray]]]:
-    """Collect softmax(q k^T / sqrt(D)) of every attention module called in the block, by its name.
+    """Collect the attention weights of every attention module called in the block, by name.
 
         with ta.record_attention() as seen:
             model(x)
         seen["layers.0.self_attn"][0]    # the first call's weights, an array (B, H, T, S)
 
-    Names are seen from the outermost module that is called, or from `root`. A module called several
-    times has several entries in its list, in order. An unbatched call counts as a batch of one.
-    Weights are those that were applied, after dropout if there was any. The outputs are the same
-    numbers with and without recording. Only calls of this thread are seen, and none that goes to
-    `F.scaled_dot_product_attention`.
+    Names are relative to the outermost module that is called, or to `root`. A module called several
+    times has one entry per call, in order. An unbatched call counts as a batch of one. The weights
+    are the softmax as applied, after any dropout. Recording does not change the outputs. Only calls
+    of modules in this thread are recorded, not direct calls of `F.scaled_dot_product_attention`.
     """
     seen: dict[str, list[np.ndarray]] = {}
     keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
@@ -104,7 +103,7 @@ def _selected(model: Module, patterns: Any) -> dict[str, Module]:
 
 @contextmanager
 def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None]:
-    """Call hook(module, args, output) after these modules inside the block."""
+    """Call hook(module, args, output) after each call of these modules inside the block."""
     with ExitStack() as stack:
         for module in modules:
             stack.enter_context(module.register_forward_hook(hook))
@@ -113,14 +112,14 @@ def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None
 
 @contextmanager
 def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]]:
-    """Collect what modules return inside the block, by dotted name.
+    """Collect the outputs of modules inside the block, by dotted name.
 
         with ta.activations(model, "layers.*.self_attn") as seen:
             loss(model(x)).backward()
         seen["layers.0.self_attn"].output       # and .grad, and .weights (B, H, T, S)
 
-    `*` in a pattern matches any part of a name, dots too. Without patterns every module is seen.
-    Raises ValueError for a pattern that matches no module. Looking changes no number.
+    `*` in a pattern matches any part of a name, including dots. Without patterns, every module is
+    collected. Raises ValueError for a pattern that matches no module. Collecting changes no output.
     """
     modules = _selected(model, patterns or ("*",))
     seen = {name: Activation(name) for name in modules}
@@ -141,13 +140,14 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
 
 @contextmanager
 def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
-    """Replace what modules return inside the block.
+    """Replace the outputs of modules inside the block.
 
         with ta.patch(model, {"layers.0.self_attn": lambda y: y * 0, "norm": saved}):
             model(x)
 
-    By dotted name or pattern a function of the output, or an array in its place. Of a tuple, as
-    attention returns, the first element is replaced. Raises ValueError for another name or shape.
+    Maps a dotted name or pattern to a function of the output, or to an array that replaces it. If
+    the output is a tuple, as from attention, its first element is replaced. Raises ValueError for
+    an unknown name or another shape.
     """
     with ExitStack() as stack:
         for pattern, new in replacements.items():

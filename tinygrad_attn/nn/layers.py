@@ -1,6 +1,7 @@
-"""The layers a Transformer is made of, and the activations and losses as modules.
+"""The layers of a Transformer, and the activations and losses as modules.
 
-The mathematics is in functional/; here are parameters, initial values as PyTorch's, and shapes.
+The mathematics is in functional/. This file has the parameters, PyTorch's initial values, and
+shapes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .parameter import Buffer, Parameter
 def floating(x: Any, like: Any) -> Any:
     """Promote integers and booleans to the dtype of `like` (of a module: its first parameter)."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
-        return x  # the usual case, first and quickly
+        return x  # the usual case, made quick
     if isinstance(like, Module):
         like = next(like.parameters(), None)
     return real(x, "a layer", None if like is None else like.dtype)
@@ -50,7 +51,7 @@ class Linear(Module):
         self.bias: Any = init.uniform_(empty(out_features), -bound, bound) if bias else None
 
     def forward(self, input: Any) -> Tensor:
-        """(..., in) -> (..., out). Raises ValueError for another last axis of input."""
+        """(..., in) -> (..., out). Raises ValueError if the last axis of input is not `in`."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -61,7 +62,7 @@ class Linear(Module):
 class Embedding(Module):
     """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.
 
-    Initial values: normal. The row `padding_idx` is zero and gets no gradient. As
+    Initial values: standard normal. The row `padding_idx` starts as zeros and gets no gradient. As
     torch.nn.Embedding.
     """
 
@@ -77,12 +78,12 @@ class Embedding(Module):
             self.weight._data[self.padding_idx] = 0
 
     def forward(self, input: Any) -> Tensor:
-        """Integers (...) -> (..., E). Raises TypeError or ValueError for what is no index."""
+        """Integers (...) -> (..., E). Raises TypeError or ValueError for an invalid index."""
         return F.embedding(input, self.weight, self.padding_idx)
 
 
 class _Norm(Module):
-    """What LayerNorm and RMSNorm share: the weight, of the shape that is normalised."""
+    """The base of LayerNorm and RMSNorm: a weight of the shape that is normalised."""
 
     _shown = ("normalized_shape", "eps", "elementwise_affine")
 
@@ -105,7 +106,7 @@ class _Norm(Module):
 
 
 class LayerNorm(_Norm):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes; var is the biased one.
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes; var divides by n.
 
     `weight` starts at 1, `bias` at 0. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
     """
@@ -207,7 +208,7 @@ class GELU(Module):
 
 
 class Softmax(Module):
-    """y_i = exp(x_i) / sum_j exp(x_j) along an axis, for which `dim` is PyTorch's name."""
+    """y_i = exp(x_i) / sum_j exp(x_j) along an axis; `dim` is PyTorch's name for `axis`."""
 
     _shown = ("axis",)
 
@@ -228,7 +229,7 @@ class LogSoftmax(Softmax):
 
 
 class MSELoss(Module):
-    """The mean (or reduction="sum", or with "none" the array) of (x - y)^2; see `F.mse_loss`."""
+    """(x - y)^2, reduced by "mean", "sum" or "none"; see `F.mse_loss`."""
 
     _shown = ("reduction",)
 
@@ -236,14 +237,14 @@ class MSELoss(Module):
         self.reduction = reduction
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Two tensors of one shape -> (), or with reduction="none" that shape."""
+        """Two tensors of equal shape -> (), or with reduction="none" the same shape."""
         return F.mse_loss(input, target, self.reduction)
 
 
 class CrossEntropyLoss(Module):
-    """-log softmax(x)[target], the mean over all targets; see `F.cross_entropy`.
+    """-log softmax(x)[target], by default the mean over all targets; see `F.cross_entropy`.
 
-    `weight` (C,) weighs classes.  As torch.nn.CrossEntropyLoss.
+    `weight` (C,) is a weight for each class. As torch.nn.CrossEntropyLoss.
     """
 
     _shown = ("ignore_index", "reduction", "label_smoothing")
@@ -260,7 +261,7 @@ class CrossEntropyLoss(Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Logits (B, C, ...) or (C,), class indices (B, ...) or () or probabilities -> ()"""
+        """Logits (B, C, ...) or (C,), and class indices (B, ...) or (), or probabilities -> ()"""
         return F.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
         )
@@ -275,7 +276,7 @@ class _Positions(Module):
         self.max_len, self.d_model, self.batch_first = max_len, d_model, batch_first
 
     def _added(self, x: Any, table: Any, offset: int) -> Any:
-        """x + table[offset : offset + T], the same for each sequence of a batch."""
+        """Return x + table[offset : offset + T], the same rows for each sequence of a batch."""
         x = floating(x, table)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
             batch = "(B, T, E)" if self.batch_first else "(T, B, E)"
@@ -288,7 +289,7 @@ class _Positions(Module):
         if offset < 0 or end > self.max_len:
             raise ValueError(
                 f"there are max_len={self.max_len} positions, but this input needs those from "
-                f"{offset} to {end - 1}; make the layer with a larger max_len."
+                f"{offset} to {end - 1}; create the layer with a larger max_len."
             )
         rows = table[offset:end]
         return x + (rows[:, None] if x.ndim == 3 and time_first else rows)
@@ -297,7 +298,7 @@ class _Positions(Module):
 class SinusoidalPositionalEncoding(_Positions):
     """y_t = x_t + p_t, then dropout; p[t, 2i] = sin(t / 10000^(2i/E)), p[t, 2i+1] the cosine.
 
-    Not trained and not saved. Vaswani et al., 2017.
+    The table is neither trained nor saved. Vaswani et al., 2017.
     """
 
     def __init__(
@@ -308,20 +309,20 @@ class SinusoidalPositionalEncoding(_Positions):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """(B, T, E), (T, E) or with batch_first=False (T, B, E) -> the same shape.
+        """(B, T, E) or (T, E), or with batch_first=False (T, B, E) -> the same shape.
 
-        `offset` is the first token's position. Raises ValueError beyond max_len positions.
+        `offset` is the position of the first token. Raises ValueError for positions beyond max_len.
         """
         return self.dropout(self._added(x, self.pe, offset))
 
 
 class LearnedPositionalEncoding(_Positions):
-    """y_t = x_t + weight_t, a trained vector for each position, first normal of deviation 0.02."""
+    """y_t = x_t + weight_t: a trained vector for each position, initially normal with std 0.02."""
 
     def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """As that of SinusoidalPositionalEncoding, without dropout."""
+        """Add the positions, as SinusoidalPositionalEncoding does, but without dropout."""
         return self._added(x, self.weight, offset)

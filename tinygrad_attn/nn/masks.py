@@ -1,7 +1,7 @@
-"""The masks of `nn`: which shapes they may have, and how the masks of one call become one.
+"""The masks of `nn`: the shapes they may have, and how the masks of one call are merged.
 
-In `nn` a boolean mask is True where a key is *blocked*; a float mask is added to the scores. For
-`functional.attention` they become one mask, True where a query *may* look.
+In `nn`, a boolean mask is True where a key is *blocked*; a float mask is added to the scores. For
+`functional.attention` they are merged into one mask, which is True where a query *may* look.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..tensor import Tensor
 
 
 def _plain(mask: Any, name: str) -> Any:
-    """A boolean array, or a floating array or Tensor."""
+    """Return the mask as a boolean array, or a floating array or Tensor."""
     mask = checks.values(mask)
     if mask.dtype.kind not in "bf":
         raise TypeError(
             f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. Where 1 "
-            "means blocked write mask.astype(bool), where 1 means may look write mask == 0."
+            "means blocked, write mask.astype(bool); where 1 means may look, write mask == 0."
         )
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
 
 def _is_causal(mask: Any) -> bool:
-    """Whether this mask (T, S) is the causal one: then attention computes only what is seen."""
+    """Return whether this mask is the causal one; attention then skips the hidden part."""
     if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2:
         return False
     blocked = np.tri(*mask.shape) == 0
@@ -50,7 +50,7 @@ def check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
     raise ValueError(
         f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
         f"{(batch * heads, queries, keys)}, got {describe(mask)}. Rows are queries. A mask (B, S) "
-        f"over keys is key_padding_mask; one for each sequence is np.repeat(mask, {heads}, axis=0)."
+        f"over keys is key_padding_mask; for one per sequence use np.repeat(mask, {heads}, axis=0)."
     )
 
 
@@ -75,7 +75,7 @@ def check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tru
 
 
 def added(mask: Any, dtype: Any) -> Any:
-    """The mask as numbers of this dtype to add to scores: -inf where a boolean one is True."""
+    """Return the mask as numbers to add to the scores: -inf where a boolean mask is True."""
     mask = np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask
     return mask if mask.dtype == dtype else mask.astype(dtype)
 
@@ -90,10 +90,10 @@ def merge_masks(
     past: int = 0,
     extra: int = 0,
 ) -> tuple[Any, bool]:
-    """All masks of one call as (mask or None, is_causal), as functional.attention takes them.
+    """Merge all masks of one call into (mask or None, is_causal), for functional.attention.
 
-    `past` keys came before the first query (from a cache). `extra` keys at the end, which every
-    query may look at, are not in `shape`, that of the scores.
+    `shape` is the shape of the scores. `past` keys, from a cache, come before the first query.
+    `extra` keys at the end, which every query may look at, are not counted in `shape`.
     """
     parts, is_causal = [], bool(is_causal)
     batch, _, queries, keys = shape

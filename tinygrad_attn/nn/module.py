@@ -1,4 +1,4 @@
-"""class Module: a tree of attributes that knows its parameters and their names.
+"""The class Module: a tree of attributes that knows its parameters and their names.
 
 An attribute that holds a `Parameter`, a `Buffer` or another `Module` belongs to the module. As in
 PyTorch, parameters come first, then buffers, then modules, each in the order of assignment.
@@ -18,7 +18,7 @@ from .parameter import Buffer, Parameter, StateValue, zero_gradients
 
 
 class IncompatibleKeys(NamedTuple):
-    """The names that `load_state_dict(..., strict=False)` passed over."""
+    """The names that `load_state_dict(..., strict=False)` skipped."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -30,11 +30,11 @@ INSTEAD = {
     "get_submodule": "dict(module.named_modules())[name]",
     "register_parameter": "self.name = nn.Parameter(value)",
 }
-"""What to write for names that PyTorch's users look for on a module; see errors.WRITE too."""
+"""What to write instead of PyTorch's names for attributes of a module; see also errors.WRITE."""
 
 
 def _hides_parts(value: Any) -> bool:
-    """Whether a list or dict, or one inside it, holds modules, parameters or buffers."""
+    """Return whether a list or dict holds modules, parameters or buffers, also nested."""
     if isinstance(value, LISTS):
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (Module, Parameter, Buffer))
@@ -51,7 +51,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    `super().__init__()` need not be called. Modules in a list belong to a `ModuleList`. As
+    You need not call `super().__init__()`. Put lists of modules into a `ModuleList`. As
     torch.nn.Module.
     """
 
@@ -59,7 +59,7 @@ class Module:
     _shown: tuple[str, ...] = ()
     _hooks: tuple[Hook, ...] = ()
     _names_by_kind: dict[Any, list[str]] = {}
-    """The attributes of each of KINDS, in the order of first assignment; copies may share it."""
+    """The attribute names of each of KINDS, in the order of assignment; copies may share it."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; every subclass defines it."""
@@ -81,7 +81,7 @@ class Module:
                 warn(f"{type(self).__name__} returned None: does its forward end with return?")
             return y
         except Exception as error:
-            # An op, or the caller's own code, may have left a note; the innermost module says it.
+            # Only the innermost module adds this note; other notes do not matter.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
             raise
@@ -93,9 +93,9 @@ class Module:
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call hook(module, args) before `forward`; what it returns replaces args. As in PyTorch.
+        """Call hook(module, args) before `forward`; its result replaces args. As in PyTorch.
 
-        With `with_kwargs`, hook(module, args, kwargs), which returns None or (args, kwargs).
+        With `with_kwargs`, call hook(module, args, kwargs), which returns None or (args, kwargs).
         """
         return RemovableHandle(self, Hook("before", hook, with_kwargs), prepend)
 
@@ -107,10 +107,10 @@ class Module:
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> RemovableHandle:
-        """Call hook(module, args, output) after `forward`; what it returns replaces the output.
+        """Call hook(module, args, output) after `forward`; its result replaces the output.
 
-        With `with_kwargs`, hook(module, args, kwargs, output). With `always_call` it is called even
-        if `forward` raises, with None as output. As in PyTorch.
+        With `with_kwargs`, call hook(module, args, kwargs, output). With `always_call`, call the
+        hook even if `forward` raises, with None as output. As in PyTorch.
         """
         return RemovableHandle(self, Hook("after", hook, with_kwargs, always_call), prepend)
 
@@ -119,7 +119,8 @@ class Module:
     ) -> RemovableHandle:
         """Call hook(module, grad_input, grad_output) when the gradients of the inputs are complete.
 
-        Both are tuples, with None for what has no gradient. What it returns replaces grad_input.
+        Both gradients are tuples, with None for a value without a gradient. The hook's result
+        replaces grad_input.
         """
         return RemovableHandle(self, Hook("backward", hook), prepend)
 
@@ -142,7 +143,7 @@ class Module:
             )
         if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
-                f"{type(self).__name__}.{name} is a Tensor and no Parameter, so parameters() "
+                f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so parameters() "
                 "leaves it out: it is neither trained nor saved. Write nn.Parameter(value)."
             )
         kind = self._kind_of(name)
@@ -167,7 +168,7 @@ class Module:
         return next((kind for kind, names in self._names_by_kind.items() if name in names), None)
 
     def _note_kind(self, name: str, kind: Any) -> None:
-        """Record of which of KINDS the attribute is, None for no part."""
+        """Store to which of KINDS the attribute belongs; None for any other attribute."""
         if kind is not self._kind_of(name):
             names = {k: [n for n in known if n != name] for k, known in self._names_by_kind.items()}
             if kind is not None:
@@ -175,12 +176,12 @@ class Module:
             object.__setattr__(self, "_names_by_kind", names)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """Set `self.name = Buffer(tensor, persistent=persistent)`; None keeps a place for one."""
+        """Set `self.name = Buffer(tensor, persistent=persistent)`; None reserves the name."""
         self._note_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Set `self.name = module`. Raises TypeError or ValueError for what cannot be a child."""
+        """Set `self.name = module`. Raises TypeError or ValueError for an invalid child or name."""
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
@@ -195,12 +196,12 @@ class Module:
     # ---- walking the tree
 
     def _own(self, kind: Any) -> list[tuple[str, Any]]:
-        """(name, value) of the attributes of this kind."""
+        """Return (name, value) of the attributes of this kind."""
         values, names = self.__dict__, self._names_by_kind.get(kind, ())
         return [(name, values[name]) for name in names if values.get(name) is not None]
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
-        """(dotted name, module) of this module, called "", and all inside, parents first.
+        """Iterate over (dotted name, module): this module, named "", and all inside, parents first.
 
         Raises TypeError for a plain list or dict of modules, which would not be trained.
         """
@@ -231,7 +232,7 @@ class Module:
     def _named_parts(
         self, *kinds: type, recurse: bool = True, once: bool = True
     ) -> Iterator[tuple[str, Module, str, Any]]:
-        """(dotted name, module, name, value) of the attributes of these kinds, each value once."""
+        """Yield (dotted name, module, name, value) of the attributes of these kinds."""
         seen: set[int] = set()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
@@ -243,37 +244,37 @@ class Module:
                         yield outer + name, module, name, value
 
     def modules(self) -> Iterator[Module]:
-        """This module and all inside it, each once, parents first."""
+        """Iterate over this module and all inside it, each once, parents first."""
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """(name, module) of the modules directly inside, each once."""
+        """Iterate over (name, module) of the modules directly inside, each once."""
         return ((name, child) for name, _, _, child in self._named_parts(Module, recurse=False))
 
     def children(self) -> Iterator[Module]:
-        """The modules directly inside, each once."""
+        """Iterate over the modules directly inside, each once."""
         return (child for *_, child in self._named_parts(Module, recurse=False))
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """(dotted name, parameter); a shared parameter comes once, under its first name."""
+        """Iterate over (dotted name, parameter); a shared parameter has only its first name."""
         return ((path, p) for path, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """The parameters, each once: what an optimiser takes."""
+        """Iterate over the parameters, each once: the argument of an optimiser."""
         return (p for _, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
-        """(dotted name, buffer), each once."""
+        """Iterate over (dotted name, buffer), each once."""
         return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode, in which dropout drops, for this module and all inside; returns it."""
+        """Switch to training mode, in which dropout is active, here and in all modules inside."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Evaluation mode, in which dropout does nothing: train(False)."""
+        """Switch to evaluation mode, in which dropout does nothing: train(False)."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -287,15 +288,15 @@ class Module:
         zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:
-        """Change floating parameters and buffers to this floating dtype; returns the module.
+        """Convert floating parameters and buffers to this floating dtype; returns the module.
 
-        Make the optimiser afterwards.
+        Create the optimiser afterwards.
         """
         dtype = floating_dtype(dtype, "a module")
         for *_, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
-                inplace.changed(tensor._array())  # for a graph that was recorded before
+                inplace.changed(tensor._array())  # for graphs recorded earlier
                 tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
         return self
 
@@ -309,10 +310,10 @@ class Module:
     # ---- values in and out
 
     def state_dict(self) -> dict[str, Tensor]:
-        """{dotted name: value} of all parameters and persistent buffers: PyTorch's names and order.
+        """Return {name: value} of parameters and persistent buffers; names and order as in PyTorch.
 
-        The Tensors share memory with the module's: `value.data *= 0.5` changes the module. A shared
-        parameter is listed under each of its names.
+        The Tensors share memory with the module: `value.data *= 0.5` changes it. A shared parameter
+        is listed under each of its names.
         """
         return {
             path: StateValue._of(value._array())
@@ -323,11 +324,11 @@ class Module:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> IncompatibleKeys:
-        """Copy values of the same names into the parameters and buffers; each keeps its dtype.
+        """Copy values into the parameters and buffers of the same names; each keeps its dtype.
 
-        Values may be Tensors, ndarrays or torch tensors. Raises one ValueError that names every
-        missing, unexpected and mis-shaped key; then nothing has changed. With `strict=False` only
-        shapes must agree. Returns the keys passed over.
+        Values may be Tensors, ndarrays or torch tensors. Raises one ValueError that lists every
+        missing, unexpected and mis-shaped key, and then changes nothing. With `strict=False`, only
+        the shapes must match. Returns the skipped keys.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
@@ -341,7 +342,7 @@ class Module:
         problems = []
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
-            few = missing[:20]  # a guess takes time
+            few = missing[:20]  # guessing takes time
             problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
         for name, value in values.items():
             here, turned = own[name].shape, " Transpose it: a Linear weight is (out, in)."
@@ -358,7 +359,7 @@ class Module:
 
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module once; return a table of modules, shapes, parameters and FLOPs."""
-        from .summary import summary  # which needs Module
+        from .summary import summary  # it imports this module
 
         return summary(self, *inputs, **kwargs)
 
@@ -377,5 +378,5 @@ class Module:
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
 
 
-LISTS = (list, dict)  # they are no parts, but are searched for parts
+LISTS = (list, dict)  # no parts themselves, but searched for parts
 KINDS = (Parameter, Buffer, Module, LISTS)

@@ -1,4 +1,4 @@
-"""The Tensors of a Module: what it trains, what else belongs to it, and its state dict's values."""
+"""The Tensors of a Module: parameters, buffers and the values of a state dict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tensor import Tensor, get_default_dtype
 
 
 class StateValue(Tensor):
-    """A Tensor in the memory of a module. `p -= x` is an error: it would not change the module."""
+    """A Tensor that shares a module's memory. `p -= x` raises: it would not change the module."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class StateValue(Tensor):
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Let PyTorch's `load_state_dict` copy the value into a parameter of its own."""
+        """Let PyTorch's `load_state_dict` copy the value into a PyTorch parameter."""
         if function.__name__ != "copy_":
             return super().__torch_function__(function, types, args, kwargs)
         return args[0].copy_(args[0].new_tensor(args[1].numpy()))
@@ -53,8 +53,8 @@ class Parameter(StateValue):
 class Buffer(Tensor):
     """A Tensor that belongs to a Module and is not trained, such as a table of positions.
 
-    A persistent buffer is part of the `state_dict`, another is not; as torch.nn.Buffer. What is
-    assigned to the attribute later is copied into a new Buffer, outside every graph.
+    Only a persistent buffer is part of the `state_dict`; as in torch.nn.Buffer. A value assigned to
+    the attribute later is copied into a new Buffer, outside every graph.
     """
 
     __slots__ = ("persistent",)
@@ -70,7 +70,7 @@ class Buffer(Tensor):
 
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
-    """Forget the gradients, or fill them with zeros."""
+    """Set the gradients to None, or fill them with zeros."""
     for p in parameters:
         if set_to_none or p.grad is None:
             p.grad = None

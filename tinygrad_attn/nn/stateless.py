@@ -1,4 +1,4 @@
-"""A module as a function of its parameters, as differentiating through a step of training needs."""
+"""Call a module as a function of its parameters, to differentiate through a training step."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def functional_call(
         stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
         loss(ta.functional_call(model, stepped, x)).backward()       # also through the step
 
-    The mapping gives them by their dotted names. What is not named stays the module's own, and so
-    does everything once the call has ended; gradients reach the tensors that were given. `args` is
-    a tuple, or the only argument, or None. A shared parameter is replaced under all its names.
-    Other threads see the other tensors meanwhile: give each a copy.deepcopy(module). Raises
-    ValueError for a name or shape that does not fit. As torch.func.functional_call.
+    The mapping has dotted names as keys. Parameters and buffers that it does not name stay in use.
+    The module's own tensors are back in place after the call. Gradients reach the given tensors.
+    `args` is a tuple, a single argument, or None. A shared parameter is replaced under all its
+    names. During the call other threads see the given tensors too: give each thread a
+    copy.deepcopy(module). Raises ValueError for an unknown name or a wrong shape. As
+    torch.func.functional_call.
     """
     parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
     values: dict[int, Any] = {}  # by the id of the tensor that is replaced
@@ -52,14 +53,14 @@ def functional_call(
 
 
 class _Others(Watcher):
-    """Other tensors in place of a module's. A checkpoint replaces them again (`in_place`)."""
+    """The tensors to use in place of a module's own. A checkpoint calls `in_place` again."""
 
     def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
         self.rows = rows
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The module with the other tensors, inside the block."""
+        """Replace the module's tensors inside the block."""
         try:
             for attributes, name, _, other in self.rows:
                 attributes[name] = other

@@ -24,7 +24,7 @@ class Row(NamedTuple):
     backward: int
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row as text, nested modules indented."""
+        """Return the cells as text, with nested modules indented."""
         depth = self.name.count(".") + bool(self.name)
         label = "  " * depth + self.name.rpartition(".")[2] or self.kind
         trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
@@ -36,7 +36,7 @@ HEADINGS = ("module", "class", "output", "parameters", "trainable", "FLOPs", "FL
 
 
 class Summary:
-    """The table that `summary` returns: text in a terminal, a table in a notebook."""
+    """The table that `summary` returns: text in a terminal, HTML in a notebook."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
@@ -55,7 +55,7 @@ class Summary:
 
 
 class _Products(Watcher):
-    """Counts the operations of matrix products, by the module call in which they run."""
+    """Counts the FLOPs of matrix products, by the module that runs them."""
 
     def __init__(self) -> None:
         self.counts: dict[int, list[int]] = {}
@@ -81,9 +81,9 @@ class _Products(Watcher):
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """Run the model once and return a table of its modules.
 
-    A row has the dotted name, the class, the output's shape, the number of parameters, the part of
-    them that is trained, and FLOPs: multiplications and additions of matrix products, as in
-    torch.utils.flop_counter. A shared parameter counts once. Random numbers stay as they were.
+    A row has the dotted name, class, output shape, number of parameters, the percentage that is
+    trained, and FLOPs. FLOPs are the multiplications and additions of matrix products, as in
+    torch.utils.flop_counter. A shared parameter counts once. The random generator is restored.
     """
     shapes: dict[int, str] = {}
 

@@ -1,8 +1,8 @@
 """The Transformer of Vaswani et al., 2017: PyTorch's arguments, names, masks and initial values.
 
 Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper
-(post-norm), or before f (pre-norm, `norm_first`; Xiong et al., 2020). B batch, T target positions,
-S source positions, E = d_model. `**cache` is nothing, or `cache=` a KeyValueCache.
+(post-norm), or before f (pre-norm, `norm_first`; Xiong et al., 2020). Sizes: B batch, T target
+positions, S source positions, E = d_model. `**cache` is empty or `cache=` with a KeyValueCache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Function:
-    """ "relu", "gelu", or any function or module of one tensor."""
+    """Return the function for "relu" or "gelu"; return a function or module unchanged."""
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:
@@ -39,7 +39,7 @@ def activation_function(activation: Activation) -> Function:
 
 
 class FeedForward(Module):
-    """y = linear2(dropout(activation(linear1(x)))), the same network at each position."""
+    """y = linear2(dropout(activation(linear1(x)))), applied to each position separately."""
 
     def __init__(
         self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu"
@@ -55,7 +55,7 @@ class FeedForward(Module):
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share."""
+    """The base class of encoder and decoder layers."""
 
     _reads_memory = False
     _shown = ("norm_first",)
@@ -92,14 +92,14 @@ class _Layer(Module):
         self.activation = activation_function(activation)
 
     def _residual(self, x: Any, norm: Any, dropout: Any, block: Function) -> Any:
-        """norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
+        """Return norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
-    _feed_forward: Any = FeedForward.forward  # by linear1, activation, dropout, linear2
+    _feed_forward: Any = FeedForward.forward  # uses linear1, activation, dropout, linear2
 
 
 def _masks(mask: Any, padding: Any, is_causal: Any, cache: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an attention whose weights are not needed."""
+    """Return the arguments of an attention call whose weights are not needed."""
     masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
     return {**masks, "need_weights": False, **cache}
 
@@ -121,7 +121,7 @@ class TransformerEncoderLayer(_Layer):
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
         Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask`
-        (B, S), True = blocked. With a `cache`, src is only what is new.
+        (B, S), True = blocked. With a `cache`, pass only the new tokens as src.
         """
         masks = _masks(src_mask, src_key_padding_mask, is_causal, cache)
         attend = lambda x: self.self_attn(x, x, x, **masks)[0]
@@ -130,7 +130,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to memory, a feed-forward network: residual steps with layer norms.
+    """Self-attention, attention to memory, then a feed-forward network, each a residual step.
 
     Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
     """
@@ -153,8 +153,8 @@ class TransformerDecoderLayer(_Layer):
 
         With batch_first (B, T, E), (B, S, E); unbatched (T, E), (S, E). Masks as in
         MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
-        `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, tgt is only what is new,
-        and memory is projected once.
+        `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, pass only the new
+        tokens as tgt; memory is projected once.
         """
         own = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
         seen = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
@@ -166,7 +166,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """N copies of one layer, and a norm."""
+    """N copies of one layer, followed by a norm."""
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None) -> None:
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
@@ -180,9 +180,9 @@ class _Stack(Module):
 
 
 class TransformerEncoder(_Stack):
-    """norm(layer_N(... layer_1(src))): N copies of one encoder layer, with equal weights at first.
+    """norm(layer_N(... layer_1(src))): N copies of one encoder layer, initially equal.
 
-    `enable_nested_tensor` and `mask_check` change nothing. As torch.nn.TransformerEncoder.
+    `enable_nested_tensor` and `mask_check` are ignored. As torch.nn.TransformerEncoder.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class TransformerEncoder(_Stack):
         is_causal: bool | None = None,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """src (S, B, E), with batch_first (B, S, E) -> the same shape; arguments as a layer's."""
+        """src (S, B, E), with batch_first (B, S, E) -> the same shape; arguments as for a layer."""
         masks = dict(src_mask=mask, src_key_padding_mask=src_key_padding_mask)
         return self._run(src, **masks, is_causal=is_causal, **cache)
 
@@ -217,7 +217,7 @@ class TransformerDecoder(_Stack):
     def forward(self, tgt: Any, memory: Any, *masks: Any, **named: Any) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E) and so on.
 
-        All arguments are those of `TransformerDecoderLayer.forward`, which gets them.
+        All arguments are passed on to `TransformerDecoderLayer.forward`.
         """
         return self._run(tgt, memory, *masks, **named)
 
@@ -225,7 +225,7 @@ class TransformerDecoder(_Stack):
 class Transformer(Module):
     """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.
 
-    Arguments, parameters and initial values (Xavier's uniform) as torch.nn.Transformer.
+    Arguments, parameters and initial values (Xavier uniform) as in torch.nn.Transformer.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Transformer(Module):
 
         With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
         `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
-        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal hints are not needed.
+        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal hints are optional.
         """
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask

@@ -1,4 +1,4 @@
-"""The table of derivatives: every primitive op, and under it its VJPs."""
+"""The table of derivatives: every primitive op, followed by its VJPs."""
 
 import numpy as np
 

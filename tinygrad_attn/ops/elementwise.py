@@ -1,8 +1,8 @@
 """Ops that act on each element: arithmetic, exponentials, trigonometry, rounding, minima, maxima.
 
-Under each function stand its VJPs: g is the gradient of the loss with respect to the output y. A
-parameter named `_y` or `_x` is a value that the VJP does not read. Operands broadcast as NumPy's
-do; the engine sums a gradient back to its operand's shape.
+The VJPs follow each function; g is the gradient of the loss with respect to the output y. A VJP
+does not read the value of a parameter named with an underscore, such as `_y`. Operands broadcast as
+in NumPy, and the engine sums each gradient back to its operand's shape.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def divide(a, b):
     return a / b
 
 
-# -g / b * y divides first: g * y could overflow where g / b * y does not, in float16 above all.
+# Divide first: g * y can overflow where g / b * y does not, especially in float16.
 divide.vjp(
     lambda g, _y, _a, b: g / b,
     lambda g, y, _a, b: -g / b * y,
@@ -66,7 +66,7 @@ negative.vjp(lambda g, *_: -g)
 
 
 def _int_power(a, n):
-    """Small whole powers by multiplication: NumPy's own `x ** 3` is a hundred times slower."""
+    """Multiply out the powers 2 and 3: NumPy's own `x ** 3` is a hundred times slower."""
     if n == 2:
         return a * a
     if n == 3:
@@ -77,7 +77,7 @@ def _int_power(a, n):
 @op(broadcasts=True)
 def power(a, b):
     """y = a ** b"""
-    # An array of integers is left to NumPy, whose int8 ** 2.0 is float64.
+    # NumPy handles integer arrays: there int8 ** 2.0 is float64.
     if type(b) in (int, float) and (type(a) in (int, float) or a.dtype.kind == "f"):
         return _int_power(a, b)
     return a**b
@@ -86,17 +86,17 @@ def power(a, b):
 def _power_by_base(g, y, a, b):
     if type(b) in (int, float):
         if b == 0:
-            return np.zeros(a.shape, g.dtype)  # also where a is 0, where 0 * a ** -1 would be NaN
+            return np.zeros(a.shape, g.dtype)  # 0 * a ** -1 is NaN at a = 0
         return g * b * (a if b == 2 else _int_power(a, b - 1))
-    # Where b = 0 the slope b a^(b - 1) is 0, but 0 inf = NaN at a = 0. So another exponent is put
-    # there: 0, or 1 where this slope is differentiated by b and a is 0.
+    # Where b = 0 the slope b a^(b - 1) is 0, but at a = 0 it computes 0 * inf = NaN. So use another
+    # exponent there: 0, or 1 where a is 0 and this slope is differentiated with respect to b.
     free = tracked(b)
     zero = (b == 0) & (abs(array_of(a)) < np.finfo(y.dtype).tiny if free else True)
     return g * b * a ** np.where(zero, int(free), b - 1)
 
 
 def _power_by_exponent(g, y, a, b):
-    """y log a, and 0 where a is 0 and b >= 0, as in PyTorch."""
+    """Return g y log a, or 0 where a is 0 and b >= 0, as in PyTorch."""
     zero = (a == 0) & (b >= 0)
     return g * y * np.log(np.where(zero, 1, a) if np.any(zero) else a)
 
@@ -129,12 +129,12 @@ cbrt = op(np.cbrt, lambda g, y, _x: g / (3 * y * y))
 
 
 def _part_of_sum(g, y, a, b, exponential=np.exp):
-    """g e^a / (e^a + e^b) from b - a: y is rounded, and e^(a - y) would lose its digits."""
-    # Where e^(b - a) overflows, 1 / inf = 0 is right; not so in float16, in which e^12 overflows.
+    """Return g e^a / (e^a + e^b) from b - a: e^(a - y) would lose digits to the rounding of y."""
+    # Where e^(b - a) overflows, 1 / inf = 0 is right, but not in float16, where e^12 overflows.
     with np.errstate(over="ignore"):
         if not (isinstance(y, Variable) or y.dtype == np.float16):
             return g / (1 + exponential(b - a))
-        # The slope of this, e / (1 + e)^2, neither overflows nor cancels.
+        # The derivative of this form, e / (1 + e)^2, neither overflows nor cancels.
         e = exponential(np.where(a > b, b - a, a - b))
         return g * np.where(a > b, 1, e) / (1 + e)
 
@@ -154,15 +154,15 @@ logaddexp2 = op(
 @op
 def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
-    if getattr(x, "dtype", None) == np.float16:  # in which e^12 is infinite, but 1 / e^12 is not 0
+    if getattr(x, "dtype", None) == np.float16:  # e^12 is infinite there, but 1 / e^12 is not 0
         return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
     with np.errstate(over="ignore"):  # where e^-x overflows, 1 / inf = 0 is right
-        return 1 / (1 + np.exp(0.0 - x))  # in unsigned integers -x would wrap round
+        return 1 / (1 + np.exp(0.0 - x))  # -x would wrap around in unsigned integers
 
 
 sigmoid.vjp(lambda g, y, _x: g * y * (1 - y))
 
-_erf = np.frompyfunc(math.erf, 1, 1)  # Python has it, NumPy has not
+_erf = np.frompyfunc(math.erf, 1, 1)  # Python has erf, NumPy does not
 
 
 @op
@@ -193,7 +193,7 @@ hypot = op(np.hypot, lambda g, y, a, _b: g * (a / y), lambda g, y, _a, b: g * (b
 
 
 def _over_square(x, a, b):
-    """x / (a^2 + b^2), by the root where the squares leave the range of their dtype; 0 at 0."""
+    """Return x / (a^2 + b^2), or 0 at the origin; use hypot where the squares leave their range."""
     with np.errstate(over="ignore"):
         squares = a * a + b * b
     size = array_of(squares)
@@ -214,14 +214,14 @@ arctan2 = op(
 
 
 def _weighed(g, weights):
-    """g times weights, and 0 where a weight is 0, also for an infinite g."""
+    """Return g times weights, with 0 where a weight is 0, even for an infinite g."""
     return np.where(weights == 0, 0, g * weights)
 
 
 def _won(g, mine, other, loses):
-    """The part of g that belongs to an operand of maximum or minimum: half of it at a tie.
+    """The contribution of g to an operand of maximum or minimum: half of g at a tie, as in PyTorch.
 
-    As in PyTorch. A comparison with NaN is False, so neither operand loses to NaN.
+    A comparison with NaN is False, so neither operand loses to NaN.
     """
     return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))
 
@@ -235,7 +235,7 @@ minimum = op(
 
 
 def _first_if(wins):
-    """All of g to the first operand where `wins(a, b)` holds or b is NaN, else to the second."""
+    """VJPs that give g to the first operand where `wins(a, b)` or b is NaN, else to the second."""
     first = lambda a, b: wins(a, b) | np.isnan(b)
     return (
         lambda g, _y, a, b: np.where(first(a, b), g, 0),
@@ -266,7 +266,7 @@ def clip(x, low, high):
     return np.clip(x, low, high)
 
 
-# As torch.clamp: where low > high the output is high, and where they are equal low gets nothing.
+# As in torch.clamp: where low > high the output is high; where low == high, low gets no gradient.
 clip.vjp(
     lambda g, _y, x, low, high: _weighed(
         g, (True if low is None else x >= low) & (True if high is None else x <= high)
@@ -282,9 +282,9 @@ def relu(x):
     return np.maximum(x, 0)
 
 
-relu.vjp(lambda g, y, _x: np.where(y != 0, g, 0))  # and not y > 0: a NaN keeps its gradient
+relu.vjp(lambda g, y, _x: np.where(y != 0, g, 0))  # not y > 0: NaN keeps its gradient
 
-# ---- steps: the derivative is 0 wherever it exists, and 0 at the jumps too
+# ---- step functions: the derivative is 0, and is taken as 0 at the jumps too
 
 floor = op(np.floor, _zero)
 ceil = op(np.ceil, _zero)
@@ -295,7 +295,7 @@ copysign = op(np.copysign, lambda g, y, a, _b: g * (np.sign(y) * np.sign(a)), _z
 
 @op
 def round(x, *, decimals=0):
-    """y = x to so many decimals; halves go to the even neighbour."""
+    """y = x rounded to `decimals` decimals; halves go to the even neighbour."""
     return np.round(x, decimals)
 
 

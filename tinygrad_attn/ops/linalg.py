@@ -1,7 +1,7 @@
 """Matrix inverse, determinant and factorisations, on the last two axes: (..., N, N).
 
-An op has one output, so a factorisation packs its parts. Each row of `eigh` is an eigenvalue and
-its eigenvector, each row of `svd` a left vector, singular value and right vector.
+An op has one output, so a factorisation packs its parts into one array. Each row of `eigh` is an
+eigenvalue and its eigenvector. Each row of `svd` is a left vector, singular value and right vector.
 
 Sources: M. Giles, "An extended collection of matrix derivative results for forward and reverse mode
 algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular
@@ -38,12 +38,12 @@ inv.vjp(lambda g, y, _a: -(y.mT @ g @ y.mT))
 
 @op(broadcasts=True)
 def solve(a, b):
-    """y with a y = b; b is (N,) or (..., N, K), as np.linalg.solve."""
+    """y with a y = b; b is (N,) or (..., N, K), as in np.linalg.solve."""
     return np.linalg.solve(a, b)
 
 
 def _solve_back(g, a, b):
-    """a^-T g, where g is a vector or vectors if b is one vector."""
+    """Return a^-T g; if b is a single vector, g holds one or more vectors."""
     return solve(a.mT, _column(g)).reshape(g.shape) if b.ndim == 1 else solve(a.mT, g)
 
 
@@ -72,18 +72,17 @@ def _matrices(v):
     return v.reshape(*v.shape, 1, 1)
 
 
-# A matrix without an inverse raises LinAlgError here.
+# A singular matrix raises LinAlgError here.
 det.vjp(lambda g, y, a: _matrices(g * y) * inv(a).mT)
 logabsdet.vjp(lambda g, _y, a: _matrices(g) * inv(a).mT)
 
 
 @op
 def pinv(a):
-    """y = the Moore-Penrose inverse a^+ of a matrix whose rank does not change: (..., M, N) ->
-    (..., N, M)
+    """y = the Moore-Penrose inverse a^+: (..., M, N) -> (..., N, M)
 
-    Singular values up to 1e-15 times the largest one count as zero. A larger cut would have another
-    derivative, so `rtol` is not taken.
+    The VJP assumes that the rank of a stays constant. Singular values up to 1e-15 times the largest
+    count as zero. There is no `rtol`, because a larger cutoff would have another derivative.
     """
     return np.linalg.pinv(a)
 
@@ -100,15 +99,16 @@ pinv.vjp(_pinv_vjp)
 
 
 def _one_triangle(s, uplo="L"):
-    """Return the gradient of a symmetric matrix of which only one triangle is read."""
+    """Fold the gradient s of a symmetric matrix into the one triangle that the op reads."""
     both = s + s.mT
     return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
 
 
 @op
 def cholesky(a):
-    """y lower triangular with y y^T = a. As NumPy it reads the lower triangle alone, so the
-    gradient is there too.
+    """y lower triangular with y y^T = a.
+
+    As in NumPy, only the lower triangle of a is read, so only that triangle gets a gradient.
     """
     return np.linalg.cholesky(a)
 
@@ -125,10 +125,10 @@ cholesky.vjp(_cholesky_vjp)
 
 @op
 def eigh(a, *, uplo="L"):
-    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N), by rising
-    eigenvalue, from one triangle of a.
+    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N).
 
-    The derivative of an eigenvector exists where its eigenvalue is single.
+    Eigenvalues are in ascending order; only one triangle of a is read. An eigenvector has a
+    derivative only where its eigenvalue is not repeated.
     """
     w, vectors = np.linalg.eigh(a, uplo)
     return np.concatenate([_column(w), vectors.mT], axis=-1)
@@ -136,16 +136,15 @@ def eigh(a, *, uplo="L"):
 
 @op
 def eigvalsh(a, *, uplo="L"):
-    """y = the eigenvalues in rising order, from one triangle of a: (..., N, N) -> (..., N)
+    """y = the eigenvalues in ascending order, from one triangle of a: (..., N, N) -> (..., N)
 
-    They have a derivative also where several are equal, as long as what is made of them does not
-    depend on their order.
+    The gradient is right for repeated eigenvalues too, if the loss does not depend on their order.
     """
     return np.linalg.eigvalsh(a, uplo)
 
 
 def _one_over_gaps(w):
-    """1 / (w_j - w_i) at [i, j], zero on the diagonal."""
+    """The matrix with 1 / (w_j - w_i) at [i, j] and zeros on the diagonal."""
     same = np.eye(w.shape[-1], dtype=w.dtype)
     return (1 - same) / (_row(w) - _column(w) + same)
 
@@ -172,7 +171,7 @@ def svd(a):
     """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., min(M, N), M +
     1 + N), the largest first.
 
-    The derivative of a singular vector exists where its singular value is single and not zero.
+    A singular vector has a derivative only where its singular value is nonzero and not repeated.
     """
     u, s, vh = np.linalg.svd(a, full_matrices=False)
     return np.concatenate([u.mT, _column(s), vh], axis=-1)
@@ -180,7 +179,7 @@ def svd(a):
 
 @op
 def singular_values(a):
-    """y = the singular values in falling order: (..., M, N) -> (..., K)"""
+    """y = the singular values in descending order: (..., M, N) -> (..., K)"""
     return np.linalg.svd(a, compute_uv=False)
 
 
@@ -194,7 +193,7 @@ def _svd_vjp(g, y, a):
     inside = (gaps * (by_u - by_u.mT)) * _row(s) + _column(s) * (gaps * (by_v - by_v.mT))
     inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
     part = u @ inside @ vt
-    if m > n:  # of the longer vectors' gradients, what lies outside the space they span
+    if m > n:  # the longer vectors' gradients outside the space that those vectors span
         part = part + (gut.mT - u @ by_u) / _row(s) @ vt
     if n > m:
         part = part + u @ ((gvt - by_v.mT @ vt) / _column(s))
@@ -213,8 +212,9 @@ singular_values.vjp(_singular_values_vjp)
 
 @op
 def qr(a):
-    """Q above R, a = Q R: columns y[..., :M, :] orthonormal, y[..., M:, :] upper triangular: (...,
-    M, N) -> (..., M + N, N), N <= M.
+    """y = Q above R, with a = Q R and N <= M: (..., M, N) -> (..., M + N, N)
+
+    The columns of Q = y[..., :M, :] are orthonormal; R = y[..., M:, :] is upper triangular.
     """
     return np.concatenate(np.linalg.qr(a), axis=-2)
 

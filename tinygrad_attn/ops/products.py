@@ -1,7 +1,7 @@
-"""Products that sum over shared axes: matrix product and Einstein's summation.
+"""Products that sum over shared axes: the matrix product and Einstein summation.
 
-The derivative of an einsum is an einsum again. To find the gradient of one operand, put the
-gradient of the output in its place and exchange their labels.
+The VJP of an einsum is another einsum. To get the gradient of one operand, put the gradient of the
+output in its place and exchange their labels.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..engine import op, sum_to
 from .shapes import broadcast_to, float16_in_float32, scatter
 
 _LETTERS = ascii_uppercase + ascii_lowercase
-"""In the order in which NumPy numbers them, 0 to 51."""
+"""The letters in the order in which NumPy numbers them, 0 to 51."""
 
 _OPTIMIZED = 1 << 12
-"""From this many elements on, NumPy's search for a good order of contraction is worth its time."""
+"""The operand size from which NumPy's search for a good contraction order pays off."""
 
 
 @op(broadcasts=True)
 def matmul(a, b):
-    """y = a @ b: (..., M, K), (..., K, N) -> (..., M, N); 1-D operands as NumPy's."""
+    """y = a @ b: (..., M, K), (..., K, N) -> (..., M, N); 1-D operands as in NumPy."""
     return a @ b
 
 
 def _rows(x):
-    """All leading axes folded into one: (..., N) -> (R, N)."""
+    """Fold all leading axes into one: (..., N) -> (R, N)."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
@@ -50,7 +50,7 @@ def _matmul_by_right(g, _y, a, b):
         a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, g.shape[-1])  # a row vector
     if b.ndim == 1:
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
-    if b.ndim == 2:  # one matrix for all rows: fold them, and the product sums over them
+    if b.ndim == 2:  # one matrix for all rows: fold the rows, and the product sums over them
         return _rows(a).mT @ _rows(g)
     return a.mT @ g
 
@@ -61,8 +61,9 @@ matmul.vjp(_matmul_by_left, _matmul_by_right)
 @op(broadcasts=True)
 @float16_in_float32
 def einsum(*operands, labels, result):
-    """y[result] = sum of the product of the operands: `labels` has one string of letters for each
-    operand, such as ("ij", "jk"), "ik".
+    """y[result] = the product of the operands, summed over the labels that are not in `result`.
+
+    `labels` has one string of letters for each operand: labels=("ij", "jk"), result="ik".
     """
     optimize = len(operands) > 1 and any(np.size(x) >= _OPTIMIZED for x in operands)
     dtype = np.result_type(*operands)
@@ -86,13 +87,13 @@ def _partial(g, i, operands, labels, result):
     part = einsum(*others, g, labels=tuple(known), result=reached)
     sizes = dict(zip(reached, part.shape, strict=True))
     own = {a: shape[mine.index(a)] for a in distinct}
-    if reached != distinct:  # a label that only this operand has was summed
+    if reached != distinct:  # labels that only this operand has were summed over
         part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
     full = tuple(own[a] if sizes.get(a, 1) == 1 else sizes[a] for a in distinct)
-    # Along a label that was summed, or along which another operand was repeated, g is the same.
+    # Along an axis that was summed over, or where another operand was repeated, g is constant.
     if part.shape != full:
         part = broadcast_to(part, shape=full)
-    if distinct != mine:  # a label twice in one operand reads its diagonal
+    if distinct != mine:  # a label that occurs twice in one operand reads its diagonal
         part = sum_to(part, tuple(own.values()))  # a diagonal of one element may have been repeated
         grid = dict(zip(distinct, np.ogrid[tuple(map(slice, own.values()))], strict=True))
         part = scatter(part, index=tuple(grid[a] for a in mine), shape=shape)
@@ -100,11 +101,10 @@ def _partial(g, i, operands, labels, result):
 
 
 def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
-    """np.einsum's arguments, `("ij,jk->ik", a, b)` or `(a, [0, 1], b, [1, 2], [0, 2])`, as
-    operands, their labels, and the result's.
+    """Split np.einsum's arguments into operands, their labels, and the labels of the result.
 
-    `...` and a result that is left out are spelled out. Raises ValueError for labels that do not
-    fit the operands.
+    Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Spells out `...` and an
+    omitted result. Raises ValueError for labels that do not fit the operands.
     """
     if isinstance(arguments[0], str):
         operands = list(arguments[1:])
@@ -122,7 +122,7 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
             "operands; separate the groups with commas, one for each operand."
         )
     spare = [a for a in _LETTERS if a not in left + right]
-    hidden = []  # of each operand: how many axes its '...' stands for
+    hidden = []  # for each operand, the number of axes that its '...' stands for
     for x, group in zip(operands, names, strict=True):
         named = len(group.replace("...", ""))
         if named > ndim(x) or named < ndim(x) and "..." not in group:

@@ -1,5 +1,6 @@
-"""Ops that sum up, average or pick along axes. `axis` is None (all), an int or a tuple; negative
-axes count from the end.
+"""Ops that sum, average or pick elements along axes.
+
+`axis` is None (all axes), an int or a tuple; negative axes count from the end.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from .shapes import broadcast_to, flip, float16_in_float32, inverse, transpose
 
 
 def axes_of(x, axis):
-    """The axes reduced over, as a tuple of numbers >= 0."""
-    if axis is None or x.ndim == 0:  # of a single number NumPy takes the axes 0 and -1 too
+    """The axes that are reduced, as a tuple of numbers >= 0."""
+    if axis is None or x.ndim == 0:  # NumPy accepts the axes 0 and -1 for a scalar too
         return tuple(range(x.ndim))
     return tuple(a % x.ndim for a in ((axis,) if not isinstance(axis, tuple) else axis))
 
 
 def kept(g, x, axis):
-    """g with the reduced axes put back as size 1, so that it broadcasts against x."""
+    """Put the reduced axes back into g with size 1, so that it broadcasts against x."""
     if g.ndim == x.ndim or axis is None and g.ndim == 0:
         return g
     if axis == -1:
@@ -30,19 +31,20 @@ def kept(g, x, axis):
 
 
 def count(x, axis):
-    """How many elements go into each result."""
+    """The number of elements that go into each result."""
     return math.prod(x.shape[a] for a in axes_of(x, axis))
 
 
 def _divisor_of(g, n):
-    """The number n to divide a gradient by; a NumPy one where float16 would make infinity of it,
-    and the quotient 0.
+    """Return n, the divisor of a gradient, as float32 where it would overflow float16.
+
+    In float16, n would become infinite and the quotient 0.
     """
     return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
 
 
 def divisor(x):
-    """x with inf in place of 0: what is divided by it is 0 there, and so is its slope."""
+    """Replace 0 in x by inf, so that a quotient by x, and its slope, are 0 there."""
     return np.where(array_of(x) == 0, np.inf, x)
 
 
@@ -73,7 +75,7 @@ mean.vjp(
 @float16_in_float32
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    # NumPy's variance of this takes out what rounding left of the mean.
+    # NumPy's var subtracts the mean again, and so removes what rounding left of it.
     return _centred(x, axis).var(axis=axis, ddof=ddof, keepdims=keepdims)
 
 
@@ -92,7 +94,7 @@ var.vjp(
 @op
 @float16_in_float32
 def std(x, *, axis=None, ddof=0, keepdims=False):
-    """y = sqrt(var(x)); where y is 0 so is the gradient, as PyTorch."""
+    """y = sqrt(var(x)); where y is 0 so is the gradient, as in PyTorch."""
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
 
 
@@ -108,7 +110,7 @@ std.vjp(
 @op
 @float16_in_float32  # in float16 300^2 is infinite, and (1e-4)^2 is 0
 def l2_norm(x, *, axis=None, keepdims=False):
-    """y = sqrt(sum of x^2), with slope 0 at the zero vector, as torch.linalg.vector_norm."""
+    """y = sqrt(sum of x^2), with slope 0 at the zero vector, as in torch.linalg.vector_norm."""
     return np.sqrt((x * x).sum(axis=axis, keepdims=keepdims))
 
 
@@ -116,12 +118,13 @@ l2_norm.vjp(lambda g, y, x, *, axis, keepdims: kept(g, x, axis) * (x / divisor(k
 
 
 def to_the_extremes(g, y, x, *, axis, keepdims):
-    """All of g to the extreme element, in equal parts where several tie. Where y is NaN, those that
-    are NaN share it.
+    """Pass g to the extreme element, in equal parts where several tie.
+
+    Where y is NaN, the NaN elements share g.
     """
     top = array_of(y)
     hit = array_of(x) == kept(top, x, axis)
-    # The usual case has no ties, and no NaN, which equals nothing.
+    # The usual case: no ties and no NaN. (NaN equals nothing.)
     if np.count_nonzero(hit) == top.size and not np.isnan(top).any():
         return kept(g, x, axis) * hit
     hit |= np.isnan(array_of(x)) & np.isnan(kept(top, x, axis))
@@ -131,13 +134,13 @@ def to_the_extremes(g, y, x, *, axis, keepdims):
 
 @op
 def max(x, *, axis=None, keepdims=False):
-    """y = the largest element; ties share the gradient evenly, as torch.amax."""
+    """y = the largest element; ties share the gradient evenly, as in torch.amax."""
     return x.max(axis=axis, keepdims=keepdims)
 
 
 @op
 def min(x, *, axis=None, keepdims=False):
-    """y = the smallest element; ties share the gradient evenly, as torch.amin."""
+    """y = the smallest element; ties share the gradient evenly, as in torch.amin."""
     return x.min(axis=axis, keepdims=keepdims)
 
 
@@ -147,27 +150,27 @@ min.vjp(to_the_extremes)
 
 @op
 def prod(x, *, axis=None, keepdims=False):
-    """y = product of the elements; right also where some are zero."""
+    """y = product of the elements; the VJP is also right where some are zero."""
     return x.prod(axis=axis, keepdims=keepdims)
 
 
 def _prod_vjp(g, y, x, *, axis, keepdims):
     g, y = kept(g, x, axis), kept(y, x, axis)
     zero = array_of(x) == 0
-    # y / x_i cancels badly where it is differentiated again; with at most 16 factors the product of
-    # the others, made without a division, is affordable.
+    # y / x_i cancels badly when it is differentiated again. With at most 16 factors we can
+    # afford to compute the product of the others without a division.
     few = isinstance(x, Variable) and count(x, axis) <= 16
     if not np.any(zero) and not few:
         return g * y / x
     axes = axes_of(x, axis)
-    # Where no derivative follows, the slope is the product of the others if none of them is zero.
+    # For first derivatives, the slope is the product of the others, or 0 if one of them is zero.
     if not isinstance(x, Variable):
         safe = np.where(zero, 1, x)
         others = safe.prod(axis=axis, keepdims=True) / safe
         return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     moved = transpose(x, axes=(*rest, *axes))
-    n = count(x, axis)  # each element's slope is the product of all the others
+    n = count(x, axis)  # each element's slope is the product of all the other elements
     rows = moved.reshape(*moved.shape[: len(rest)], 1, n)
     others = np.where(
         np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))
@@ -196,19 +199,20 @@ cumsum.vjp(_cumsum_vjp)
 @op
 @float16_in_float32
 def cumprod(x, *, axis=None):
-    """y_i = x_0 ... x_i along the axis, or over the flattened array; the VJP is right also where
-    some are zero.
+    """y_i = x_0 ... x_i along the axis, or over the flattened array.
+
+    The VJP is also right where some elements are zero.
     """
     return x.cumprod(axis=axis)
 
 
 def _cumprod_vjp(g, y, x, *, axis):
-    """dx_i = y_(i-1) s_i, where s_i = g_i + x_(i+1) s_(i+1): nothing is divided by."""
+    """dx_i = y_(i-1) s_i with s_i = g_i + x_(i+1) s_(i+1), without a division."""
     if axis is None or x.ndim == 0:
         return _cumprod_vjp(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
     before = np.concatenate([np.ones_like(array_of(y)[..., :1]), y[..., :-1]], axis=-1)
-    # In each round s_i has `terms` terms of its sum over g, and the next round doubles them.
+    # In each round s_i holds the first `terms` terms of its sum over g; each round doubles them.
     factors, terms = x[..., 1:], 1
     while terms < x.shape[-1]:
         s = np.concatenate([s[..., :-terms] + factors * s[..., terms:], s[..., -terms:]], axis=-1)

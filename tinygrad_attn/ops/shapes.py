@@ -1,6 +1,6 @@
-"""Ops that move elements and change none: reshape, transpose, broadcast, join, pick.
+"""Ops that move elements without changing them: reshape, transpose, broadcast, join, pick.
 
-Where NumPy returns a view, so do these.
+They return a view where NumPy does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..engine import array_of, op, sum_to
 
 @op
 def clone(x):
-    """y = x, in memory of its own."""
+    """y = x, in its own memory."""
     return x.copy()
 
 
@@ -35,7 +35,7 @@ reshape.vjp(lambda g, _y, _x, *, shape: g.reshape(_x.shape))
 
 @op
 def transpose(x, *, axes=None):
-    """Axes in another order; all reversed without `axes`."""
+    """x with its axes in another order, or all reversed without `axes`."""
     return x.transpose(axes)
 
 
@@ -49,7 +49,7 @@ transpose.vjp(lambda g, _y, _x, *, axes: transpose(g, axes=inverse(axes)))
 
 @op
 def swapaxes(x, *, a, b):
-    """Two axes exchanged."""
+    """x with two axes exchanged."""
     return x.swapaxes(a, b)
 
 
@@ -67,7 +67,7 @@ broadcast_to.vjp(lambda g, _y, _x, *, shape: sum_to(g, _x.shape))
 
 @op
 def astype(x, *, dtype):
-    """The same numbers in another dtype; the gradient comes back in the first."""
+    """The same numbers in another dtype; the gradient comes back in the original one."""
     return x.astype(dtype)
 
 
@@ -85,7 +85,7 @@ flip.vjp(lambda g, _y, _x, *, axis: flip(g, axis=axis))
 
 @op
 def concatenate(*parts, axis=0):
-    """The parts one after the other along an axis, or flattened for axis None."""
+    """The parts one after another along an axis; with axis None, all flattened first."""
     return np.concatenate(parts, axis)
 
 
@@ -115,16 +115,18 @@ def _unstack(g, _y, *_parts, axis, needs):
 
 @op(broadcasts=True)
 def tril(x, *, k=0):
-    """The lower triangle of the last two axes, zeros above the k-th diagonal; NumPy repeats a
-    vector as rows first.
+    """The lower triangle of the last two axes, with zeros above the k-th diagonal.
+
+    As in NumPy, a vector is first repeated as rows.
     """
     return np.tril(x, k)
 
 
 @op(broadcasts=True)
 def triu(x, *, k=0):
-    """The upper triangle of the last two axes, zeros below the k-th diagonal; NumPy repeats a
-    vector as rows first.
+    """The upper triangle of the last two axes, with zeros below the k-th diagonal.
+
+    As in NumPy, a vector is first repeated as rows.
     """
     return np.triu(x, k)
 
@@ -133,7 +135,7 @@ tril.vjp(lambda g, _y, _x, *, k: tril(g, k=k))
 triu.vjp(lambda g, _y, _x, *, k: triu(g, k=k))
 
 
-# ---- picking elements, and the adjoint: adding them up where they came from
+# ---- picking elements, and the adjoint: adding them back at their places
 
 
 @op
@@ -154,17 +156,17 @@ def add_at(total, g, *, index):
 
 @op
 def scatter(g, *, index, shape):
-    """Zeros of `shape` with g added at index: repeated indices add up. The adjoint of getitem.
+    """Zeros of `shape` with g added at index; repeated indices add up. The adjoint of getitem.
 
-    `scatter(messages, index=receivers, shape=(nodes, width))` is what np.add.at and PyTorch's
-    index_add do. Raises IndexError for an index that `shape` does not have, and ValueError for a g
-    of another shape than these places.
+    `scatter(messages, index=receivers, shape=(nodes, width))` does what np.add.at and PyTorch's
+    index_add do. Raises IndexError for an index outside `shape`, and ValueError if g does not have
+    the shape of the indexed places.
     """
     out = np.zeros_like(g, order="C", subok=False, shape=shape)
     places = out[index].shape
     if np.shape(g) != places:
         raise ValueError(
-            f"what is added must have the shape of its places, {places} in {shape}, but has "
+            f"g must have the shape of the indexed places, {places} in {shape}, but has "
             f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
     np.add.at(out, index, g)
@@ -184,7 +186,7 @@ def embedding(weight, *, indices):
 
 @op
 def embedding_backward(g, *, indices, rows):
-    """Sum the gradients of the places that looked up each row. (..., E) -> (V, E)"""
+    """Sum, for each row, the gradients of the places that looked it up. (..., E) -> (V, E)"""
     out = np.zeros_like(g, order="C", shape=(rows, g.shape[-1]))
     np.add.at(out, indices, g)
     return out
@@ -204,7 +206,7 @@ def take_along_axis(x, *, indices, axis=-1):
 
 
 def places_along(indices, axis, shape):
-    """The index with which take_along_axis picks: `indices` at the axis, all places elsewhere."""
+    """The index that take_along_axis uses: `indices` along `axis`, all places along the others."""
     if axis is None:
         return (indices,)
     axis %= len(shape)
@@ -227,19 +229,21 @@ take_along_axis.vjp(_put_back_along_axis)
 
 @op
 def windows(x, *, sizes, axes):
-    """y[..., i, ..., k] = x[..., i + k, ...], without copying: where the window stands along each
-    axis, then the places within it.
+    """y[..., i, ..., k] = x[..., i + k, ...], without copying.
+
+    The window's position along each axis comes first, then the places within the window.
     """
     return sliding_window_view(x, sizes, axes)
 
 
 @op
 def overlapped(g, *, sizes, axes, shape):
-    """Zeros of `shape` with each number added at the place that its window took it from. The
-    adjoint of windows.
+    """Zeros of `shape` with each element of g added at the place where its window read it.
+
+    The adjoint of windows.
     """
     out = np.zeros_like(g, order="C", shape=shape)
-    # No two windows have the same place of theirs in common, so all can be added at once there.
+    # A fixed place within the window is another element of x in each window: add all at once.
     for within in np.ndindex(sizes):
         start = [0] * out.ndim
         for axis, k in zip(axes, within, strict=True):
@@ -269,20 +273,19 @@ pad.vjp(
 
 
 def sort(x: Any, axis: int | None = -1) -> Any:
-    """The elements in rising order; each gradient goes back to where its element came from."""
+    """The elements in ascending order; each gradient goes back to its element's original place."""
     return take_along_axis(x, indices=np.argsort(array_of(x), axis, kind="stable"), axis=axis)
 
 
 def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
-    """The kth element in its sorted place, smaller ones before it and larger ones after it."""
+    """Move the kth element to its sorted place, smaller ones before it and larger ones after it."""
     return take_along_axis(x, indices=np.argpartition(array_of(x), kth, axis), axis=axis)
 
 
 def float16_in_float32(function: Callable) -> Callable:
-    """The function of Tensors or arrays, but of float16 computed in float32 and rounded once, as
-    PyTorch does.
+    """Wrap the function to compute float16 inputs in float32 and round once, as PyTorch does.
 
-    In float16 itself 300^2 and e^12 are infinite, and adding 1 over and over ends at 2,048.
+    In float16 itself 300^2 and e^12 are infinite, and repeatedly adding 1 stops at 2,048.
     """
 
     @functools.wraps(function)

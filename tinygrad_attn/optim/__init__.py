@@ -1,4 +1,4 @@
-"""Optimisers, schedules and clipping, with PyTorch's arguments and PyTorch's numbers."""
+"""Optimisers, schedules and clipping, with PyTorch's arguments and results."""
 
 from typing import TYPE_CHECKING
 
@@ -22,5 +22,5 @@ __all__ = [
 
 loaded("optim")
 
-if not TYPE_CHECKING:  # a type checker would take a misspelt name for one that exists
+if not TYPE_CHECKING:  # else a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

@@ -24,13 +24,13 @@ def _gradients(parameters: Any) -> list[Array]:
         warn(
             "clipping changed nothing: no parameter has a gradient. Call it between "
             "loss.backward() and optimizer.step(). A generator such as model.parameters() can be "
-            "read once: write list(model.parameters()) where it is used twice."
+            "read only once: write list(model.parameters()) to use it twice."
         )
     return found
 
 
 def _norm(x: Array, norm_type: float) -> float:
-    """Return the norm of x as one vector, which overflows no sooner than PyTorch's."""
+    """Return the norm of x as one vector; it overflows no sooner than in PyTorch."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
         return abs(float(x[0]))
@@ -45,7 +45,7 @@ def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], 
 
 
 def check_finite(total: float) -> None:
-    """Raise for a norm that is NaN or infinite."""
+    """Raise ValueError for a norm that is NaN or infinite."""
     if not math.isfinite(total):
         raise ValueError(
             f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it."
@@ -57,8 +57,9 @@ def clip_grad_norm_(
 ) -> float:
     """g = g min(1, max_norm / (|g| + 1e-6)); returns |g|, the norm of all gradients as one vector.
 
-    `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`, and with
-    `error_if_nonfinite` for a norm that is NaN or infinite. As `torch.nn.utils.clip_grad_norm_`.
+    `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`. With
+    `error_if_nonfinite`, also raises it for a norm that is NaN or infinite. As
+    `torch.nn.utils.clip_grad_norm_`.
     """
     if not is_number(max_norm) or not max_norm >= 0:
         raise ValueError(f"max_norm must be a number, 0 or more, such as 1.0; got {max_norm!r}.")

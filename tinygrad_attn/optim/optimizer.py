@@ -1,7 +1,7 @@
 """The base class of the optimisers: parameter groups, the step, saving and loading.
 
-A subclass names the arrays that it keeps beside each parameter (`_state_names`) and changes one
-parameter and these arrays in place (`_update`). No graph is involved.
+A subclass names the arrays that it keeps for each parameter (`_state_names`), and updates one
+parameter and its arrays in place (`_update`). No graph is involved.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..tensor import Tensor
 Array = NDArray[Any]
 Group = Mapping[str, Any]
 History = dict[str, Any]
-"""What is kept for one parameter: {"step": number of its updates, name: array}."""
+"""The state of one parameter: {"step": number of its updates, name: array}."""
 ARRAYS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
 class Work(NamedTuple):
-    """What a step does to one group; item i of each list belongs to parameter i with a gradient."""
+    """The arrays of a step for one group, with one list item for each parameter with a gradient."""
 
     group: Group
     histories: list[History]
     steps: list[int]  # the number of this update, from 1
     values: list[Array]
     gradients: list[Array]
-    states: list[list[Array]]  # for each of `_state_names` the arrays of all parameters
+    states: list[list[Array]]  # for each of `_state_names`, the arrays of all parameters
 
 
 @reference
@@ -47,12 +47,12 @@ def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
 
 
 class Optimizer:
-    """What SGD, Adam and AdamW have in common.
+    """The base class of SGD, Adam and AdamW.
 
-    `params` is a list of parameters (`model.parameters()`), or of dicts such as {"params": [...],
-    "lr": 1e-4} with settings of their own. A parameter whose `.grad` is None is left alone.
-    `state[p]` holds what is kept for parameter p. A subclass with a `step()` of its own may keep
-    there what it likes: it is saved and loaded.
+    `params` is a list of parameters (`model.parameters()`), or of groups with their own settings,
+    such as {"params": [...], "lr": 1e-4}. A parameter whose `.grad` is None is not changed.
+    `state[p]` holds the state of parameter p. A subclass with its own `step()` may store anything
+    there: it is saved and loaded.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Optimizer:
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
-        """Train more parameters with their own settings. Raises what the constructor raises."""
+        """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
             raise ValueError(
                 f"a parameter group has 'params' and any of {sorted(self.defaults)}; got "
@@ -87,7 +87,7 @@ class Optimizer:
         if not params:
             raise ValueError(
                 "the optimiser got no parameters. A generator such as model.parameters() can be "
-                "read once: write list(model.parameters()) where it is used twice; and a module "
+                "read only once: write list(model.parameters()) to use it twice. A module "
                 "trains nn.Parameter, not Tensor."
             )
         taken = {id(p) for p in self._parameters()}
@@ -101,7 +101,7 @@ class Optimizer:
         self.param_groups.append(full)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or fill them with zeros. Call it before each backward pass."""
+        """Set the gradients to None, or fill them with zeros. Call it before each backward pass."""
         zero_gradients(self._parameters(), set_to_none)
 
     def step(self) -> None:
@@ -110,7 +110,7 @@ class Optimizer:
         if not any(w.values for w in work):
             warn(
                 "step() changed nothing: no parameter has a gradient. Call loss.backward() before "
-                "it; the loss must depend on the parameters that the optimiser was given."
+                "it; the loss must depend on the parameters of the optimiser."
             )
         for w in work:
             for history, step in zip(w.histories, w.steps):
@@ -118,10 +118,10 @@ class Optimizer:
         apply_updates(self, work)
         inplace.changed(*[array for w in work for array in w.values])
 
-    # ---- what a subclass defines
+    # ---- methods for subclasses
 
     def _check(self, group: Group) -> None:
-        """Raise ValueError for settings that make no sense."""
+        """Raise ValueError for invalid settings."""
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
@@ -131,11 +131,11 @@ class Optimizer:
                 )
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        """The arrays kept beside each parameter, zeros at first."""
+        """Return the names of the arrays kept for each parameter, initially zeros."""
         return ()
 
     def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
-        """Change the parameter p and its state in place by the gradient g."""
+        """Update the parameter p and its state in place, with the gradient g."""
         raise NotImplementedError("use SGD, Adam or AdamW, or write _update in your own Optimizer")
 
     # ---- the arrays of a step
@@ -145,7 +145,7 @@ class Optimizer:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
-        """Return what is kept for p, with zeros for the arrays that are missing."""
+        """Return the state of p, with zeros for missing arrays."""
         history = self.state[p]
         history.setdefault("step", 0)
         for name in names:
@@ -156,8 +156,8 @@ class Optimizer:
         return history
 
     def _collected(self, group: Group) -> Work:
-        """Return the arrays of the parameters of a group that have a gradient."""
-        check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # it may be set by hand
+        """Return the arrays of those parameters of a group that have a gradient."""
+        check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # the user may have set it
         names = self._state_names(group)
         params = [p for p in group["params"] if p.grad is not None]
         values = [p._array() for p in params]
@@ -167,8 +167,8 @@ class Optimizer:
             if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
                 raise ValueError(
                     f"{describe(p)} has a gradient of shape {gradient.shape}, and its optimiser's "
-                    f"state is {kept.shape} {kept.dtype}; make the optimiser after "
-                    "model.astype(...), and set new values by p.data[...] = values."
+                    f"state is {kept.shape} {kept.dtype}; create the optimiser after "
+                    "model.astype(...), and set new values with p.data[...] = values."
                 )
         histories = [self._history(p, names) for p in params]
         steps = [history["step"] + 1 for history in histories]
@@ -178,7 +178,7 @@ class Optimizer:
     # ---- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy, as PyTorch's: {"state": {index: {...}}, "param_groups": [...]}."""
+        """Return a copy, as in PyTorch: {"state": {index: {...}}, "param_groups": [...]}."""
         numbers = {p: i for i, p in enumerate(self._parameters())}
         groups = [
             {**group, "params": [numbers[p] for p in group["params"]]}
@@ -188,9 +188,9 @@ class Optimizer:
         return {"state": kept, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a saved state, of this package or of PyTorch.
+        """Continue from a saved state of this package or of PyTorch.
 
-        Raises ValueError if the kind, groups, names or shapes differ; then nothing has changed.
+        Raises ValueError, and changes nothing, if the kind, groups, names or shapes differ.
         """
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
@@ -208,7 +208,7 @@ class Optimizer:
             group.update(new)
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
-        """Return those of the saved settings that this kind of optimiser has."""
+        """Return the saved settings that this kind of optimiser has."""
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if (
             decoupled
@@ -229,9 +229,9 @@ class Optimizer:
 
 
 def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
-    """Return a copy of what was saved for p, with arrays in p's dtype."""
+    """Return a copy of the saved state of p, with arrays in p's dtype."""
     history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
-    history["step"] = int(history.get("step", 1))  # PyTorch's SGD saves no step
+    history["step"] = int(history.get("step", 1))  # PyTorch's SGD does not save the step
     for name in ARRAYS & {*history}:
         history[name] = np.array(history[name], dtype=p.dtype)
         if history[name].shape != p.shape:
@@ -242,7 +242,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
 
 
 def _check_parameter(p: Any, i: int) -> None:
-    """Raise for what can never be trained. A frozen Parameter is fine: it may be unfrozen later."""
+    """Raise for anything that can never be trained. A frozen Parameter may be unfrozen later."""
     if not isinstance(p, Tensor):
         raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):

@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW: the update of each, on arrays in place."""
+"""SGD, Adam and AdamW: their updates, on arrays, in place."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .optimizer import Array, Group, Optimizer
 
 
 class SGD(Optimizer):
-    """d = g + wd p;  b = momentum b + (1 - dampening) d  (b = d at first);  p = p - lr b.
+    """d = g + wd p;  b = momentum b + (1 - dampening) d  (b = d in the first step);  p = p - lr b.
 
-    Nesterov's form steps along d + momentum b instead of b. As `torch.optim.SGD`.
+    With `nesterov`, the step goes along d + momentum b instead of b. As `torch.optim.SGD`.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Adam(Optimizer):
         v += (1 - b2) * g * g  # in this order: the square alone would overflow sooner
         for top in largest:
             v = np.maximum(top, v, out=top)
-        # The root is taken before the correction, which could make a large v infinite.
+        # Take the root before the correction, which could make a large v infinite.
         root = np.sqrt(v) / math.sqrt(1 - b2**step)
         p -= lr / (1 - b1**step) * m / (root + eps)
 
 
 class AdamW(Adam):
-    """Adam with the decay taken from the parameter itself: p = (1 - lr wd) p, then Adam's step.
+    """Adam with decoupled weight decay: p = (1 - lr wd) p, then Adam's step.
 
     Loshchilov and Hutter, 2019; as `torch.optim.AdamW`.
     """

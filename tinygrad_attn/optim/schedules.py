@@ -1,6 +1,6 @@
-"""Learning rates that change with the step: each group's own `lr` times a factor of the step.
+"""Learning rates that change with the step: each group's `lr` times a factor.
 
-Make a schedule from an optimiser; call `schedule.step()` after each `optimizer.step()`.
+Create a schedule from an optimiser, and call `schedule.step()` after each `optimizer.step()`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _initial(group: dict[str, Any]) -> float:
 
 
 class Schedule:
-    """lr = initial_lr * factor(t), with t = 0 at the start and one more at each `step()`.
+    """lr = initial_lr * factor(t), where t starts at 0 and grows by one at each `step()`.
 
     As `torch.optim.lr_scheduler.LambdaLR`, for any object with `param_groups`.
     """
@@ -37,23 +37,23 @@ class Schedule:
 
     @property
     def lr(self) -> float:
-        """The present rate of the first group."""
+        """The current rate of the first group."""
         return self.optimizer.param_groups[0]["lr"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of the step and the initial rates."""
+        """Return the step number and the initial rates."""
         rates = [_initial(group) for group in self.optimizer.param_groups]
         return {"step_number": self.step_number, "initial_lr": rates}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a saved state; raises ValueError if the number of groups differs."""
+        """Continue from a saved state; raises ValueError if the number of groups differs."""
         groups, rates = self.optimizer.param_groups, state_dict["initial_lr"]
         for group, rate in list(zip(groups, rates, strict=True)):
             group["initial_lr"] = float(rate)
         self._go_to(int(state_dict["step_number"]))
 
     def _go_to(self, step_number: int) -> None:
-        """Set the rates of this step; a factor that is refused changes nothing."""
+        """Set the rates for this step; if the factor raises, nothing changes."""
         factor = float(self.factor(step_number))
         self.step_number = step_number
         for group in self.optimizer.param_groups:
@@ -63,11 +63,11 @@ class Schedule:
 def warmup_cosine(
     optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> Schedule:
-    """Rise in a straight line to lr in `warmup_steps` updates, then fall by half a cosine.
+    """Rise linearly to lr in `warmup_steps` updates, then fall along half a cosine.
 
     lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
     min_lr + (lr - min_lr) (1 + cos(pi (t - warmup_steps) / (total_steps - warmup_steps))) / 2.
-    With several groups `min_lr` is that of the first, and the others' are in proportion.
+    With several groups, `min_lr` applies to the first; the others are scaled in proportion.
     Raises ValueError unless 0 <= warmup_steps < total_steps and 0 <= min_lr <= lr.
     """
     if 0 < warmup_steps < 1 or not 0 <= warmup_steps < total_steps:
@@ -92,7 +92,7 @@ def warmup_cosine(
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 
-    A straight line up, then down with the root of the step; make the optimiser with lr=1.
+    The rate rises linearly, then falls as n^-0.5. Create the optimiser with lr=1.
     "Attention Is All You Need", section 5.3.
     """
     return Schedule(

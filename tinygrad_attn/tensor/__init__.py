@@ -1,4 +1,4 @@
-"""class Tensor, what one is made from, and NumPy's names for the ops."""
+"""The class Tensor, conversion to it, and the ops under NumPy's names."""
 
 from .tensor import Axis, Tensor, get_default_dtype, set_default_dtype
 

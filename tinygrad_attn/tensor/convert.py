@@ -1,4 +1,4 @@
-"""What Tensors are made from: the default dtype, an array from anything, sizes and indices."""
+"""Conversions for Tensors: the default dtype, data to arrays, sizes and indices."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _default_dtype = np.dtype(np.float32)
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype that Python numbers and lists of them take when they become a Tensor.
+    """Set the dtype of Tensors made from Python numbers and lists of them.
 
-    It is float32 unless set. Raises TypeError for a dtype that is not floating.
+    The initial value is float32. Raises TypeError for a dtype that is not floating.
     """
     global _default_dtype
     _default_dtype = floating_dtype(dtype, "the default")
 
 
 def get_default_dtype() -> np.dtype:
-    """Return the dtype that Python numbers and lists of them take when they become a Tensor."""
+    """Return the dtype of Tensors made from Python numbers and lists of them."""
     return _default_dtype
 
 
 def floating_dtype(dtype: Any, what: str) -> np.dtype:
-    """Return a floating dtype for `what`; TypeError for any other, and for None."""
+    """Return the dtype if it is a floating one; raise TypeError for any other, and for None."""
     try:
         found = np.dtype(object if dtype is None else dtype)
     except (TypeError, ValueError):
         found = np.dtype(object)
     if found.kind != "f":
         raise TypeError(
-            f"the dtype of {what} is a floating one of NumPy's, such as np.float32 or np.float64, "
+            f"the dtype of {what} must be a floating one, such as np.float32 or np.float64, "
             f"got {describe(dtype)}."
         )
     return found
 
 
 def as_array(data: Any, dtype: Any) -> np.ndarray:
-    """Return a new array from what the constructor of Tensor was given."""
+    """Return a new array from the argument of Tensor's constructor."""
     data = array_of(_from_torch(data))
     if isinstance(data, Symbolic):
         return data.copy() if dtype is None else data.astype(dtype)  # type: ignore[attr-defined]
@@ -52,9 +52,9 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     elif isinstance(data, (list, tuple)):
         if holds("_node", data):
             raise TypeError(
-                f"a {type(data).__name__} of Tensors does not make a Tensor that remembers them. "
+                f"a Tensor of a {type(data).__name__} of Tensors would lose their graph. "
                 "Join them with np.stack or np.concatenate, or take .item() of each. If one call "
-                "returned them, take them apart: y, weights = ..."
+                "returned them, unpack them: y, weights = ..."
             )
         try:
             found = np.array(data)
@@ -67,7 +67,7 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
 
 
 def check_numbers(data: Any, dtype: Any = None) -> np.ndarray:
-    """Return an array of real numbers or booleans; TypeError for anything else."""
+    """Return an array of real numbers or booleans; raise TypeError for anything else."""
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         raise TypeError("a Tensor would lose the mask of a masked array. Write x.filled(0).")
     array = np.asarray(data)
@@ -81,13 +81,13 @@ def check_numbers(data: Any, dtype: Any = None) -> np.ndarray:
 def ragged(error: ValueError) -> ValueError:
     """Return the error for a list whose rows differ in length."""
     return ValueError(
-        "the rows of this list differ in length, so it is no array. Pad them to one length (and "
-        f"hide the padding with F.padding_mask), or keep several Tensors. NumPy says: {error}"
+        "the rows of this list differ in length. Pad them to one length (and hide the padding with "
+        f"F.padding_mask), or keep several Tensors. NumPy says: {error}"
     )
 
 
 def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Return what is written into a tensor of this dtype, without a copy where possible.
+    """Return the value to write into a tensor of this dtype, without a copy where possible.
 
     An array keeps its own dtype; Python numbers and lists take the tensor's.
     """
@@ -98,7 +98,7 @@ def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def as_value(name: str, value: Any) -> np.ndarray:
-    """Return a state dict's value as a plain array; TypeError where it is none."""
+    """Return a state dict's value as a plain array; raise TypeError if it is not numeric."""
     try:
         return check_numbers(array_of(_from_torch(value)))
     except (TypeError, ValueError):
@@ -109,7 +109,7 @@ def as_value(name: str, value: Any) -> np.ndarray:
 
 
 def _from_torch(x: Any) -> Any:
-    """Return the array of a tensor of PyTorch's; anything else as it is."""
+    """Return the array of a PyTorch tensor, and anything else unchanged."""
     if isinstance(x, Variable) or not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
     x = x.detach().cpu()
@@ -117,21 +117,21 @@ def _from_torch(x: Any) -> Any:
 
 
 def holds(name: str, data: Any) -> bool:
-    """Whether this, or something in a list or tuple, has an attribute of that name."""
+    """Return whether data, or something in a list or tuple, has an attribute of that name."""
     if isinstance(data, (list, tuple)):
         return any(holds(name, x) for x in data)
     return hasattr(data, name)
 
 
 def copied(array: Any) -> Any:
-    """Return an array in memory of its own, which no later change reaches."""
+    """Return a copy of the array, which no later change can reach."""
     if isinstance(array, Symbolic):
         return array
-    return np.array(np.asarray(array))  # Some objects lend their memory even to np.array.
+    return np.array(np.asarray(array))  # With some objects even np.array shares memory.
 
 
 def as_index(index: Any) -> Any:
-    """Return an index of plain values.
+    """Return the index with plain values.
 
     Arrays are copied, so that a later change cannot reach the VJP that uses them.
     """
@@ -155,7 +155,7 @@ def as_index(index: Any) -> Any:
 
 
 def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Return sizes or axes that were given one by one or as one tuple."""
+    """Return sizes or axes as a tuple, whether given one by one or as one tuple."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = sizes[0]
     try:
@@ -167,5 +167,5 @@ def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Return what is assigned to .grad, in memory of its own and in the tensor's dtype."""
+    """Return a copy of a value assigned to .grad, in the tensor's dtype."""
     return np.array(check_numbers(array_of(_from_torch(value))), dtype)

@@ -1,10 +1,9 @@
 """NumPy's own functions on Tensors: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])`.
 
-NumPy lets an operand of its functions take over (`__array_ufunc__`, `__array_function__`; NEP 13
-and 18). A Tensor looks the function up in two tables: `UFUNCS`, and `FUNCTIONS`, which
-numpy_functions.py fills. Functions whose results are booleans, integers or constants (`PLAIN`)
-receive plain arrays. Any other function of floating-point Tensors is a TypeError that names it, so
-no result loses its graph silently.
+NumPy lets an operand handle the call (`__array_ufunc__`, `__array_function__`; NEP 13 and 18). A
+Tensor looks the function up in two tables: `UFUNCS`, and `FUNCTIONS`, which numpy_functions.py
+fills. Functions that return booleans, integers or constants (`PLAIN`) get plain arrays. Any other
+function of floating-point Tensors raises a TypeError, so no output loses its graph silently.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ UFUNCS: dict[Any, Callable] = ops.UFUNCS | {
 }
 
 FUNCTIONS: dict[Any, Callable] = {}
-"""NumPy's function -> what a Tensor answers it with, called in the same way."""
+"""NumPy's function -> the function that handles Tensors, with the same arguments."""
 
 PLAIN_NAMES = """
     greater greater_equal less less_equal equal not_equal isnan isinf isfinite signbit logical_and
@@ -54,10 +53,10 @@ ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
 
 
 def implements(*numpy_functions: Any) -> Callable:
-    """Enter the decorated function into the table for these functions of NumPy's.
+    """Enter the decorated function into the table for these NumPy functions.
 
-    It takes the operand first, and by NumPy's names those other arguments that have a meaning on
-    Tensors. A `dtype` is applied to the operand; the rest is refused unless it is the default.
+    It takes the operand first. Its other arguments have NumPy's names; it needs only those that
+    apply to Tensors. A `dtype` is applied to the operand. All others must have their defaults.
     """
 
     def enter(f: Callable) -> Callable:
@@ -68,11 +67,11 @@ def implements(*numpy_functions: Any) -> Callable:
 
 
 def _called_as(function: Any, f: Callable) -> Callable:
-    """Return f with the order of arguments of NumPy's function."""
+    """Return f with its arguments in the order of NumPy's function."""
     own = inspect.signature(f).parameters
     try:
         numpys = inspect.signature(function).parameters
-    except ValueError:  # Functions that are written in C have no signature in older NumPys.
+    except ValueError:  # Functions written in C have no signature in older versions of NumPy.
         return f
     first, *order = numpys
     if any(p.kind is p.VAR_POSITIONAL for p in own.values()):
@@ -93,7 +92,7 @@ def _called_as(function: Any, f: Callable) -> Callable:
 
 
 def refuse(function: str, name: str, value: Any) -> None:
-    """Raise for an argument that has no meaning on Tensors."""
+    """Raise TypeError for an argument that does not apply to Tensors."""
     advice = {
         "out": "A Tensor's memory is not overwritten: write y = f(...) for a new one",
         "where": "Choose afterwards with np.where(mask, a, b)",
@@ -114,7 +113,7 @@ def plain(x: Any) -> Any:
 
 
 def floating(x: Any) -> bool:
-    """Whether x is, or holds in sequences, a floating-point Tensor."""
+    """Return whether x is a floating-point Tensor, or a sequence that holds one."""
     if isinstance(x, Variable):
         return x._data.dtype.kind == "f"
     return isinstance(x, SEQUENCES) and any(map(floating, x))
@@ -133,7 +132,7 @@ def together(parts: Any) -> list[Any]:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Return x in another floating dtype; as it is for None."""
+    """Return x in another floating dtype, or unchanged for None."""
     if dtype is None:
         return x
     if floating(x) and np.dtype(dtype).kind != "f":
@@ -150,7 +149,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
-    """Answer Tensor.__array_ufunc__ where that is not simply `UFUNCS[ufunc](*inputs)`."""
+    """Handle Tensor.__array_ufunc__ where it is not simply `UFUNCS[ufunc](*inputs)`."""
     name = f"{ufunc.__name__}.{method}".removesuffix(".__call__")
     if kwargs.get("out") is not None or method == "at" and floating(inputs):
         raise TypeError(
@@ -182,20 +181,20 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
 
 
 def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Answer Tensor.__array_function__."""
+    """Handle Tensor.__array_function__."""
     f = FUNCTIONS.get(function)
     if floating(args) or any(map(floating, kwargs.values())):
         if f is not None:
             return f(*args, **kwargs)
         if function not in PLAIN:
             raise no_rule(f"{function.__module__}.{function.__name__}".replace("numpy", "np"))
-    # Without a gradient, NumPy knows best.
+    # Without a gradient, NumPy computes the result.
     y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
     return y if f is None or function is np.where and len(args) == 1 else _wrapped(y)
 
 
 def _wrapped(y: Any) -> Any:
-    """Return what NumPy made of integer or boolean Tensors as Tensors."""
+    """Return NumPy's results for integer or boolean Tensors as Tensors."""
     if isinstance(y, (list, tuple)):
         return type(y)(*map(_wrapped, y)) if hasattr(y, "_fields") else type(y)(map(_wrapped, y))
     return tensor_of(y) if isinstance(y, (np.ndarray, np.generic)) and y.dtype.kind in "fiub" else y
@@ -212,7 +211,7 @@ def no_rule(name: str) -> TypeError:
 
 
 def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
-    """Return the sum of the products along one axis of both."""
+    """Return the sum of the products along one axis of both arrays."""
     a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
     return ops.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
 

@@ -1,4 +1,4 @@
-"""What a Tensor answers NumPy's functions with. Parameters have NumPy's names.
+"""Implementations of NumPy's functions for Tensors. Parameters have NumPy's names.
 
 Importing this module fills the table `FUNCTIONS` of numpy_dispatch.py.
 """
@@ -28,10 +28,10 @@ _UNSET: Any = np._NoValue
 
 
 def moved(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return function(x, ...) for a function of NumPy's that only moves or repeats elements.
+    """Return function(x, ...) for a NumPy function that only moves or repeats elements.
 
-    NumPy moves the positions of the elements, and the output picks the elements there. x is an
-    array or a nested list of arrays, to which function is applied as a whole.
+    The function is applied to the positions of the elements, and the output picks the elements at
+    the moved positions. x is an array or a nested list of arrays.
     """
     parts = together(_leaves(x))
     starts = np.cumsum([0, *(part.size for part in parts)]).tolist()
@@ -75,10 +75,10 @@ for _name in MOVING_NAMES.split():
 
 @implements(np.take)
 def _take(a, indices, axis=None, mode="raise"):
-    # The positions of a whole embedding table would need much memory.
+    # Moving the positions of a whole embedding table would take much memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
     places, n = copied(plain(indices)), a.shape[axis]
-    places = places.astype(int) if places.dtype == bool else places  # NumPy takes True for 1 here.
+    places = places.astype(int) if places.dtype == bool else places  # NumPy reads True as 1 here.
     if mode != "raise":
         places = places % n if mode == "wrap" else places.clip(0, n - 1)
     return ops.getitem(a, index=(slice(None),) * axis + (places,))
@@ -107,11 +107,11 @@ def _diag(v, k=0):
 
 @implements(np.transpose)
 def transpose(a, axes=None):
-    """Permute the axes; warn where a matrix stays as it is, unlike in PyTorch."""
+    """Permute the axes; warn where a matrix stays unchanged, unlike in PyTorch."""
     axes = None if axes is None else tuple(axes)
     if axes is not None and a.ndim == 2 and tuple(i % 2 for i in axes) == (0, 1):
         warn(
-            f"transpose{axes} of {describe(a)} changes nothing: as in NumPy it names the axes in "
+            f"transpose{axes} of {describe(a)} changes nothing: as in NumPy, it lists the axes in "
             "their new order, which is the old one. Write t.mT or t.swapaxes(0, 1) to exchange the "
             "two, as PyTorch's transpose does."
         )
@@ -119,7 +119,7 @@ def transpose(a, axes=None):
 
 
 def _reshaping(function: Callable) -> Callable:
-    """Implement a function that only changes the shape: NumPy says to which one."""
+    """Implement a function that only changes the shape; NumPy computes the new shape."""
 
     def reshaped(x: Any, *args: Any, **kwargs: Any) -> Any:
         shape = function(np.broadcast_to(False, x.shape), *args, **kwargs).shape
@@ -129,7 +129,7 @@ def _reshaping(function: Callable) -> Callable:
 
 
 def _permuting(function: Callable) -> Callable:
-    """Implement a function that only permutes the axes: NumPy says where each one goes."""
+    """Implement a function that only permutes the axes; NumPy computes their new order."""
 
     def permuted(x: Any, *args: Any, **kwargs: Any) -> Any:
         sizes = np.empty(tuple(range(x.ndim)), bool)  # Axis i has size i.
@@ -177,7 +177,7 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 
 
 def _splitting(cut: Callable, along: int | None = None) -> Callable:
-    """Implement np.split or a variant, which cuts along an axis of its own."""
+    """Implement np.split, or a variant that cuts along a fixed axis."""
 
     def split(ary, indices_or_sections, axis=0):
         axis = axis if along is None else min(along, ary.ndim - 1)
@@ -291,7 +291,7 @@ def _gradient(f, *varargs, axis=None, edge_order=1):
 
 
 def _slopes(f: Any, axis: int, h: Any) -> Any:
-    """Return np.gradient along one axis; h is the distance of the elements, or their places."""
+    """Return np.gradient along one axis; h is the spacing of the elements, or their positions."""
     gaps = np.diff(h) if np.ndim(h) else h * np.ones(f.shape[axis] - 1, f.dtype)
     gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - axis))
     slopes, left, right = _diff(f, axis=axis) / gaps, gaps[:-1], gaps[1:]
@@ -311,7 +311,7 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
 
 @implements(np.interp)
 def _interp(x, xp, fp):
-    """Beyond the knots the result is constant; a knot has the slope of the line to its right."""
+    """Interpolate; constant beyond the knots. A knot has the slope of the line to its right."""
     x, xp, fp = together([x, xp, fp])
     at, knots = plain(x), plain(xp)
     i = np.searchsorted(knots, at, "right").clip(1, len(knots) - 1) - 1
@@ -417,7 +417,7 @@ def _vector_norm(x, axis=None, keepdims=False, ord=2):
 
 
 def _power(x: Any, p: float) -> Any:
-    """Return x^p for x >= 0, with slope 0 at 0, as torch.linalg.vector_norm."""
+    """Return x^p for x >= 0, with slope 0 at 0, as in torch.linalg.vector_norm."""
     zero = plain(x) == 0
     return ops.where(zero, 0 if p > 0 else math.inf, ops.power(ops.where(zero, 1, x), p))
 
@@ -442,7 +442,7 @@ QRResult = namedtuple("QRResult", "Q R")
 
 @implements(np.linalg.eigh)
 def _eigh(a, UPLO="L"):
-    # The values alone have slopes where the vectors have none.
+    # Where vectors have no derivative, values computed alone still have one.
     return EighResult(ops.eigvalsh(a, uplo=UPLO), ops.eigh(a, uplo=UPLO)[..., 1:].mT)
 
 
@@ -469,7 +469,7 @@ def _qr(a, mode="reduced"):
     return r if mode == "r" else QRResult(q, r)
 
 
-# ---- the functions of one line
+# ---- one-line functions
 
 SHORT: dict[Any, Callable] = {
     np.append: lambda arr, values, axis=None: _concatenate([arr, values], axis),

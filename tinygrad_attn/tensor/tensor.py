@@ -1,6 +1,6 @@
-"""class Tensor: an array that remembers how it was computed.
+"""The class Tensor: an array that remembers how it was computed.
 
-Operators and methods are NumPy's, each one line that calls an op.
+Operators and methods are those of NumPy; most are one line that calls an op.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from .numpy_functions import transpose
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
 Axis = int | tuple[int, ...] | None
-_np: Any = np  # NumPy's type hints promise an array where it returns a Tensor.
+_np: Any = np  # NumPy's type hints promise an array, but here it returns a Tensor.
 
 
 _Operator = Callable[[Any, Any], "Tensor"]
 
 
 def _operators(op: Op) -> tuple[_Operator, _Operator]:
-    """Return the methods for `a + b` and for its reflection, where a stands on the right."""
+    """Return the methods for `a + b` and for `b + a`, with a as self."""
     call = op.__call__
     return lambda a, b: call(a, b), lambda b, a: call(a, b)
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:
-    """Return an operator without a derivative, which gives a plain array."""
+    """Return an operator without a derivative, which returns a plain array."""
     return lambda a, b: function(a._data, plain(b))
 
 
@@ -51,10 +51,10 @@ class Tensor(Variable):
     """A NumPy array with reverse-mode differentiation.
 
     `Tensor(data, requires_grad=False, dtype=None)` copies its data. Python numbers and lists of
-    them take the default dtype (float32); an ndarray keeps its own. With `requires_grad=True`, ops
-    on it are recorded, and `backward()` on an output fills `.grad`. Integer and boolean tensors
-    cannot require a gradient. Methods are NumPy's of that name (`relu`, `sigmoid`, `view` and
-    `clone` are PyTorch's), with the same shapes and errors. Raises TypeError for data that is not
+    them get the default dtype (float32); an ndarray keeps its own. With `requires_grad=True`, ops
+    on the tensor are recorded, and `backward()` on an output fills `.grad`. Integer and boolean
+    tensors cannot require a gradient. Methods behave like NumPy's methods of the same name;
+    `relu`, `sigmoid`, `view` and `clone` come from PyTorch. Raises TypeError for data that is not
     numeric.
     """
 
@@ -90,7 +90,7 @@ class Tensor(Variable):
     def data(self) -> np.ndarray:
         """The array itself, not a copy.
 
-        Changing it while a graph still needs its old values is an error at backward().
+        If you change it while a graph still needs the old values, backward() raises an error.
         """
         inplace.hand_out(self._array())
         return self._data
@@ -106,7 +106,7 @@ class Tensor(Variable):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward() has added up here, or None."""
+        """The gradient accumulated by backward(), or None."""
         if self._grad is None and self._node is not None and not self._node.retained:
             warnings.warn(
                 "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
@@ -159,7 +159,7 @@ class Tensor(Variable):
 
     @property
     def dtype(self) -> np.dtype:
-        """NumPy's dtype of the numbers."""
+        """The NumPy dtype of the elements."""
         return self._data.dtype
 
     @property
@@ -174,7 +174,7 @@ class Tensor(Variable):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded op has made this tensor."""
+        """Whether this tensor is not the output of a recorded op."""
         return self._node is None
 
     def __len__(self) -> int:
@@ -229,11 +229,11 @@ class Tensor(Variable):
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
         `gradient` has this tensor's shape and weighs its elements; a single number needs none. The
-        graph is released on the way unless `retain_graph`. With `create_graph` the gradients are
-        recorded too. A `.grad` then holds the graph that holds its tensor, so clear it with
-        zero_grad(), or use ta.grad. Raises ValueError for a tensor of several elements without a
-        gradient, for a gradient of another shape, and for a needed value that was changed in
-        place; RuntimeError for a released graph. As torch.Tensor.backward.
+        pass releases the graph unless `retain_graph` is True. With `create_graph`, the gradients
+        are recorded too. Each `.grad` then refers to a graph that refers back to its tensor, so
+        clear it with zero_grad(), or use ta.grad. Raises ValueError if several elements have no
+        `gradient`, if its shape differs, or if a needed value was changed in place. Raises
+        RuntimeError for a released graph. As torch.Tensor.backward.
         """
         backward.backward([self], [gradient], retain_graph, create_graph)
 
@@ -259,11 +259,11 @@ class Tensor(Variable):
         return self._data.tolist()
 
     def zero_grad(self) -> None:
-        """Forget the gradient."""
+        """Set the gradient to None."""
         self._grad = None
 
     def retain_grad(self) -> None:
-        """Keep .grad here at the next backward pass although this is not a leaf."""
+        """Keep .grad in the next backward pass, although this is not a leaf."""
         if not self._tracked:
             raise ValueError(
                 f"{describe(self)} does not require a gradient; there is none to keep."
@@ -272,7 +272,7 @@ class Tensor(Variable):
             self._node.retained = True
 
     def copy(self, order: str = "K") -> Tensor:
-        """Return a copy in memory of its own; the copy is recorded, and `order` has no effect."""
+        """Return a copy with its own memory; the copy is recorded, and `order` is ignored."""
         return ops.clone(self)
 
     clone = copy
@@ -289,7 +289,7 @@ class Tensor(Variable):
         return object.__getstate__(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self.__getstate__()  # It refuses an output.
+        self.__getstate__()  # It raises for an output.
         new = type(self)._of(self._data.copy(), self._tracked)
         new.name = self.name
         return new
@@ -298,9 +298,9 @@ class Tensor(Variable):
 
     @property
     def _mask(self) -> Any:
-        # numpy.ma reads it, and would otherwise take _data and lose the gradient.
+        # numpy.ma reads _mask, and would otherwise use _data and lose the gradient.
         if self._tracked and context.recording:
-            raise TypeError(f"{describe(self)} beside a masked array a: write a.filled(0).")
+            raise TypeError(f"{describe(self)} meets a masked array a: write a.filled(0).")
         raise AttributeError("_mask")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -313,7 +313,7 @@ class Tensor(Variable):
             )
         inplace.hand_out(self._array())
         if integers and self._data.dtype.kind == "f":
-            dtype = None  # NumPy casts it, or says that fractions must not be lost: np.take(a, t).
+            dtype = None  # NumPy casts, or raises if fractions would be lost: np.take(a, t).
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -332,7 +332,7 @@ class Tensor(Variable):
     ) -> Any:
         name = function.__name__
         raise TypeError(
-            f"PyTorch's {name} takes PyTorch's tensors and knows no {cls.__name__} of this package."
+            f"PyTorch's {name} takes PyTorch's tensors, not a {cls.__name__} of this package."
             f"{written_here(name)} To leave the graph on purpose give it "
             "torch.from_numpy(t.numpy())."
         )
@@ -363,7 +363,7 @@ class Tensor(Variable):
                 f"p += x, p -= x and the like would leave {describe(self)} as it is, because they "
                 "make a new Tensor. Write p.data -= x.data to change it, or y = p - x."
             )
-        return NotImplemented  # Then Python adds, and gives the sum the name.
+        return NotImplemented  # Then Python computes p + x and assigns it to p.
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
 
@@ -401,27 +401,27 @@ class Tensor(Variable):
 
     @property
     def T(self) -> Tensor:
-        """All axes reversed."""
+        """The tensor with all axes reversed."""
         return ops.transpose(self)
 
     @property
     def mT(self) -> Tensor:
-        """The last two axes exchanged."""
+        """The tensor with its last two axes exchanged."""
         if self._data.ndim < 2:
             raise ValueError(f"mT exchanges the last two axes, but this is {describe(self)}.")
         return ops.swapaxes(self, a=-1, b=-2)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Return the same numbers in another shape, row by row; -1 is the size that follows.
+        """Return the same numbers in another shape, in row-major order; -1 infers one size.
 
-        Raises ValueError where the number of elements differs.
+        Raises ValueError if the number of elements differs.
         """
         return ops.reshape(self, shape=as_sizes(shape))
 
     view = reshape
 
     def flatten(self) -> Tensor:
-        """Return all numbers along one axis, row by row."""
+        """Return all numbers along one axis, in row-major order."""
         return ops.reshape(self, shape=(-1,))
 
     ravel = flatten
@@ -431,11 +431,11 @@ class Tensor(Variable):
         return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Permute the axes, or reverse them; ValueError for what is no permutation."""
+        """Permute the axes, or reverse them; raise ValueError if they are not a permutation."""
         return transpose(self, None if not axes or axes == (None,) else as_sizes(axes))
 
     def squeeze(self, axis: Axis = None, **wrong: Any) -> Tensor:
-        """Drop the axes of size 1, or the named ones, which must have it."""
+        """Drop all axes of size 1, or only the given ones, which must have size 1."""
         _check_keywords("squeeze", wrong)
         return _np.squeeze(self, axis)
 
@@ -453,7 +453,7 @@ class Tensor(Variable):
         return _np.repeat(self, repeats, axis)
 
     def take(self, indices: Any, axis: int | None = None) -> Tensor:
-        """Return the elements at these places along `axis`, or of the flattened tensor."""
+        """Return the elements at these indices along `axis`, or of the flattened tensor."""
         return _np.take(self, indices, axis)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
@@ -461,7 +461,7 @@ class Tensor(Variable):
         return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """Return a copy in another dtype of real numbers or booleans."""
+        """Return a copy in another dtype, real or boolean."""
         if np.dtype(dtype).kind not in "fiub":
             raise TypeError(f"a Tensor holds real numbers or booleans, not {np.dtype(dtype)}.")
         return ops.astype(self, dtype=np.dtype(dtype))
@@ -516,11 +516,11 @@ class Tensor(Variable):
         return ops.cumprod(self, axis=axis)
 
     def clip(self, min: Any = None, max: Any = None) -> Tensor:
-        """y = x held between two bounds, None for none."""
+        """y = x limited to the range [min, max]; a bound of None is no bound."""
         return ops.clip(self, min, max)
 
     def dot(self, other: Any) -> Tensor:
-        """Return np.dot: of two vectors a number, of matrices their product."""
+        """Return np.dot: a number for two vectors, the matrix product for matrices."""
         return _np.dot(self, other)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
@@ -528,7 +528,7 @@ class Tensor(Variable):
         return _np.trace(self, offset, axis1, axis2)
 
     def round(self, decimals: int = 0) -> Tensor:
-        """y = x rounded to so many decimals; its slope is 0."""
+        """y = x rounded to `decimals` decimals; its slope is 0."""
         return ops.round(self, decimals=decimals)
 
     __round__ = round
@@ -562,17 +562,17 @@ class Tensor(Variable):
         return ops.absolute(self)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the place of the largest element: plain integers without a gradient."""
+        """Return the index of the largest element: plain integers without a gradient."""
         _check_keywords("argmax", wrong)
         return _np.argmax(self, axis, keepdims=keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the place of the smallest element: plain integers without a gradient."""
+        """Return the index of the smallest element: plain integers without a gradient."""
         _check_keywords("argmin", wrong)
         return _np.argmin(self, axis, keepdims=keepdims)
 
     def argsort(self, axis: int = -1) -> np.ndarray:
-        """Return the places of the elements in rising order: plain integers without a gradient."""
+        """Return the indices that sort the elements: plain integers without a gradient."""
         return _np.argsort(self, axis)
 
     def all(self, axis: Axis = None, keepdims: bool = False) -> Any:

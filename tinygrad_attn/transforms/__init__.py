@@ -1,4 +1,4 @@
-"""Transforms: derivatives of a function, and checkpoints."""
+"""Transforms of functions: derivatives and gradient checkpointing."""
 
 from .checkpointing import checkpoint
 from .derivatives import hessian, hvp, jacobian, jvp, value_and_grad, vjp

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: keep only the inputs of a call, and compute it again when needed."""
+"""Gradient checkpointing: keep only the inputs of a call, and repeat the call when needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class _Run:
-    """What is needed to repeat a call of f."""
+    """The state needed to repeat a call of f."""
 
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
         self.f, self.keywords = f, keywords
@@ -41,7 +41,7 @@ class _Run:
         self.random_state = get_rng_state()
         self.scope = context.scope
         self.depth = depth.value
-        # A functional_call around this one puts its tensors in the place of parameters again.
+        # An enclosing functional_call must replace the parameters again.
         self.around = [o for o in context.watchers if hasattr(o, "in_place")]
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -51,7 +51,7 @@ class _Run:
         return self.f(*args, **self.keywords)
 
     def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
-        """Run f without a graph, keep its value, and return the tensors it takes from outside."""
+        """Run f without a graph, keep its value, and return the outside tensors that it uses."""
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
         closure, here, start = Closure(stand_ins), context, next_number()
         before, here.watchers = here.watchers, (*here.watchers, closure)
@@ -63,7 +63,7 @@ class _Run:
         if not isinstance(y, Variable):
             raise TypeError(
                 "checkpoint() needs a function that returns one Tensor, but it returned "
-                f"{describe(y)}. Checkpoint each part by itself, or join them with np.concatenate."
+                f"{describe(y)}. Checkpoint each part separately, or join them with np.concatenate."
             )
         closure.note(y)
         self.value: Any = y._data
@@ -96,7 +96,7 @@ def _value(*inputs: Any, run: _Run) -> Any:
 def _run_again(
     g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: int
 ) -> list[Any]:
-    """The VJP of a checkpoint: the call again, and a backward pass through it."""
+    """The VJP of a checkpoint: repeat the call, then run a backward pass through it."""
     create_graph = isinstance(g, Variable)
     given = inputs[: len(run.places)]
     fresh = [
@@ -114,12 +114,12 @@ def _run_again(
         raise ValueError(
             "a checkpointed function must do the same when it is run again, but its output "
             "differs. Was an array that it uses changed in place, or train() or eval() called in "
-            "between? Only random numbers from ta.rand and the like are repeated."
+            "between? Only random numbers from ta.rand and similar functions are repeated."
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
     here = context
-    quiet = Watcher()  # beside which nothing is added up in place, as a program would copy
+    quiet = Watcher()  # with a watcher nothing is added in place; a traced program would copy it
     watchers, here.watchers = here.watchers, (quiet,) if isinstance(first, Symbolic) else ()
     try:
         found = (
@@ -133,7 +133,7 @@ def _run_again(
 
 
 def _differs(again: Any, first: Any) -> bool:
-    """Whether outputs differ by more than rounding, which may depend on the number of threads."""
+    """Return whether the outputs differ by more than rounding, which may depend on threads."""
     if isinstance(first, Symbolic):
         return False
     size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
@@ -152,14 +152,14 @@ recomputed.vjp_all(_run_again)
 
 
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
-    """Return f(*xs), keeping only its inputs: the backward pass computes the inside again.
+    """Return f(*xs), keeping only its inputs; the backward pass computes f again.
 
-    This takes less memory and one more forward pass. Gradients reach the tensors among xs and those
-    that f takes from outside, such as a layer's parameters. Random numbers (dropout) are the same
-    both times. Checkpoints may be nested and differentiated further. Inside f, gradients are taken
-    with value_and_grad or vjp. f returns one Tensor (TypeError otherwise), and the same when it is
-    run again (ValueError otherwise). As torch.utils.checkpoint. Source: T. Chen et al., "Training
-    deep nets with sublinear memory cost" (2016).
+    This needs less memory but one more forward pass. Gradients reach the tensors among xs and those
+    that f uses from outside, such as a layer's parameters. Both runs draw the same random numbers
+    (dropout). Checkpoints can be nested and differentiated again. Inside f, take gradients with
+    value_and_grad or vjp. f must return one Tensor (else TypeError), and the same one when it runs
+    again (else ValueError). As torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
+    with sublinear memory cost" (2016).
     """
     if not context.recording:
         return f(*xs, **keywords)

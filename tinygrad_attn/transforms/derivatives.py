@@ -1,8 +1,8 @@
 """vjp, jvp, value_and_grad, jacobian, hessian and hvp of a function.
 
-Inputs may be Tensors, arrays or numbers; outputs are Tensors. A transform inside a function that is
-itself transformed can be differentiated: `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a
-Hessian. Elsewhere `create_graph=True` does this.
+Inputs may be Tensors, arrays or numbers; outputs are Tensors. Transforms can be nested:
+`jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian. Outside another transform, pass
+`create_graph=True` to make derivatives differentiable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..tensor.convert import as_gradient
 
 
 class Closure(Watcher):
-    """Collects the tensors from outside a function that its ops take as inputs."""
+    """A watcher that collects the outside tensors that the ops of a function use."""
 
     def __init__(self, own: Sequence[Any]) -> None:
         self.own = {id(x) for x in own}
@@ -36,7 +36,7 @@ class Closure(Watcher):
 
 
 class _Depth(threading.local):
-    """The number of transforms that this thread is inside of."""
+    """The number of transforms that enclose the code of this thread."""
 
     value = 0
 
@@ -45,8 +45,9 @@ depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
-    """Return a tensor to differentiate by: part of the graph around it if its derivatives are to be
-    differentiated, else a leaf.
+    """Return a tensor to differentiate with respect to.
+
+    It is part of the enclosing graph if its derivatives will be differentiated, else a leaf.
     """
     if not isinstance(x, Tensor):
         if (
@@ -55,15 +56,15 @@ def _input(x: Any, create_graph: bool) -> Tensor:
             and any(isinstance(item, Variable) for item in x)
         ):
             raise TypeError(
-                f"one argument is one Tensor, array or number, got {describe(x)}. Pass several one "
-                "by one, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) and "
+                f"an argument must be one Tensor, array or number, got {describe(x)}. Pass several "
+                "one by one, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) and "
                 "jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors, such as "
                 "list(model.parameters())."
             )
         return Tensor(x, requires_grad=True)
     if create_graph and x._tracked and context.recording:
         return x.clone()
-    _tell_checkpoints(x)  # ops in f will take the leaf, which has no connection to x
+    _tell_checkpoints(x)  # ops in f will use the leaf, which is not connected to x
     leaf = Tensor._of(x._data, x._data.dtype.kind == "f")
     leaf.requires_grad = True  # raises for integers
     return leaf
@@ -72,7 +73,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """Return the cotangent or tangent v as a Tensor of the shape of `like`."""
     if isinstance(v, Variable):
-        _tell_checkpoints(v)  # where nothing is recorded no op takes it
+        _tell_checkpoints(v)  # if nothing is recorded, no op uses it
     else:
         v = Tensor._of(as_gradient(v, like.dtype))
     if v.shape != like.shape:
@@ -81,14 +82,14 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
 
 
 def _tell_checkpoints(x: Variable) -> None:
-    """Note a tensor from outside that no op takes in, for checkpoints around this transform."""
+    """Report an outside tensor that no op uses to the checkpoints around this transform."""
     for watcher in context.watchers:
         if isinstance(watcher, Closure):
             watcher.note(x)
 
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
-    """Return f's one output."""
+    """Call f and return its one output."""
     _check_function(f)
     depth.value += 1
     try:
@@ -116,7 +117,7 @@ def _check_function(f: Any) -> None:
 def _gradients(
     y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool
 ) -> tuple[Tensor, ...]:
-    """Return d<g, y> / d(inputs): zeros where y does not depend on one."""
+    """Return d<g, y> / d(inputs), with zeros for an input that y does not depend on."""
     if not y._tracked:
         return tuple(map(_zeros, inputs))
     found = grad(
@@ -135,12 +136,12 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _recorded(create_graph: bool | None) -> bool:
-    """Whether derivatives can be differentiated: by default, inside another transform."""
+    """Return whether derivatives can be differentiated; by default, inside another transform."""
     return depth.value > 0 and context.recording if create_graph is None else create_graph
 
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
-    """Return f's output, detached unless it is to be differentiated."""
+    """Return f's output, detached unless it will be differentiated."""
     _tell_checkpoints(y)  # f may return a tensor from outside
     return y if create_graph else Tensor._of(y._data)
 
@@ -148,7 +149,7 @@ def _outcome(y: Tensor, create_graph: bool) -> Tensor:
 def vjp(
     f: Callable[..., Any], *xs: Any, create_graph: bool | None = None
 ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
-    """Return `(y, pullback)`: y = f(*xs), and `pullback(g)` gives g^T dy/dx for each x, a tuple.
+    """Return `(y, pullback)`: y = f(*xs), and `pullback(g)`, a tuple of g^T dy/dx for each x.
 
     g has y's shape (ValueError otherwise). The pullback may be called several times. Raises
     TypeError if f does not return one Tensor. As jax.vjp.
@@ -160,7 +161,7 @@ def vjp(
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
         g = _direction(g, y, "g has y's shape")
-        # g may be a variable of a function around this call, although no input is one.
+        # g may come from an enclosing transform although no input does.
         again = recorded or g._tracked and _recorded(create_graph)
         return _gradients(y, inputs, g, again, True)
 
@@ -172,11 +173,11 @@ def jvp(
 ) -> tuple[Tensor, Tensor]:
     """Return `(y, tangent)`: y = f(*xs), and the sum of (dy/dx) v over the xs and vs.
 
-    `xs` and `vs` are sequences, or one Tensor, array or number each. Raises ValueError unless there
-    is a v of the same shape for each x. As jax.jvp.
+    `xs` and `vs` are sequences, or a single Tensor, array or number each. Raises ValueError unless
+    each x has a v of the same shape. As jax.jvp.
 
-    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. That takes two
-    backward passes and no second set of VJPs.
+    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. This takes two
+    backward passes and needs no forward-mode derivatives.
     """
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))
@@ -210,18 +211,17 @@ def jvp(
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
 ) -> Callable[..., tuple[Tensor, Any]]:
-    """Return a function that gives `(f(*args), df/d(args[argnums]))`: one gradient, or a tuple.
+    """Return a function that returns `(f(*args), df/d(args[argnums]))`: one gradient, or a tuple.
 
-    f returns a single number (ValueError otherwise). Arguments that are not in `argnums`, and
-    keyword arguments, are passed on. Raises TypeError if those in `argnums` are not positional. As
-    jax.value_and_grad.
+    f must return a single number (else ValueError). Other arguments and keywords are passed on.
+    Raises TypeError if the arguments in `argnums` are not positional. As jax.value_and_grad.
     """
     _check_function(f)
     several = hasattr(argnums, "__iter__")
     chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
     if not all(isinstance(i, (int, np.integer)) for i in chosen):
         raise TypeError(
-            "argnums counts the arguments to differentiate by, as 0 or (0, 1), got "
+            "argnums numbers the arguments to differentiate, as 0 or (0, 1), got "
             f"{describe(argnums)}. The values come in a second call: value_and_grad(f)(x)."
         )
 
@@ -229,16 +229,16 @@ def value_and_grad(
         if any(not -len(args) <= i < len(args) for i in chosen):
             raise TypeError(
                 f"argnums={argnums} counts from 0, but {len(args)} arguments are positional. Pass "
-                "the value to differentiate by without its name."
+                "the value to differentiate by position, not by name."
             )
         recorded = _recorded(create_graph)
         places = [i % len(args) for i in chosen]
-        taken = {i: _input(args[i], recorded) for i in places}  # once, if it is listed twice
+        taken = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice
         inputs, given = [taken[i] for i in places], [taken.get(i, x) for i, x in enumerate(args)]
         y = _call(f, given, kwargs)
         if y.size != 1:
             raise ValueError(
-                "this transform needs a function with a single number as its result, but that is "
+                "this transform needs a function that returns a single number, but it returned "
                 f"{describe(y)}. Reduce it first, for example with .sum() or .mean(), or use vjp "
                 "or jacobian."
             )
@@ -249,7 +249,7 @@ def value_and_grad(
 
 
 def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return dy_i / dx_j for all i and j: shape y.shape + x.shape, a backward pass for each y_i."""
+    """Return dy_i / dx_j, in shape y.shape + x.shape; runs one backward pass for each y_i."""
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
     y = _call(f, [x])
@@ -269,7 +269,7 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
 def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
     """Return d^2 f / (dx_i dx_j) for all i and j: shape x.shape + x.shape.
 
-    f returns a single number (ValueError otherwise).
+    f must return a single number (else ValueError).
     """
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
@@ -277,7 +277,7 @@ def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) 
 def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
     """Return H v, the Hessian of f at x times v, without building H: the gradient of <grad f, v>.
 
-    v has x's shape, and f returns a single number (ValueError otherwise).
+    v must have x's shape, and f must return a single number (else ValueError).
     """
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
