@@ -569,6 +569,12 @@ def test_an_op_of_ones_own():
     assert ta.grad(y, x)[0].tolist() == [1, 1, 1]
 
 
+def test_a_vjp_with_its_parameters_in_another_order_is_refused():
+    cube = ta.op(lambda x: x * x * x)
+    with pytest.raises(ValueError, match=r"called with \(g, y, x\), but one takes \(g, x, y\)"):
+        cube.vjp(lambda g, x, y: g * 3 * x * x)
+
+
 @pytest.mark.parametrize(
     "vjp, error, text",
     [

@@ -249,10 +249,7 @@ def backward(
     create_graph: bool = False,
 ) -> None:
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
-    seeds = [
-        _seed(t, g, create_graph, "backward()", "gradient")
-        for t, g in zip(outputs, gradients, strict=True)
-    ]
+    seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
     before = context.recording
     context.recording = create_graph
     try:
@@ -295,7 +292,7 @@ def grad(
         raise ValueError(
             f"grad() got {len(outputs)} outputs but {len(weights)} grad_outputs; give one for each."
         )
-    seeds = [_seed(t, g, create_graph, "grad()", "grad_outputs") for t, g in zip(outputs, weights)]
+    seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in zip(outputs, weights)]
     retain = create_graph if retain_graph is None else retain_graph
     before = context.recording
     context.recording = create_graph
@@ -330,7 +327,7 @@ def _inputs(inputs: Any) -> list[Variable]:
     return inputs
 
 
-def _seed(output: Any, gradient: Any, create_graph: bool, caller: str, keyword: str) -> Any:
+def _seed(output: Any, gradient: Any, create_graph: bool, keyword: str) -> Any:
     """Return the seed, in the output's shape and dtype."""
     if not tracked(output):
         raise _no_graph(output)
@@ -338,7 +335,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, caller: str, keyword: 
     if gradient is None:
         if output._data.size != 1:
             raise ValueError(
-                f"{caller} without {keyword}= needs a single number, but this is "
+                f"without {keyword}= a backward pass starts from a single number, but this is "
                 f"{describe(output)}. Reduce it first, for example with .sum() or .mean(), or pass "
                 f"{keyword}= of shape {shape}."
             )

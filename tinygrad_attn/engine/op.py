@@ -88,6 +88,16 @@ class Op:
                 f"but .vjp() got {len(vjps)} VJPs. Give one for each, None where an input has no "
                 "derivative, and make settings keyword-only (after a *)."
             )
+        expected = ["out" if "y" in self.input_names else "y", *self.input_names]
+        for vjp in vjps:
+            code: Any = getattr(vjp, "__code__", None)
+            names = code.co_varnames[1 : code.co_argcount] if code else expected
+            given = [name.lstrip("_") for name in names]
+            if given != expected and sorted(given) == sorted(expected):
+                raise ValueError(
+                    f"a VJP of op {self.__name__!r} is called with (g, {', '.join(expected)}), but "
+                    f"one takes (g, {', '.join(given)})."
+                )
         self.vjps, self.joint_vjp = vjps, None
         self.reads = _values_read([vjp for vjp in vjps if vjp is not None])
         return self
