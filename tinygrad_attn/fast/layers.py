@@ -34,23 +34,28 @@ from .threads import dot, split, workers
 # ---- products and linear layers
 
 
+def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
+    """Return a @ b + bias in one thread, or with few rows in those of BLAS."""
+    if a.size == 1 or b.size == 1:
+        y = a * b  # dot with a single 0 gives zeros even where the other is NaN
+    elif few and a.size * b.shape[1] >= tuning.BLAS_PRODUCT:
+        y = a.dot(b)
+    else:
+        y = dot(a, b)
+    if bias is not None:
+        y += bias
+    return y
+
+
 def products(rows: int, *factors: Any) -> list[ndarray]:
     """Return a @ b + bias for each (a, b, bias), on several threads if they are large.
 
-    `rows` is how many the activations have. With few of them nothing else is worth a thread, so
-    BLAS may use its own, which would spin beside ours.
+    `rows` is the number of rows of the activations. With few of them nothing else is worth a
+    thread, so BLAS may use its own threads, which would spin beside ours.
     """
-    most = max(a.size * b.shape[1] for a, b, _ in factors)
-    few = rows < tuning.SHARED_ROWS
-    n = workers(most >= tuning.SHARED_PRODUCT and not few)
-    if n == 1:
-        alone = ndarray.dot if few and most >= tuning.BLAS_PRODUCT else dot
-        # dot with a single 0 gives zeros even where the other is NaN.
-        results = [a * b if 1 in (a.size, b.size) else alone(a, b) for a, b, _ in factors]
-        for y, (_, _, bias) in zip(results, factors):
-            if bias is not None:
-                y += bias
-        return results
+    few, n = rows < tuning.SHARED_ROWS, workers()
+    if few or n == 1 or max(a.size * b.shape[1] for a, b, _ in factors) < tuning.SHARED_PRODUCT:
+        return [product(*factor, few) for factor in factors]
     results = [np.empty((len(a), b.shape[1]), a.dtype) for a, b, _ in factors]
 
     def run(start: int, stop: int) -> None:
