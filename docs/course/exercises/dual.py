@@ -1,22 +1,22 @@
 """Chapter 3b: dual numbers.
 
-A Dual is value + tangent * eps, with eps^2 = 0: a value, and how it moves. Write its operators and functions. They must work with
+A Dual is value + tangent eps, with eps^2 = 0: a value, and how it moves. Write its operators and functions, so that they work with
 Duals, numbers and arrays on either side, and with arrays of any shape as value and tangent:
 
     a + b    a - b    a * b    a / b    -a    a ** n (n a constant number)    a.exp()    a.log()    a.sin()    a.sum()
 
-With them, write `jvp`, which runs f once, and `gradient`, which runs f once for each element of x. f is written with NumPy:
-np.exp(a) calls a.exp() for an object that NumPy does not know, and np.sin and np.log work likewise.
+and with them `jvp`, one run of f, and `gradient`, a run for each element of x. f is written with NumPy: np.exp(a) calls a.exp() for
+an object that NumPy does not know, and np.sin and np.log do the same.
 
-Hints: a constant does not move. Turn it into a Dual first, and each operator needs only one case. 2 * a calls a.__rmul__(2), and
-2 - a calls a.__rsub__(2). If a / b = q, then a = q b: apply the product rule.
+Hints: a constant does not move. Make a Dual of it first, and the operators need one case each. 2 * a asks a for __rmul__(2), 2 - a for
+__rsub__(2). Of a / b = q comes a = q b: what does the product rule say about it?
 """
 
 import numpy as np
 
 
 class Dual:
-    """A value and its tangent: two arrays of one shape, or two numbers."""
+    """Arrays of one shape, or numbers: how `value` moves is `tangent`."""
 
     __array_priority__ = 1  # array * Dual: NumPy leaves it to Dual's __rmul__
 
@@ -69,7 +69,7 @@ class Dual:
 
 
 def constant(x):
-    """Return a Dual unchanged, and a number or an array as a Dual that does not move."""
+    """A Dual as it is, and a number or an array as a Dual that does not move."""
     return None
 
 

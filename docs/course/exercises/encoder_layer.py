@@ -1,7 +1,7 @@
 """Chapter 11: the encoder layer.
 
-There are two sublayers, self-attention and a feed-forward net, each with a residual connection and a layer norm. Post-norm, as in
-Vaswani et al., 2017, normalises the sum; pre-norm normalises the input of the sublayer:
+Two sublayers, self-attention and a feed-forward net, each with a residual connection and a layer norm. Post-norm, as in Vaswani
+et al., 2017, normalises the sum; pre-norm normalises what goes into the sublayer:
 
     post:  x <- norm(x + sublayer(x))
     pre:   x <- x + sublayer(norm(x))

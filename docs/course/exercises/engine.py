@@ -1,12 +1,12 @@
 """Chapters 1 to 6: an engine of your own.
 
-A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), a backward rule for each of them (`rules`, kept as
-`vjps`), and `grad`. `grad` is None before backward(), and an array of the shape of `data` afterwards. A rule takes g, the
+A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), for each of them a rule (`rules`), and `grad`, None
+until backward() has come by, an array of the shape of `data` afterwards. A rule is a function of one argument: it takes g, the
 gradient of the loss with respect to this tensor, and returns the gradient of the loss with respect to that parent. For y = a * b:
 
     parents = (a, b)        rules = (lambda g: g * b.data, lambda g: g * a.data)
 
-The course page explains the steps, and the marker's checks use the same numbers:
+The page of the course has the steps, and the marker's checks have their numbers:
 
     1  a + b and a * b remember                5  exp, log, tanh
     2  backward                                6  sum, mean, reshape, .T
@@ -14,8 +14,8 @@ The course page explains the steps, and the marker's checks use the same numbers
     4  a - b, a / b, -a, a ** number;          8  a network, its loss and its training
        numbers and arrays as operands
 
-Hints: turn an operand that is no Tensor into one. A Python number takes the dtype of the other operand, so that float32 stays
-float32. `2 - t` calls t.__rsub__(2). In `array + t` NumPy comes first, unless the class says `__array_ufunc__ = None`.
+Hints: an operand that is no Tensor is made one; a Python number takes the dtype of the other operand, so that float32 stays
+float32. For `2 - t` Python asks for __rsub__. In `array + t` NumPy comes first, unless the class says `__array_ufunc__ = None`.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ class Tensor:
     # 2 and 3
 
     def backward(self, g=None):
-        """Add its gradient to .grad of every tensor that leads here. g is the gradient of this one; None means ones."""
+        """To .grad of every tensor that leads here, add its gradient. g is the gradient of this one; if it is None, ones."""
         return None
 
     # 4, and what Python asks for where the Tensor stands on the right
@@ -108,8 +108,8 @@ def cross_entropy(scores, onehot):
 
 
 def train(x, onehot, parameters, steps, lr):
-    """Take `steps` steps downhill, each on all of x. The list `parameters` holds the network's four Tensors; their data changes.
+    """So many steps downhill, each on all of x: the list `parameters` holds the four Tensors of the network, and their data changes.
 
-    Returns the loss before each step: a list of plain numbers.
+    Returns the loss of each step, measured before it: a list of plain numbers.
     """
     return None

@@ -2,10 +2,10 @@
 
     y = a b         dL/da = g b^T         dL/db = a^T g
 
-Write both VJPs so that they work for stacks of matrices too: a is (..., N, K), b is (..., K, M), y and g are (..., N, M). If one
-input has fewer axes than the other, it was broadcast; leave the sum over the stack to the engine, as in chapter 4.
+Write both rules so that they hold for stacks of matrices too: a is (..., N, K), b is (..., K, M), y and g are (..., N, M). Where
+one operand has fewer axes than the other it was broadcast; leave the sum over the stack to the engine, as in chapter 4.
 
-Hint: swap only the last two axes. `.T` reverses all of them. With square matrices, every order of the factors has the right
+Hint: only the last two axes change places. `.T` reverses all of them. For a square matrix every order of factors has the right
 shape, so a shape that fits proves nothing.
 """
 

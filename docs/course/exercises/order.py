@@ -1,17 +1,17 @@
 """Chapter 2: the order in which gradients are passed on.
 
-A node has `.parents` (a tuple of the nodes it was computed from; the same node may occur twice), `.slopes` (one number for each
-parent) and `.grad` (0.0 at first). Write
+A node has `.parents` (a tuple: what it was computed from; the same node may stand in it twice), `.slopes` (one number for each
+parent) and `.grad` (0.0 to begin with). Write
 
     users_first(last)    a list of all nodes that lead to `last`, `last` itself included, each once, and each before its parents
-    backward(last)       sets .grad of each of these nodes to the gradient of `last` with respect to it
+    backward(last)       sets .grad of all these nodes to the gradient of `last` by them
 
-A chain of 20,000 nodes must not raise a RecursionError, and 200 doublings x + x must not take 2^200 steps: ask each node for its
+A chain of 20,000 nodes must not end in a RecursionError, nor may 200 doublings x + x take 2^200 steps: ask each node for its
 parents only a few times.
 
-Hint: one way is a loop with a list of nodes to visit. First count how many users each node has; a node is ready once all of them
-have been listed. Another way is a depth-first walk with a list as its stack. It lists a node once all its parents have been
-listed, and reverses the list at the end. A node's id, id(node), can go into a set or serve as the key of a dict.
+Hint: one way is a loop with a list of nodes to visit. Count first how many users each node has; a node is ready once all of them
+have been listed. Another is a depth-first walk with a list as its stack, where a node is listed when all its parents have been,
+and the list is reversed in the end. A node's id, id(node), can be kept in a set or be the key of a dict.
 """
 
 
@@ -21,5 +21,5 @@ def users_first(last):
 
 
 def backward(last):
-    """Set .grad of every node that leads to `last`; return the gradient of `last` itself, 1.0."""
+    """The gradient of `last` by every node that leads to it, in .grad; returns that of `last` itself, 1.0."""
     return None

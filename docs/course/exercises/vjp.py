@@ -1,13 +1,13 @@
 """Chapter 3: vector-Jacobian products.
 
-Write the VJP of each function. From g, the gradient of the loss with respect to the output y, it computes the gradient of the
-loss with respect to x. g has the shape of y, and the answer has the shape of x. Never build the Jacobian.
+Write the rule of each function: from g, the gradient of the loss with respect to the result y, the gradient of the loss with respect to x. g has the shape
+of y, the answer the shape of x. Never build the Jacobian.
 
     softplus(x) = log(1 + e^x), element by element
     running_sum(x)[..., i] = x[..., 0] + ... + x[..., i]
 
-Hints: a running sum is a matrix product, y = L x, with ones on and below the diagonal of L; its VJP multiplies by L transposed.
-Think about which elements of y contain x[..., i]. x[..., ::-1] reads the last axis backwards.
+Hints: a running sum is a matrix product, y = L x, with ones on and below the diagonal; the rule multiplies by L transposed. Which
+y does x[..., i] go into?  x[..., ::-1] reads the last axis backwards.
 """
 
 import numpy as np

@@ -4,11 +4,10 @@
     weights = softmax(scores), over the keys   with causal=True, query t has weight 0 for the keys after t
     output  = weights v                        each query's mixture of the values
 
-Write `attention` with NumPy functions and operators. They work on tensors, so you get its gradient for free, and it is checked
-too.
+Write `attention` with NumPy functions and operators; they work on tensors, so its gradient comes for nothing, and is checked.
 
-Hints: k.swapaxes(-1, -2) transposes the last two axes. A blocked score is -np.inf *before* the softmax. np.tri and np.where are
-useful. Take softmax from tinygrad_attn.functional, or your own from chapter 6. Take the root with math.sqrt.
+Hints: the transpose of the last two axes is k.swapaxes(-1, -2). A blocked score is -np.inf *before* the softmax. np.tri and
+np.where are handy; tinygrad_attn.functional has softmax, and so have you, in chapter 6. Take the root with math.sqrt.
 """
 
 import math

@@ -5,12 +5,12 @@ Over the last axis of x, with its mean m and variance v = mean of (x - m)^2:
     n = (x - m) / sqrt(v + eps)
     y = n * weight + bias
 
-Write n (`normalized`), y (`layer_norm`), and the VJPs for the three inputs. Try the derivation on paper before you look it up
+Write n (`normalized`), y (`layer_norm`), and the rules of the three inputs. Try the derivation on paper before you look it up
 in chapter 7.
 
 Hints: m and v depend on x as well: three uses, three terms. weight and bias have shape (N,): they were broadcast, so their
-gradients are sums over all other axes. The engine can take these sums for you, so an answer of x's shape is right too. The weight
-belongs inside: begin with h = g * weight, the gradient with respect to n.
+gradients are sums over all other axes; with broadcasting ops the engine takes these sums for you, and an answer of x's shape
+is right too. The weight belongs inside: begin with h = g * weight, the gradient with respect to n.
 """
 
 import numpy as np

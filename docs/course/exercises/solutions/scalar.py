@@ -1,11 +1,11 @@
 """Chapter 1: numbers that remember.
 
-A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope with respect to each of them (`slopes`). Sum
-and product are given. Write difference, quotient and tanh in the same way:
+A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope with respect to each of them (`slopes`). Sum and product
+are there. Write difference, quotient and tanh in the same way:
 
     y = a - b         y = a / b         y = tanh(x)
 
-Hint: the derivative of tanh is shortest in terms of its output.
+Hint: the derivative of tanh is shortest if it uses the result.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Chapter 0: the slope of any function by nudging.
 
-Write `slope`. It knows nothing about f; it only calls it. Move each element of x up and down by eps:
+Write `slope`. It knows nothing about f; it only calls it. For each element of x, move that element by eps up and down:
 
     (f(x + eps) - f(x - eps)) / (2 eps)
 

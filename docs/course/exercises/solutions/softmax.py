@@ -6,10 +6,10 @@ Along the last axis of x:
     logsumexp(x) = log sum_j e^x_j
     cross_entropy(x, target) = mean over the rows of  logsumexp(row) - row[target]
 
-Write the three functions, so that x = 1000 does not overflow, and their VJPs, from g = dL/dy. Use no loops and no Jacobians.
+Write the three functions, such that x = 1000 is no trouble, and their rules, from g = dL/dy. No loops, no Jacobians.
 
-Hints: subtracting a row's largest element does not change softmax; in log-sum-exp, add it back at the end. The derivative of
-logsumexp is softmax. The derivative of cross_entropy is softmax minus one-hot, divided by the number of rows.
+Hints: subtracting a row's largest element changes nothing in softmax and is put right in log-sum-exp by adding it. The derivative
+of logsumexp is softmax. That of cross_entropy is softmax minus one-hot, over the number of rows.
 """
 
 import numpy as np

@@ -1,13 +1,13 @@
 """Chapter 4: broadcasting backwards is summing.
 
-An input of shape `shape` was broadcast to the shape of g. Each of its elements was used several times, so its gradient is the
+An operand of shape `shape` was broadcast to the shape of g. Each of its elements was used several times, so its gradient is the
 sum of g over these uses. Write `unbroadcast(g, shape)`:
 
-    (3, 4) -> (4,)        sums over axis 0: it was added in front
+    (3, 4) -> (4,)        sums over axis 0: it was put in front
     (3, 4) -> (3, 1)      sums over axis 1, which stays, with length 1
     (3, 4) -> ()          sums over everything
 
-Hint: axes are matched from the right. First sum over the axes that `shape` does not have, then over those where it has 1.
+Hint: axes are matched from the right. First sum away the axes that `shape` does not have, then those where it has 1.
 """
 
 import numpy as np
