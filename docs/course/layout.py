@@ -1,4 +1,4 @@
-"""Lays the course out in a folder of the reader's: `python -m tinygrad_attn course DIR`."""
+"""Lays the course out in a folder of the reader: `python -m tinygrad_attn course DIR`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def lay_out(folder: Path) -> str:
-    """Copy the stubs, and make notebooks that mark themselves; what is there stays as it is. Returns
-    what to do next.
+    """Copy the stubs, and make notebooks that mark themselves. Existing files stay unchanged.
+    Returns a text that says what to do next.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stubs = sorted((HERE / "exercises").glob("*.py"))

@@ -2,10 +2,10 @@
 
     notebooks.py                 all chapters, into docs/_build/notebooks
     notebooks.py 06 softmax      those whose names contain one of the words
-    notebooks.py --run           and run them, so that their outputs are inside; some minutes
+    notebooks.py --run           and run them, to include their outputs; takes some minutes
 
-The chapters are the source, and what is written here is made anew. Python blocks become code cells,
-and the call that marks the exercise becomes one; all else is text. Exit codes: 0 all is well, 1 a
+The chapters are the source; existing notebooks are overwritten. Python blocks become code cells,
+and so does the call that marks the exercise; everything else is text. Exit codes: 0 all is well, 1 a
 cell failed, 2 wrong use, 130 stopped by Ctrl-C.
 """
 
@@ -54,8 +54,8 @@ def chapters() -> list[Path]:
 
 
 def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
-    """A chapter as a notebook that will stand in the folder `out`. With `own` it has a cell with the
-    exercise's stub, which the reader fills in and the marker reads. Raises ValueError for what only
+    """A chapter as a notebook for the folder `out`. With `own` it has a cell with the exercise's
+    stub, which the reader fills in and the marker reads. Raises ValueError for syntax that only
     Sphinx understands.
     """
     text = chapter.read_text("utf-8")
@@ -102,8 +102,8 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
 
 
 def links(text: str, chapter: Path, out: Path) -> str:
-    """The text with links that lead somewhere from `out`: a chapter to its notebook, a picture to
-    its copy, a page to its source.
+    """The text with links that work from `out`: a chapter leads to its notebook, a picture to its
+    copy, a page to its source.
     """
 
     def moved(link: re.Match[str]) -> str:
@@ -137,7 +137,7 @@ def is_picture(path: Path) -> bool:
 
 
 def save(made: Any, chapter: Path, out: Path) -> None:
-    """Write a notebook and its pictures, each under a temporary name that is then changed."""
+    """Write a notebook and its pictures, each under a temporary name that is then replaced."""
     (out / "images").mkdir(parents=True, exist_ok=True)
     for picture in pictures(chapter):
         write_atomically(picture.read_bytes(), out / "images" / picture.name)
@@ -145,7 +145,7 @@ def save(made: Any, chapter: Path, out: Path) -> None:
 
 
 def run(made: Any, folder: Path) -> str:
-    """Run the cells, which keep their outputs; what went wrong, or nothing."""
+    """Run the cells, which keep their outputs; return what went wrong, or nothing."""
     client = NotebookClient(
         made,
         timeout=600,
@@ -169,7 +169,7 @@ def run(made: Any, folder: Path) -> str:
 
 
 def shown(paths: Sequence[Path]) -> Iterable[Path]:
-    """How far it is: a bar on a terminal, a line for each chapter in a log."""
+    """Show progress: a bar on a terminal, a line for each chapter in a log."""
     if sys.stderr is not None and sys.stderr.isatty():
         try:
             from tqdm import tqdm

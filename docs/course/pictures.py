@@ -26,7 +26,7 @@ matplotlib.rcParams |= {
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """As SVG without a date, so that the same picture is the same file."""
+    """Save as SVG without a date, so that the same picture gives the same file."""
     figure.savefig(IMAGES / f"course_{name}.svg", metadata={"Date": None}, bbox_inches="tight")
     plt.close(figure)
 
@@ -100,7 +100,7 @@ def complex_step() -> None:
 
 
 def softmax_jacobian() -> None:
-    """Chapter 6: every result depends on every score."""
+    """Chapter 6: every output depends on every score."""
     x = np.array([2.0, 1.0, 0.0, -1.0])
     jacobian = ta.jacobian(F.softmax, x).numpy()
     figure, ax = plt.subplots(figsize=(3.4, 3))
@@ -120,9 +120,7 @@ def softmax_jacobian() -> None:
 
 
 def spiral() -> None:
-    """The project after chapter 7: what the network of its page says of every point, after more and
-    more steps.
-    """
+    """The project after chapter 7: its network's answer at every point, after more and more steps."""
     page: dict[str, Any] = {"np": np}
     text = (Path(__file__).resolve().parent / "07b-your-own-engine.md").read_text("utf-8")
     for block in text.split("```python\n")[
@@ -188,7 +186,7 @@ def optimizers() -> None:
 
 
 def causal() -> None:
-    """Chapter 9: the same scores, free and causal."""
+    """Chapter 9: the weights of the same scores, free and causal."""
     rng = np.random.default_rng(3)
     scores = rng.standard_normal((6, 6))
     figure, axes = plt.subplots(1, 2, figsize=(7, 3.2))
@@ -202,7 +200,7 @@ def causal() -> None:
 
 
 def positions() -> None:
-    """Chapter 12: the table, and how alike two rows are."""
+    """Chapter 12: the table, and how similar two rows are."""
     table = F.sinusoidal_positions(64, 32).numpy()
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
     left.imshow(table, cmap="PuOr", aspect="auto")
@@ -216,8 +214,8 @@ def positions() -> None:
 
 
 def learning() -> None:
-    """Chapter 13: the loss of each batch, and what comes of it on unseen images, for the chapter's
-    own model and loop.
+    """Chapter 13: the loss of each batch and the accuracy on unseen images, for the chapter's own
+    model and loop.
     """
     chapter: dict[str, Any] = {}
     text = (Path(__file__).resolve().parent / "13-training-digits.md").read_text("utf-8")

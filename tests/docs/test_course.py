@@ -151,7 +151,7 @@ MISTAKES = [
         "encoder_layer",
         "    x = norm1(x + attend(x))\n    return norm2(x + feed_forward(x))",
         "    x = x + norm1(attend(x))\n    return x + norm2(feed_forward(x))",
-        "of the sublayer's result alone",
+        "only to the sublayer's output",
     ),
     (
         "positions",
@@ -160,7 +160,7 @@ MISTAKES = [
         "The exponent is 2i / d_model",
     ),
     ("train", "        optimizer.zero_grad()\n", "", "gradients of earlier steps are still there"),
-    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the first place"),
+    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the first position"),
     (
         "sampling",
         "bound, scores / temperature",
@@ -191,7 +191,7 @@ MISTAKES = [
         "written",
         "np.isclose(np.sum(gradients[name] * u), (up - down) / (2 * eps), rtol",
         "np.isclose(abs(np.sum(gradients[name] * u)), abs(up - down) / (2 * eps), rtol",
-        "are absolute values compared?",
+        "do you compare absolute values?",
     ),
 ]
 

@@ -81,7 +81,7 @@ WALKS = {  # other ways to walk, in place of the solution's
             parent.backward(rule(self.grad))
 """,
         "a diamond: 1 of 1",
-        "passes its whole .grad on each time",
+        "passes on its whole .grad each time",
     ),
     "calls itself along every path": (
         """
@@ -157,7 +157,7 @@ MISTAKES = [
     (
         "        other = self._operand(other)\n        return Tensor(self.data + ",
         "        return Tensor(self.data + ",
-        "An operand that is no Tensor, a number or an array, is made one first",
+        "turn an operand that is no Tensor, a number or an array, into one",
     ),
     ("def __radd__", "def radd", "2 + a raises unsupported operand"),
     ("def __rmatmul__", "def rmatmul", "Python asks for __rmatmul__"),
@@ -178,14 +178,14 @@ MISTAKES = [
     (
         "return total * (total.data.size / self.data.size)",
         "return Tensor(total.data * (total.data.size / self.data.size), total.parents, total.vjps)",
-        "only the share 1/N",
+        "contributes only 1/N",
     ),
     ("lambda g: g.reshape(self.data.shape)", "lambda g: g", "give it the old one"),
-    ("g @ other.data.swapaxes(-1, -2)", "g @ other.data", "only so do the shapes fit"),
+    ("g @ other.data.swapaxes(-1, -2)", "g @ other.data", "only this way do the shapes fit"),
     (
         "self.data.swapaxes(-1, -2) @ g))",
         "self.data.T @ g))",
-        "only the last two axes change places",
+        "swap only the last two axes",
     ),
     ("(x @ w1 + b1).tanh()", "(x @ w1 + b1)", "The tanh is missing"),
     ("scores - scores.data.max(axis=1, keepdims=True)", "scores - 0.0", "e^1000 is infinite"),

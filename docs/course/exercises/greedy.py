@@ -1,13 +1,13 @@
 """Chapter 14: writing one symbol after another.
 
-In training the decoder is given the right answer, shifted by one: at each place it sees what comes before (teacher forcing). When
-it writes by itself, it is given what it has written so far, and adds the likeliest next symbol. Write both.
+In training, the decoder is given the right answer, shifted by one: at each position it sees what comes before (teacher forcing).
+When writing, it is given what it has written so far, and adds the likeliest next symbol. Write both.
 
     shifted(answers, start)                 [[4, 2, 7]] -> [[start, 4, 2]]
     greedy(score, source, length, start)    `length` symbols for each source
 
-score(source, written) returns the scores of the next symbol after each place of `written`: (B, S), (B, T) -> (B, T, V), a Tensor.
-`written` begins with start, so it is never empty.
+score(source, written) returns the scores of the next symbol after each position of `written`: (B, S), (B, T) -> (B, T, V), a
+Tensor. `written` begins with start, so it is never empty.
 """
 
 import numpy as np

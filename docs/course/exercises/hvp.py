@@ -1,9 +1,9 @@
 """Chapter 17: a Hessian times a vector.
 
-The Hessian H of f has n^2 numbers; H v is the gradient of the number <gradient of f, v>, and costs two backward passes. Write `hvp`
-with ta.grad, the second call on what the first returned (ta.hvp does the same).
+The Hessian H of f has n^2 numbers. H v is the gradient of the number <gradient of f, v>, and costs only two backward passes.
+Write `hvp` with two calls of ta.grad; the second differentiates what the first returned (ta.hvp does the same).
 
-Hint: the first gradient must itself be recorded: create_graph=True.
+Hint: the first gradient must be recorded itself: create_graph=True.
 """
 
 import numpy as np

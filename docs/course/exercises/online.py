@@ -1,27 +1,27 @@
 """Chapter 19: attention in linear memory (Milakov and Gimelshein, 2018; Dao et al., 2022), for one head.
 
-What some of the keys say about every query is a triple, a partial result:
+For each query, a block of keys gives a partial result of three parts:
 
-    maximum  (T, 1)  the largest score m of each query among these keys; -inf where it sees none of them
+    maximum  (T, 1)  the query's largest score m among these keys; -inf where it sees none of them
     total    (T, 1)  the sum of e^(score - m); 0 where it sees none
     result   (T, E)  the sum of e^(score - m) * value, not divided by the total; 0 where it sees none
 
 Write four functions with NumPy, on arrays:
 
     part           the partial result of a block of keys, from their scores and values; a score of -inf is masked
-    merge          of two partial results, from different keys, that of all these keys together
-    attention      softmax(q k^T / sqrt(D)) v, block of keys after block of keys, and each query's log-sum-exp,
+    merge          two partial results, from different keys, combined into the partial result of all these keys
+    attention      softmax(q k^T / sqrt(D)) v, one block of keys after another, and each query's log-sum-exp,
                    lse = m + log(total); a query that sees no key gets the output 0 and the lse -inf
-    attention_vjp  its rule: each block of weights again from lse, as e^(score - lse), and the row sum of softmax's rule as
-                   delta = rowsum(g * y), whatever block the keys are in
+    attention_vjp  its VJP: recompute each block of weights from lse, as e^(score - lse), and take the row sum in the VJP of
+                   softmax as delta = rowsum(g * y), which is the same for all blocks
 
 With causal=True there are as many keys as queries, T = S, and query t looks at keys 0 to t.
 
-Neither of the last two may ever hold more scores or weights than those of `block` keys: no array of T x S numbers, and no list of all
-blocks. The marker measures it. The number of keys need not be a multiple of `block`.
+The last two functions must never hold more scores or weights than those of `block` keys: no array of T x S numbers, and no list
+of all blocks. The marker measures this. The number of keys need not be a multiple of `block`.
 
-Hints: -inf - -inf is NaN, so where the maximum is -inf subtract 0. float32 should stay float32. Keys from `start` on are seen, if
-causal, by queries from `start` on only: leave the others out, and np.tri says who sees whom among the rest.
+Hints: -inf - -inf is NaN, so where the maximum is -inf, subtract 0. float32 should stay float32. With causal=True, only queries
+from `start` on see the keys from `start` on. Skip the other queries, and use np.tri for the mask among the rest.
 """
 
 import math

@@ -1,12 +1,13 @@
 """Chapter 15: from scores to the next character.
 
-The likeliest character every time makes dull text that runs in circles. So the next one is drawn at random from
+Always taking the likeliest character makes dull text that goes in circles. So the next character is drawn at random from
 
     softmax(scores / temperature), among the k best scores only
 
-A temperature below 1 sharpens, above 1 flattens. Write `probabilities`, such that a temperature of 0.001 is no trouble: chapter 6.
+A temperature below 1 sharpens the probabilities, one above 1 flattens them. Write `probabilities`, so that a temperature of 0.001
+does not overflow (chapter 6).
 
-Hint: np.sort(scores, axis=-1)[:, -k] is each row's k-th best score; set what is below it to -np.inf.
+Hint: np.sort(scores, axis=-1)[:, -k] is each row's k-th best score; set every score below it to -np.inf.
 """
 
 import numpy as np

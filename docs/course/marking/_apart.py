@@ -1,5 +1,5 @@
-"""Marks a file in a process of its own: one that loops, exits, crashes or changes NumPy ends
-nothing else, and spoils nothing.
+"""Marks a file in its own process, so that a file that loops, exits, crashes or changes NumPy
+harms nothing else.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ EXERCISES = HERE.parent / "exercises"
 START = 60
 """Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
 START_OF_ALL = "Python starts"
-NO_MORE = "\n    No check after it was made."
+NO_MORE = "\n    The checks after it were not made."
 ATTEMPTS = 4
-"""Processes that a file gets: so many checks may each come to no end."""
+"""Processes that a file gets: this many checks may fail to end."""
 PRINTED = 2000
-"""Characters of what a file prints that are shown."""
+"""How many characters of a file's output are shown."""
 # Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's
 # own. A session of its own keeps the terminal's Ctrl-C away while Python starts, too; the line
 # below does where there are no sessions.
@@ -57,12 +57,12 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             marks.helps[running] += NO_MORE
             break
         if again == ATTEMPTS - 1:
-            marks.helps[running] += "\n    No check after it was made, since so many did not end."
+            marks.helps[running] += "\n    The checks after it were not made: too many did not end."
     return marks
 
 
 def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
-    """Mark the file in a process; the check that it did not come back from, or nothing."""
+    """Mark the file in a process; return the check that did not come back, or nothing."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         told, known = Path(folder, "told"), Path(folder, "known")
         told.touch()
@@ -112,8 +112,8 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
         marks.failed(
             marks.running,
             f"ends Python, {how}",
-            f"Python itself ended in this check ({how}): os._exit, a crash, or a function of "
-            "NumPy's and one of yours that call each other without end.",
+            f"Python itself ended in this check ({how}): os._exit, a crash, or a NumPy function "
+            "and one of yours that call each other endlessly.",
         )
     elif marks.running:
         no_end(marks, limit)
@@ -125,7 +125,7 @@ def no_end(marks: Marks, limit: float) -> None:
     marks.failed(
         marks.running,
         f"no end in {limit:g} s",
-        f"This check did not come to an end within {limit:g} s: an endless loop? Look at what "
+        f"This check did not end within {limit:g} s: is there an endless loop? Look at what "
         "makes each loop stop.\n--time-limit SECONDS gives each check longer.",
     )
 
@@ -133,9 +133,9 @@ def no_end(marks: Marks, limit: float) -> None:
 def mark_here(
     chosen: Exercise, path: Path, tell: Callable[[str], Any], known: str, limit: float = 0
 ) -> Marks:
-    """Mark a file in this process, but for the checks that are `known`. `tell` is given what is
-    known so far whenever a check begins. With a `limit`, the check that was running when `known`
-    was told is one that took longer.
+    """Mark a file in this process, except for the checks that are `known`. Whenever a check begins,
+    `tell` gets what is known so far. With a `limit`, the check that is running according to `known`
+    took too long.
     """
     before = Marks(path)
     if known:
@@ -185,7 +185,7 @@ def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
 
 
 class Shortened(io.TextIOBase):
-    """What the file prints, up to a limit: a print in a function that is called a thousand times
+    """A file's output, cut off at a limit: a print in a function that is called a thousand times
     would hide the report.
     """
 
@@ -219,8 +219,8 @@ class Shortened(io.TextIOBase):
 
 
 def child(name: str, file: str, told: str, known: str, parent: str) -> None:
-    """What the process does: mark the file, but for the checks that are known, and write what is
-    known so far into the file `told` whenever a check begins.
+    """Mark the file, except for the known checks; this runs in the new process. Whenever a check
+    begins, write what is known so far into the file `told`.
     """
     from mark import find
 
@@ -244,8 +244,8 @@ def child(name: str, file: str, told: str, known: str, parent: str) -> None:
 
 
 def _leave_memory() -> None:
-    """Half of the memory is enough for any answer: a list that grows for ever ends in a
-    MemoryError, and not the machine with it.
+    """Limit the process to half of the memory, so that a list that grows forever ends in a
+    MemoryError and does not take the machine down.
     """
     if resource is not None:
         half, (_, most) = (
@@ -256,8 +256,8 @@ def _leave_memory() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Nobody would stop an endless loop if the parent was killed, so end when another process has
-    taken its place.
+    """End when another process has replaced the parent: if the parent is killed, nobody else would
+    stop an endless loop.
     """
     while os.getppid() == parent:
         time.sleep(0.5)

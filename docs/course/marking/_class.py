@@ -50,7 +50,7 @@ def row(path: Path, marks: Marks, number: int) -> Row:
 
 
 def grid(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """A column for each check: ok, a cross, or a point where it was not made; the checks below."""
+    """A column for each check: ok, x, or a dot if it was not made; below, the checks' names."""
     width = max(len(one.file) for one in rows)
     numbers = " ".join(f"{k + 1:>2}" for k in range(len(names)))
     lines = [f"{'check':{width}}  {numbers}"]
@@ -129,14 +129,14 @@ def results(chosen: Exercise, marks: Marks) -> dict[str, Any]:
 
 
 def checks(chosen: Exercise) -> list[str]:
-    """The checks of an exercise: those that fail where nothing is written."""
+    """The checks of an exercise: those that fail for an empty file."""
     empty = Marks(Path(f"{chosen.name}.py"))
     chosen.mark(empty)
     return [line.name for line in empty.lines]
 
 
 def _bar(files: int) -> Any:
-    """A bar on a terminal; in a log a line for each file does."""
+    """A progress bar on a terminal; a log gets a line for each file instead."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None
     try:

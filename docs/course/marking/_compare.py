@@ -1,4 +1,4 @@
-"""Arrays beside arrays: a line for each, with the error and what it looks like."""
+"""Compares arrays by name: a line for each, with the error and what it looks like."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Comparison(Verdict):
 
     @property
     def ok(self) -> bool:
-        """Whether every line is right, and there is one."""
+        """Whether there are lines and all are right."""
         return bool(self.lines) and all(line.ok for line in self.lines)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
-"""What a marker is made of: checks that never raise, a line for each, and a text that helps with
-each that fails.
+"""The parts of a marker: checks that never raise, a line for each, and a help text for each that
+fails.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import tinygrad_attn as ta
 
 
 class NotWritten(Exception):
-    """The learner has not come to this part yet."""
+    """The learner has not written this part yet."""
 
 
 class Wrong(Exception):
-    """A check's own words about what the learner's function gave; nothing was raised there."""
+    """A check's own words about what the learner's function returned; the function did not raise."""
 
 
 class Exercise(NamedTuple):
@@ -78,8 +78,8 @@ class Marks:
         told: Callable[[Marks], None] = lambda marks: None,
         known: Mapping[str, tuple[Line, str]] | None = None,
     ):
-        """`told` is called whenever a check begins. A check that is `known`, from an earlier run
-        that did not come to its end, is not made again.
+        """`told` is called whenever a check begins. A check that is `known` from an earlier,
+        unfinished run is not made again.
         """
         self.file, self.told, self.running, self.known = file, told, "", known or {}
         self.lines: list[Line] = []
@@ -128,12 +128,12 @@ class Marks:
     # ---- the learner's functions
 
     def function(self, name: str, may_change: bool = False) -> Callable[..., Any]:
-        """A function of the learner's; it raises NotWritten where it is missing or returns None.
+        """One of the learner's functions; it raises NotWritten if it is missing or returns None.
 
-        It raises Wrong the first time that it changes an array it is given, and the array is put
-        back, so that no other check fails for it; with `may_change` a check of its own looks for
-        that. Meanwhile the other functions of the file are the right ones, where the marker has
-        them: each is judged for itself.
+        It raises Wrong the first time that it changes an array it is given. The array is restored,
+        so that no other check fails for it. With `may_change`, a separate check looks for that.
+        During a call, the marker's right functions replace the learner's other functions, so that
+        each is judged by itself.
         """
         self.asked.append(name)
         own = getattr(self.module, name, None)
@@ -163,7 +163,7 @@ class Marks:
                 self.changing.add(name)
                 raise Wrong(
                     f"{name} changes an array it is given, which others use as well. Make a new "
-                    "one: x = x - 1, not x -= 1. (The other checks give it arrays of its own.)"
+                    "one: x = x - 1, not x -= 1. (The other checks restore the array.)"
                 )
             return written(value, name)
 
@@ -171,7 +171,7 @@ class Marks:
 
     @contextmanager
     def others_right(self, name: str) -> Iterator[None]:
-        """The right functions in place of all of the learner's but this one."""
+        """Replace all of the learner's functions except this one by the right ones."""
         own = vars(self.module)
         before = {other: own.get(other) for other in self.references if other != name}
         own.update({other: self.references[other] for other in before})
@@ -183,13 +183,12 @@ class Marks:
                 own.pop(other, None)
 
     def reference(self, **functions: Callable) -> None:
-        """The right functions, by the names that they have in the learner's file."""
+        """Register the right functions by their names in the learner's file."""
         self.references.update(functions)
 
     def op(self, forward: str, *rules: str) -> Any:
-        """An op of the learner's rules, with broadcasting operands, and of the right function,
-        where the marker has it, else of the learner's; arguments that do not fit are told by the
-        first check.
+        """An op made of the learner's VJPs, with broadcasting, and of the right function if the
+        marker has it, else the learner's. The first check reports arguments that do not fit.
         """
         self.asked.append(forward)
         try:
@@ -208,7 +207,7 @@ class Marks:
     # ---- checks
 
     def begin(self, name: str) -> bool:
-        """A check of this name begins, which may never end; is it known already how it went?"""
+        """Begin a check of this name, which may never end; return whether its result is known."""
         self.running = name
         self.told(self)
         if name not in self.known:
@@ -230,8 +229,8 @@ class Marks:
         atol: float = 1e-6,
         rtol: float = 1e-5,
     ) -> None:
-        """|mine() - expected| is small. `mistakes` tells by text which numbers a usual mistake
-        would give.
+        """Check that |mine() - expected| is small. `mistakes` maps a help text to the numbers that
+        a common mistake would give.
         """
         if self.begin(name):
             return None
@@ -265,8 +264,8 @@ class Marks:
         mistakes: Mapping[str, Callable] | None = None,
         **settings: Any,
     ) -> None:
-        """gradcheck of a function, or of an op made of the learner's rules; `mistakes` are wrong
-        rules for its first operand.
+        """Run gradcheck on a function, or on an op made of the learner's VJPs. `mistakes` maps a
+        help text to a wrong VJP for its first input.
         """
         if self.begin(name):
             return None
@@ -298,7 +297,7 @@ class Marks:
         )
 
     def that(self, name: str, test: Callable[[], Any], hint: str) -> None:
-        """test() is true."""
+        """Check that test() is true."""
         if self.begin(name):
             return None
         try:
@@ -312,7 +311,7 @@ class Marks:
     # ---- texts
 
     def failed(self, name: str, verdict: str | Line, text: str) -> None:
-        """A check did not pass; the text helps with it."""
+        """Add a line for a check that did not pass; the text helps with it."""
         line = verdict if isinstance(verdict, Line) else Line(name, verdict, np.inf, np.inf)
         self.lines.append(line)
         self.helps[name] = "\n".join(
@@ -320,7 +319,7 @@ class Marks:
         )
 
     def own_work(self, ready_made: Sequence[str]) -> None:
-        """A line more where the file lets somebody else's library do the exercise."""
+        """Add a failed line if the file lets a library do the exercise."""
         name = "written by you"
         if self.begin(name):
             return
@@ -330,8 +329,8 @@ class Marks:
                     name,
                     f"calls {called}",
                     f"Line {line} of {self.file.name} calls {called}, which does the exercise for "
-                    "you. It is what your answer is compared with: write it yourself, and keep "
-                    "the call to compare with in another file.",
+                    "you. Your answer is compared with it, so write it yourself, and keep a call "
+                    "for comparison in another file.",
                 )
 
     def explain(self, error: BaseException) -> tuple[str, str]:
@@ -363,8 +362,8 @@ class Marks:
 
     @staticmethod
     def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
-        """Call each rule once on plain arrays: an error in one is then the learner's own, with its
-        line.
+        """Call each VJP once on plain arrays, so that an error in one is reported with the line in
+        the learner's file.
         """
         if isinstance(f, ta.engine.Op):
             y = f.forward(*(x.copy() for x in inputs), **settings)
@@ -387,7 +386,7 @@ LIBRARIES = ("tinygrad_attn", "torch", "jax", "scipy", "tensorflow", "sklearn", 
 
 
 def borrowed(source: bytes, names: set[str]) -> list[tuple[int, str]]:
-    """(line, how it is written) of each use of a library's function that has one of these names."""
+    """(line, source text) of each use of a library function with one of these names."""
     tree, found = ast.parse(source), list[tuple[int, str]]()
     modules, functions = set[str](), set[str]()  # what the imports call them
     for node in ast.walk(tree):
@@ -410,7 +409,7 @@ def borrowed(source: bytes, names: set[str]) -> list[tuple[int, str]]:
 
 
 def _named(f: Callable, name: str) -> Callable:
-    """The function under the name that the learner knows it by."""
+    """The function under the name that the learner uses."""
 
     @functools.wraps(f)
     def same(*args: Any, **settings: Any) -> Any:

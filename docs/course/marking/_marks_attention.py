@@ -57,7 +57,7 @@ def _(marks: Marks) -> None:
             "The pairs are halves, (x[i], x[i + D / 2]), as in some libraries; here they are neighbours, (x[2i], x[2i + 1]).": turned(
                 x, t, halves=True
             ),
-            "The pairs are right, but the results stand as two halves: first numbers, then second ones. Put them side by side.": turned(
+            "The pairs are right, but the outputs form two halves: first numbers, then second ones. Put them side by side.": turned(
                 x, t, apart=True
             ),
             "The angles do not depend on the position: multiply by t.": turned(x, np.ones(5)),
@@ -89,10 +89,10 @@ def _(marks: Marks) -> None:
         lambda: rotate(x, positions=some),
         turned(x, some),
         mistakes={
-            "Counted from 0: the positions that are given are ignored. With a cache the new queries and keys do not begin at 0.": turned(
+            "Counted from 0: the given positions are ignored. With a cache, the new queries and keys do not begin at 0.": turned(
                 x, t
             ),
-            "Counted on from the first position; take each as it is given.": turned(x, 7 + t),
+            "Counted on from the first position; take each position as given.": turned(x, 7 + t),
         },
     )
     marks.gradient(
@@ -101,10 +101,10 @@ def _(marks: Marks) -> None:
         random(2, 3, 5, 6),
         positions=some,
         mistakes={
-            "g is rotated by the same angle as x. The rule is the transposed matrix, the rotation by the opposite angle.": lambda g, y, x, positions: (
+            "g is rotated by the same angle as x. The rule multiplies by the transposed matrix, the rotation by the opposite angle.": lambda g, y, x, positions: (
                 turned(g, positions)
             ),
-            "g goes through as it came. It must be rotated as well, by the opposite angle.": lambda g, y, x, positions: (
+            "g is passed on unchanged. Rotate it as well, by the opposite angle.": lambda g, y, x, positions: (
                 g
             ),
             "The rule pairs halves, where rotate pairs neighbours.": lambda g, y, x, positions: (
@@ -162,14 +162,14 @@ def _(marks: Marks) -> None:
         lambda: attention(q, k, v),
         attended(q, k, v),
         mistakes={
-            "The values are rotated, too. Positions belong into the scores; the values are mixed as they are.": attended(
+            "The values are rotated, too. Positions belong in the scores; leave the values as they are.": attended(
                 q, k, turned(v, t)
             ),
             "Nothing is rotated.": attended(q, k, v, at=still, turn_k=False),
-            "Only the queries are rotated: a score then depends on where the query stands, not on the distance.": attended(
+            "Only the queries are rotated: a score then depends on the query's position, not on the distance.": attended(
                 q, k, v, turn_k=False
             ),
-            "Only the keys are rotated: a score then depends on where the key stands, not on the distance.": attended(
+            "Only the keys are rotated: a score then depends on the key's position, not on the distance.": attended(
                 q, k, v, at=still
             ),
             "Nothing is masked: a query sees later positions.": attended(q, k, v, late=5),
@@ -181,7 +181,7 @@ def _(marks: Marks) -> None:
         lambda: attention(*fewer),
         attended(*fewer),
         mistakes={
-            "The heads take turns, 0 1 0 1. The first H / G query heads share the first head of the keys: 0 0 1 1, as np.repeat gives it.": attended(
+            "The heads alternate, 0 1 0 1. The first H / G query heads share the first head of the keys: 0 0 1 1, as np.repeat gives it.": attended(
                 *fewer, share=tile
             )
         },
@@ -196,14 +196,14 @@ def _(marks: Marks) -> None:
             "The queries are counted from 0; they are the last T of S positions, and begin at S - T.": attended(
                 *last, at=np.arange(2)
             ),
-            "The mask begins at the wrong key: the first query stands at S - T and may look at all keys up to there. np.tri(T, S, S - T).": attended(
+            "The mask begins at the wrong key: the first query is at S - T and may look at all keys up to there. np.tri(T, S, S - T).": attended(
                 *last, late=0
             ),
             "Queries and mask are counted from 0; the queries are the last T of S positions, and begin at S - T.": attended(
                 *last, at=np.arange(2), late=0
             ),
         },
-        hint="There may be more keys than queries: S keys, and the queries of the last T.",
+        hint="There may be more keys than queries: S keys, and queries for the last T of them.",
     )
     marks.gradient(
         "its gradient", lambda q, k, v: attention(q, k, v), *(one[..., :4] for one in last)
@@ -211,7 +211,7 @@ def _(marks: Marks) -> None:
 
 
 TRIPLE = "maximum", "total", "result"
-COLUMN = "maximum and total are (T, 1), one number a query: keepdims=True."
+COLUMN = "maximum and total are (T, 1), one number per query: keepdims=True."
 BLOCKS = 12
 """How many arrays of T x block numbers an answer may hold at a time; the solution holds 4."""
 
@@ -346,7 +346,7 @@ def _several(
 
 
 def _peak(f: Callable[[], Any]) -> int:
-    """How many bytes f takes at its peak besides what is there before; NumPy tells tracemalloc of
+    """How many more bytes f takes at its peak than are in use before; NumPy tells tracemalloc of
     its arrays.
     """
     already = tracemalloc.is_tracing()
@@ -423,7 +423,7 @@ def _(marks: Marks) -> None:
             "One maximum for the whole block. Each query needs its own: far below a common one, all of its exponentials are 0.": _parts(
                 scores, v, common=True
             ),
-            "The maximum of each key. A query's is over its keys: the last axis, with keepdims=True.": {
+            "This is the maximum of each key. Take each query's maximum over its keys: the last axis, with keepdims=True.": {
                 "maximum": scores.max(axis=0, keepdims=True)
             },
             "Already divided by the total: an average of such averages is no softmax. Divide once, at the end.": {
@@ -433,7 +433,7 @@ def _(marks: Marks) -> None:
                 "total": plain.sum(axis=-1, keepdims=True),
                 "result": plain @ v,
             },
-            "This is the log-sum-exp; the maximum is kept apart, and total is a plain sum.": {
+            "This is the log-sum-exp; keep the maximum apart, and let total be a plain sum.": {
                 "total": np.log(right["total"])
             },
         },
@@ -480,14 +480,14 @@ def _(marks: Marks) -> None:
         lambda: merged(one, two),
         both,
         {
-            "Not rescaled. The sums belong to different maxima: multiply each by e^(its own maximum - the new one).": sums(
+            "Not rescaled. The sums have different maxima: multiply each by e^(its own maximum - the new one).": sums(
                 1, 1
             ),
             "Rescaled the wrong way round: the factor is e^(old maximum - new maximum), at most 1.": upside_down,
-            "Only the first part is rescaled. The second has a maximum of its own, which may be the smaller one.": sums(
+            "Only the first part is rescaled. The second has its own maximum, which may be the smaller one.": sums(
                 a, 1
             ),
-            "Only the second part is rescaled. The first has a maximum of its own, which may be the smaller one.": sums(
+            "Only the second part is rescaled. The first has its own maximum, which may be the smaller one.": sums(
                 1, b
             ),
             "The result is already divided by the total. Divide once, at the end.": {
@@ -521,10 +521,10 @@ def _(marks: Marks) -> None:
     q[1] *= 3
     square = random(10, 3, seed=3), k, v
     texts = {
-        "result": "The running result is not rescaled when the maximum grows: multiply it by e^(old - new), as the running sum.",
-        "total": "The running sum is not rescaled when the maximum grows: multiply it by e^(old - new), as the running result.",
+        "result": "The running result is not rescaled when the maximum grows: multiply it by e^(old - new), like the running sum.",
+        "total": "The running sum is not rescaled when the maximum grows: multiply it by e^(old - new), like the running result.",
         "neither": "Neither the running sum nor the running result is rescaled when the maximum grows.",
-        "upside down": "Rescaled with e^(new - old); it is e^(old - new), at most 1.",
+        "upside down": "Rescaled with e^(new - old); the factor is e^(old - new), at most 1.",
         "average": "This is the mean of the blocks' softmaxes: each block is normalised by itself. Divide once, at the end, by the total.",
         "last": "The last block is left out: the number of keys is not a multiple of `block`. Slices may reach past the end.",
         "common": "One maximum for the whole block: a query far below it has exponentials of 0 only. Each query needs its own.",
@@ -541,7 +541,7 @@ def _(marks: Marks) -> None:
         unmasked = (
             {
                 "Nothing is masked: a query sees later keys.": _online(*given, size),
-                "The mask begins anew in each block: query t sees the key `start` + j of a block if start + j <= t.": wrong(
+                "The mask starts again in each block: query t sees key `start` + j of a block if start + j <= t.": wrong(
                     mistake="mask"
                 ),
             }
@@ -561,7 +561,7 @@ def _(marks: Marks) -> None:
                 "The scores are not scaled: divide by the root of the size of a query.": wrong(
                     scale=np.sqrt(3)
                 ),
-                "The scores are scaled twice, which divides by D and not by its root.": wrong(
+                "The scores are scaled twice, so they are divided by D and not by its root.": wrong(
                     scale=1 / np.sqrt(3)
                 ),
                 "This is the maximum alone; lse = maximum + log(total).": {"lse": largest},
@@ -598,15 +598,15 @@ def _(marks: Marks) -> None:
         "no delta": "delta is forgotten: ds = p * (g v^T - delta), delta = rowsum(g * y).",
         "plus delta": "delta is added; it is subtracted.",
         "one delta": "delta is one number for all queries; each has its own: (g * y).sum(axis=-1, keepdims=True).",
-        "mean delta": "delta is a mean; it is the sum over the numbers of an output, (g * y).sum(axis=-1, keepdims=True).",
-        "block": "The sum in the softmax's rule is over the keys of the block only. It is over all keys, and (g * y).sum(axis=-1) is it.",
-        "keys": "The sum in the softmax's rule is over the queries. It is over the keys of each query, which (g * y).sum(axis=-1) gives.",
-        "local": "The weights are made with the maximum of the block. They are e^(score - lse), with the lse of all keys.",
-        "softmax": "The weights are the softmax of the block by itself. They are e^(score - lse), with the lse of all keys.",
+        "mean delta": "delta is a mean; take the sum over the numbers of an output, (g * y).sum(axis=-1, keepdims=True).",
+        "block": "The sum in the rule of softmax is over the keys of the block only. Sum over all keys: this is (g * y).sum(axis=-1).",
+        "keys": "The sum in the rule of softmax is over the queries. Sum over the keys of each query: this is (g * y).sum(axis=-1).",
+        "local": "The weights are made with the maximum of the block. They must be e^(score - lse), with the lse of all keys.",
+        "softmax": "The weights are the softmax of the block by itself. They must be e^(score - lse), with the lse of all keys.",
         "unscaled": "The scale is forgotten in the gradient: dq and dk are divided by sqrt(D), too.",
         "twice": "The scale is applied twice: dq and dk are divided by sqrt(D) once.",
-        "overwritten": "dq is that of the last block of keys. Every block has a share: add them up, dq += ...",
-        "rows": "This is the share of the last block of queries. Every query has a share in dk and dv: add them up.",
+        "overwritten": "dq is the contribution of the last block of keys. Every block contributes: add them up, dq += ...",
+        "rows": "This is the contribution of the last block of queries. Every query contributes to dk and dv: add them up.",
         "last": "The last block is left out: the number of keys is not a multiple of `block`.",
         "unmasked": "Later keys are not masked here: the weights must be those of the forward pass.",
     }

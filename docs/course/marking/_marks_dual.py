@@ -12,8 +12,8 @@ from _marks_project import either
 
 import tinygrad_attn as ta
 
-PLAIN = "Make a Dual of an operand that is none, with a tangent of zeros."
-INTEGERS = "An array of integers cannot hold a slope of 0.5: make floats of x and v first, and collect the gradient in an array of floats."
+PLAIN = "Turn an operand that is no Dual into one, with a tangent of zeros."
+INTEGERS = "An array of integers cannot hold a slope of 0.5: convert x and v to floats first, and collect the gradient in an array of floats."
 
 
 def _power(n: float) -> Callable:
@@ -66,7 +66,7 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, b, da, db: (da * b - a * db) / b**2,
         lambda a, b, da, db: {
             "The quotient rule has a minus: (a' b - a b') / b^2.": (da * b + a * db) / b**2,
-            "The sign is wrong: it is (a' b - a b') / b^2, and not the other way round.": (
+            "The sign is wrong: the slope is (a' b - a b') / b^2, not the other way round.": (
                 a * db - da * b
             )
             / b**2,
@@ -82,9 +82,7 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
             lambda a, n=n: a**n,
             _power(n),
             lambda a, da, n=n: {
-                "The slope of a^n is n a^(n - 1): the power is not taken down by one.": n
-                * a**n
-                * da,
+                "The slope of a^n is n a^(n - 1): the power is not reduced by one.": n * a**n * da,
                 "The slope of a^n is n a^(n - 1): its factor n is missing.": a ** (n - 1) * da,
                 "This is the slope. By the chain rule it is multiplied by a's tangent.": n
                 * a ** (n - 1),
@@ -99,7 +97,7 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, da: np.exp(a) * da,
         lambda a, da: {
             "This is the slope. By the chain rule it is multiplied by a's tangent.": np.exp(a),
-            "This is e to the tangent. It is e to the value, times the tangent.": np.exp(da),
+            "This is e to the tangent; take e to the value, times the tangent.": np.exp(da),
             "The slope of e^a is e^a, the result, not a.": a * da,
         },
     ),
@@ -120,7 +118,7 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
             "This is the slope. By the chain rule it is multiplied by a's tangent.": np.cos(a),
             "The slope of sin is cos, with a plus.": -np.cos(a) * da,
             "This is the sine of the tangent.": np.sin(da),
-            "The cosine is taken of the tangent; it is that of the value, times the tangent.": np.cos(
+            "This is the cosine of the tangent; take the cosine of the value, times the tangent.": np.cos(
                 da
             ),
             "The slope of sin is cos.": np.sin(a) * da,
@@ -184,7 +182,7 @@ class Duals:
             raise
         except RecursionError as error:
             raise Wrong(
-                f"{text} asks for itself again, and so on without end: np.sin(self) calls "
+                f"{text} calls itself again, without end: np.sin(self) calls "
                 "self.sin(), and other - self may call __rsub__ or __sub__. Compute with .value "
                 "and .tangent."
             ) from error
@@ -228,8 +226,7 @@ class Duals:
                 raise Wrong(
                     f"{text} raises {error}. "
                     + (
-                        "What stands on the left knows nothing of Duals, so Python asks for "
-                        f"{method}."
+                        f"The left operand knows nothing of Duals, so Python asks for {method}."
                         if left
                         else PLAIN
                     )
@@ -240,7 +237,7 @@ class Duals:
                 raise Wrong(f"{text}: {error}. {PLAIN}") from error
             if isinstance(y, np.ndarray):
                 raise Wrong(
-                    f"{text} is an array of {y.dtype}s. NumPy took the Dual for a mere object and "
+                    f"{text} is an array of {y.dtype}s. NumPy took the Dual for a plain object and "
                     "went through the array's elements itself. With `__array_priority__ = 1` in "
                     f"the class it leaves the operation to {method}."
                 )
@@ -321,7 +318,7 @@ def constants(marks: Marks, mine: Duals) -> None:
     moves = (
         "A constant has a tangent of 1 here. It does not move: its tangent is 0. Only x has one."
     )
-    swapped = "The operands have changed places: 2 - a asks a for __rsub__(2), which is 2 - a and not a - 2. The same with __rtruediv__."
+    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which is 2 - a and not a - 2. The same holds for __rtruediv__."
     zero, one = np.zeros_like(a), np.ones_like(a)
     for name, c in (("2", 2.0), ("array", array)):
         right, turned = four(c, a, zero, da), four(a, c, da, zero)
@@ -397,8 +394,8 @@ def functions(marks: Marks, mine: Duals) -> None:
         lambda: jvp(mixed, x, v)[1],
         J @ v,
         mistakes={
-            "This is J times ones. x begins with the tangent v.": J @ np.ones(4),
-            "Nothing moves. x begins with the tangent v.": np.zeros(4),
+            "This is J times ones. The tangent of x is v.": J @ np.ones(4),
+            "Nothing moves. The tangent of x is v.": np.zeros(4),
             "This is f(x): J v, the tangent, comes second.": mixed(x),
         },
     )
@@ -422,7 +419,7 @@ def functions(marks: Marks, mine: Duals) -> None:
                     shape
                 ),
             },
-            hint="One element of x moves at a time, in a run of its own, whatever the shape of x: np.ndindex(x.shape).",
+            hint="Move one element of x at a time, each in its own run, whatever the shape of x: np.ndindex(x.shape).",
         )
     x, v = np.array([1, 2, 4]), np.array([0, 1, -1])
     inverse = lambda x: x**-1 * 10 + np.sin(x)

@@ -29,7 +29,7 @@ def _(marks: Marks) -> None:
         2 * x,
         mistakes={
             "This is twice the slope: the two points are 2 eps apart.": 4 * x,
-            "This is the change, not the slope: divide by the distance of the two points, 2 eps.": 4e-5
+            "This is the change, not the slope: divide by the distance between the two points, 2 eps.": 4e-5
             * x,
         },
     )
@@ -82,8 +82,8 @@ def _(marks: Marks) -> None:
             ) from error
         if not isinstance(y, Scalar):
             raise Wrong(
-                f"one of its operations returns a {type(y).__name__}; each returns a Scalar, so "
-                "that the walk can go on from it."
+                f"one of its operations returns a {type(y).__name__}; each must return a Scalar, so "
+                "that the walk can continue from it."
             )
         y.backward()
         return y.data, [x.grad for x in xs]
@@ -115,8 +115,8 @@ def _(marks: Marks) -> None:
         2.0,
         mistakes={
             "The slope with respect to b is -a / b^2: the sign is missing.": [0.5, 0.75],
-            "The slope with respect to b is -a / b^2, and its a is missing.": [0.5, -0.25],
-            "The slope with respect to b is -a / b^2, with the square.": [0.5, -1.5],
+            "The slope with respect to b is -a / b^2: its a is missing.": [0.5, -0.25],
+            "The slope with respect to b is -a / b^2: the square is missing.": [0.5, -1.5],
         },
     )
     both(
@@ -125,7 +125,7 @@ def _(marks: Marks) -> None:
         0.7,
         mistakes={
             "This is 1 - x^2. The slope is 1 - y^2, where y = tanh(x).": [1 - 0.7**2],
-            "This is the slope at the result: 1 - tanh(y)^2. Take 1 - y^2.": [
+            "This is the slope at the output: 1 - tanh(y)^2. Take 1 - y^2.": [
                 1 - np.tanh(np.tanh(0.7)) ** 2
             ],
         },
@@ -134,7 +134,7 @@ def _(marks: Marks) -> None:
 
 
 class Node:
-    """What chapter 2 walks over, with a count of the steps taken."""
+    """A node for chapter 2's walk, with a count of the steps taken."""
 
     def __init__(self, name: str, *parents: Node, slopes: tuple[float, ...] = ()):
         self.name, self._parents, self.slopes, self.grad, self.looks = (
@@ -153,16 +153,16 @@ class Node:
         self.looks += 1
         if self.looks > 1000:
             raise RuntimeError(
-                f"the parents of one node were asked for {self.looks} times: either every path is "
-                "walked, and there are 2^n of them, or all nodes are looked through again for "
-                "each. Remember which nodes you have seen, and count the users of each."
+                f"the parents of one node were asked for {self.looks} times. Either you walk every "
+                "path, and there are 2^n of them, or you go through all nodes again for each "
+                "node. Remember which nodes you have seen, and count the users of each."
             )
         return self._parents
 
 
 def diamond(mirrored: bool = False) -> list[Node]:
-    """One way round, whoever takes the first parent first finds the right order by luck; the other
-    way round, whoever takes the last.
+    """Nodes x, a, b and y. Taking the first parent first finds the right order by luck, or, if
+    mirrored, taking the last parent first.
     """
     x = Node("x")
     a = Node("a", x, slopes=(2.0,))
@@ -227,7 +227,7 @@ def _(marks: Marks) -> None:
                 if place[id(parent)] < place[id(node)]:
                     raise Wrong(
                         f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not "
-                        "whole yet when its turn comes"
+                        "complete yet when its turn comes"
                     )
         return True
 
@@ -245,7 +245,7 @@ def _(marks: Marks) -> None:
         lambda: gradients(diamond()),
         [16, 8, 1, 1],
         mistakes={
-            "Node a passes its gradient on before the one that comes through y has arrived (8 = 1 x 5 + 3 in all).": [
+            "Node a passes its gradient on before the contribution through y has arrived (8 = 1 x 5 + 3 in all).": [
                 10,
                 8,
                 1,
@@ -260,7 +260,7 @@ def _(marks: Marks) -> None:
         lambda: gradients(diamond(mirrored=True)),
         [16, 8, 1, 1],
         mistakes={
-            "Node a passes its gradient on before the one that comes through b has arrived (8 = 3 + 1 x 5 in all).": [
+            "Node a passes its gradient on before the contribution through b has arrived (8 = 3 + 1 x 5 in all).": [
                 6,
                 8,
                 1,
@@ -305,7 +305,7 @@ def _(marks: Marks) -> None:
             "sum of g from i on: the transposed matrix, a running sum from the end.": lambda g, y, x: (
                 np.cumsum(g, axis=-1)
             ),
-            "This is g times the result. The Jacobian of a linear function does not depend on y.": lambda g, y, x: (
+            "This is g times the output. The Jacobian of a linear function does not depend on y.": lambda g, y, x: (
                 g * y
             ),
         },
@@ -385,16 +385,16 @@ def _(marks: Marks) -> None:
     far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
     quiet = lambda f, *args, **settings: np.errstate(all="ignore")(f)(*args, **settings)
     stable = (
-        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True); it "
-        "cancels in softmax, and is added back\nin log-sum-exp. The largest of the whole array "
-        "will not do: rows far below it underflow to 0 / 0."
+        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True). It "
+        "cancels in softmax; add it back\nin log-sum-exp. The largest element of the whole array "
+        "does not work: rows far below it underflow to 0 / 0."
     )
     marks.compare(
         "softmax",
         lambda: my_softmax(x),
         right,
         mistakes={
-            "The sum goes over axis 0; it goes over each row.": e / e.sum(axis=0),
+            "The sum is over axis 0; sum over each row.": e / e.sum(axis=0),
             "This is normalised over the whole array.": e / e.sum(),
         },
     )
@@ -409,7 +409,7 @@ def _(marks: Marks) -> None:
         marks.op("softmax", "softmax_vjp"),
         x,
         mistakes={
-            "This is the rule of log-softmax, g - p sum(g). That of softmax takes the sum of g p, and multiplies by p what is left.": lambda g, y, x: (
+            "This is the rule of log-softmax, g - p sum(g). The rule of softmax is p (g - sum(g p)).": lambda g, y, x: (
                 g - y * g.sum(axis=-1, keepdims=True)
             )
         },

@@ -1,4 +1,4 @@
-"""Markers of chapters 8 to 17: training, attention, layers, and what is built of them."""
+"""Markers of chapters 8 to 17: training, attention, layers, and what is built from them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _(marks: Marks) -> None:
 
     first = {
         "m": {
-            "The corrected m: it is for p alone. The next step goes on from m as it was.": gradients[
+            "This is the corrected m, which is only for p. The next step needs m uncorrected.": gradients[
                 0
             ]
         },
         "v": {
             "The gradient is not squared.": (1 - beta2) * gradients[0],
-            "The corrected v: it is for p alone. The next step goes on from v as it was.": gradients[
+            "This is the corrected v, which is only for p. The next step needs v uncorrected.": gradients[
                 0
             ]
             ** 2,
@@ -84,9 +84,7 @@ def _(marks: Marks) -> None:
                         "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(
                             steps, "uncorrected"
                         )["p"],
-                        "eps stands under the root; it is added to the root.": right(steps, "eps")[
-                            "p"
-                        ],
+                        "eps is under the root; add it to the root.": right(steps, "eps")["p"],
                         "The root of v is missing.": right(steps, "no root")["p"],
                         "The step goes uphill: subtract it.": 2 * start - right(1)["p"],
                     }
@@ -101,7 +99,7 @@ def _(marks: Marks) -> None:
     old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
     given = [array.copy() for array in old]
     marks.that(
-        "the old arrays are left alone",
+        "the old arrays do not change",
         lambda: len(step(*given, 1)) == 3 and all(map(np.array_equal, given, old)),
         "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... "
         "and m[:] = ... change the old one.",
@@ -146,11 +144,11 @@ def _(marks: Marks) -> None:
         part("scores"),
         scores,
         mistakes={
-            "Divided by the size of a query; it is its square root.": dots / 3,
-            "Divided by the root of T, the number of positions; it is that of D, the size of a query.": dots
+            "Divided by the size of a query; divide by its square root.": dots / 3,
+            "Divided by the root of T, the number of positions; divide by the root of D, the size of a query.": dots
             / np.sqrt(4),
             "Not divided by the root of the size of a query.": dots,
-            "Keys by queries: the rows belong to the queries.": scores.swapaxes(-1, -2),
+            "Keys by queries: the rows should belong to the queries.": scores.swapaxes(-1, -2),
         },
     )
     marks.compare(
@@ -158,7 +156,7 @@ def _(marks: Marks) -> None:
         part("weights"),
         weights,
         mistakes={
-            "Normalised over the queries. Each query shares out its weight among the keys: the last axis.": soft(
+            "Normalised over the queries. Each query distributes its weight over the keys: the last axis.": soft(
                 scores, -2
             )
         },
@@ -183,7 +181,7 @@ def _(marks: Marks) -> None:
             "A query may look at itself: only keys after it are blocked.": soft(
                 np.where(np.tril(free, -1), scores, -np.inf)
             ),
-            "The mask is upside down: blocked are the keys after the query.": soft(
+            "The mask is upside down: block the keys after the query.": soft(
                 np.where(free.T, scores, -np.inf)
             ),
             "The mask is upside down: np.tri is True where a query may look, so -inf is where it is False. The last query has no key left here.": soft(
@@ -228,7 +226,7 @@ def _(marks: Marks) -> None:
             "A reshape alone: it gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(
                 2, 4, 3, 2
             ),
-            "The head counts fastest; each head is a block of neighbouring columns.": x.reshape(
+            "The head index varies fastest; each head should be a block of neighbouring columns.": x.reshape(
                 2, 3, 2, 4
             ).transpose(0, 3, 1, 2),
         },
@@ -283,7 +281,7 @@ def _(marks: Marks) -> None:
             "This is the pre-norm form: here the norm comes after the sum.": right(True),
             "The residual connections are missing: x + attend(x).": no_residual,
             "The second sublayer has no residual connection.": two(feed_forward(after)),
-            "The norm is taken of the sublayer's result alone; it is that of the sum.": inside
+            "The norm is applied only to the sublayer's output; apply it to the sum.": inside
             + two(feed_forward(inside)),
             twice: one(after + feed_forward(after)),
         },
@@ -296,11 +294,11 @@ def _(marks: Marks) -> None:
             "This is the post-norm form: here the norm comes before the sublayer, and the sum is left alone.": right(
                 False
             ),
-            "The residual of the feed-forward net is its normed input; it is what came before the norm.": two(
+            "The residual of the feed-forward net is its normed input; use the input before the norm.": two(
                 half
             )
             + feed_forward(two(half)),
-            "The residual of the attention is its normed input; it is what came before the norm.": normed
+            "The residual of the attention is its normed input; use the input before the norm.": normed
             + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
         },
@@ -339,20 +337,18 @@ def _(marks: Marks) -> None:
         right(7, 6),
         atol=1e-5,
         mistakes={
-            "All sines stand before all cosines; they take turns: sin, cos, sin, cos.": np.concatenate(
+            "All sines come before all cosines; alternate them: sin, cos, sin, cos.": np.concatenate(
                 [np.sin(a), np.cos(a)], axis=1
             ),
-            "Sine and cosine have changed places.": np.stack(
-                [np.cos(a), np.sin(a)], axis=-1
-            ).reshape(7, 6),
+            "Sine and cosine are swapped.": np.stack([np.cos(a), np.sin(a)], axis=-1).reshape(7, 6),
             "The exponent is 2i / d_model for the i-th pair.": paired(np.arange(3) / 6),
             "The exponent is doubled twice: 2i is the number of the column already.": paired(
                 np.arange(3) * 4 / 6
             ),
-            "t is multiplied by 10000^(2i / d_model); it is divided by it, and later pairs turn slower.": paired(
+            "t is multiplied by 10000^(2i / d_model); divide by it, so that later pairs turn slower.": paired(
                 -np.arange(3) * 2 / 6
             ),
-            "Sine and cosine of a pair have the same angle, that of the sine.": np.where(
+            "Sine and cosine of a pair must have the same angle, that of column 2i.": np.where(
                 np.arange(6) % 2, np.cos(own), np.sin(own)
             ),
             "Counting begins at 0.": np.roll(right(8, 6), -1, axis=0)[:7],
@@ -418,10 +414,10 @@ def _(marks: Marks) -> None:
         lambda: mine()[0],
         losses,
         mistakes={
-            "The gradients of earlier steps are still there: .grad adds up. Call optimizer.zero_grad() before each backward().": stale,
+            "The gradients of earlier steps are still there: .grad accumulates. Call optimizer.zero_grad() before each backward().": stale,
             "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward(), with no zero_grad() between the two?": untouched,
             "Each loss is measured after its step; take it before.": after,
-            "F.cross_entropy wants scores and takes the softmax itself; here it is given probabilities.": loop(
+            "F.cross_entropy expects scores and applies the softmax itself; here it is given probabilities.": loop(
                 before=F.softmax
             )[0],
         },
@@ -443,16 +439,16 @@ def _(marks: Marks) -> None:
         lambda: shifted(answers.copy(), 10),
         [[10, 4, 2], [10, 1, 1]],
         mistakes={
-            "Shifted the other way: in front stands START, and the last digit falls away.": [
+            "Shifted the other way: put START in front, and drop the last digit.": [
                 [2, 7, 10],
                 [1, 3, 10],
             ],
-            "Not shifted: the decoder would see what it is to write.": answers,
+            "Not shifted: the decoder would see what it should write.": answers,
         },
     )
     given = answers.copy()
     marks.that(
-        "the answers are left alone",
+        "the answers do not change",
         lambda: shifted(given, 10) is not None and np.array_equal(given, answers),
         "answers has other values after the call. Make a new array: they are still the targets of "
         "the loss.",
@@ -482,7 +478,7 @@ def _(marks: Marks) -> None:
         right,
         mistakes={
             "START is part of the answer: leave it out.": np.insert(right, 0, 10, axis=1)[:, :4],
-            "Each symbol is taken from the first place; it is the last place that tells about the next.": np.repeat(
+            "Each symbol is taken from the first position; the last position has the scores of the next.": np.repeat(
                 right[:, :1], 4, axis=1
             ),
         },
@@ -507,7 +503,7 @@ def _(marks: Marks) -> None:
         lambda: probabilities(scores, 1.0, 4),
         soft(scores),
         mistakes={
-            "The k-th best score is left out: keep what is equal to it, too, with >=.": soft(
+            "The k-th best score is left out: keep it with >=.": soft(
                 np.where(scores > scores.min(axis=-1, keepdims=True), scores, -np.inf)
             ),
             "Divided by one sum of the whole array; each row has its own: axis=-1, keepdims=True.": soft(
@@ -572,7 +568,7 @@ def _(marks: Marks) -> None:
         lambda: pool(tokens, there),
         unit(mean),
         mistakes={
-            "The padding is counted as well: multiply it away before you sum.": unit(
+            "The padding is counted as well: multiply it by 0 before you sum.": unit(
                 tokens.mean(axis=1)
             ),
             "The means are right, but not yet of length 1.": mean,
@@ -616,7 +612,7 @@ def _(marks: Marks) -> None:
         lambda: product(mixed, x, v),
         hessian @ v,
         mistakes={
-            "v is multiplied last. It belongs inside, before the second gradient is taken: that of sum(gradient * v).": hessian.sum(
+            "v is multiplied last. It belongs inside: take the second gradient of sum(gradient * v).": hessian.sum(
                 axis=0
             )
             * v

@@ -20,12 +20,12 @@ def _(marks: Marks) -> None:
             np.stack([total] * ranks),
             mistakes={
                 "These are means: ring_sum gives the sum.": np.stack([total / ranks] * ranks),
-                "Each rank still has its own array: what it gets is to be added.": np.stack(given),
+                "Each rank still has its own array: add what it receives.": np.stack(given),
             },
             hint="Print which chunks each rank has after each round, for three ranks.",
         )
     marks.that(
-        "ring_sum: no array that is given changes",
+        "ring_sum: the given arrays do not change",
         lambda: unchanged(ring_sum),
         "np.array_split gives views of the array: adding to a chunk adds to the array. Copy the "
         "chunks first.",
@@ -52,7 +52,7 @@ def _(marks: Marks) -> None:
 
 
 class Post:
-    """Carries the messages, and knows what was sent."""
+    """Carries the messages, and records what was sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int, int]] = []
@@ -86,7 +86,7 @@ def frugal(ring_sum: Any) -> bool:
         )
     if longest > length // ranks:
         raise Wrong(
-            f"a message has {longest} numbers; of an array of {length} on {ranks} ranks a chunk "
+            f"a message has {longest} numbers; a chunk of an array of {length} on {ranks} ranks "
             f"has {length // ranks}."
         )
     if len(post.sent) != 2 * ranks * (ranks - 1):

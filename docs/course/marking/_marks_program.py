@@ -81,7 +81,7 @@ CASES = (
         "a sign",
         "d_y = -d_result",
         "d_y = d_result",
-        "Its slope has the opposite sign: are absolute values compared?",
+        "Its slope has the opposite sign: do you compare absolute values?",
     ),
     (
         "a factor of 2",
@@ -93,13 +93,13 @@ CASES = (
         "one element",
         "d_bias = d_norm.sum(0)",
         "d_bias = d_norm.sum(0) * (np.arange(4) < 3)",
-        "Its last element alone is wrong: nudge all of them.",
+        "Only its last element is wrong: nudge all of them.",
     ),
     (
         "a matrix transposed",
         "d_Wv = x.T @ d_v",
         "d_Wv = d_v.T @ x",
-        "The sum of its elements is right. Nudge along random numbers: ones see the sum alone.",
+        "The sum of its elements is right. Nudge along random numbers: ones see only the sum.",
     ),
     (
         "a thousandth",
@@ -121,13 +121,13 @@ CASES = (
     ),
     ("PROGRAM", CHANGED[1], CHANGED[0], "These all depend on the line that is wrong."),
 )
-"""Names of checks; a piece of the program and what stands in its place; about a gradient that is not found."""
+"""Names of checks; a piece of the program and its replacement; help if a wrong gradient is not found."""
 
 
 @exercise(
     21,
     "written",
-    "find wrong gradients of a program, and the line that makes them so",
+    "find wrong gradients of a program, and the line that makes them wrong",
     ready_made=("source", "gradcheck"),
 )
 def _(marks: Marks) -> None:
@@ -135,7 +135,7 @@ def _(marks: Marks) -> None:
     marks.that(
         "wrong_gradients: no array that is given changes",
         lambda: unchanged(wrong_gradients),
-        "x += step * u changes the array that was given, and every later check is made with another one. Write x + step * u.",
+        "x += step * u changes the given array, so every later check uses other numbers. Write x + step * u.",
     )
     for name, old, new, about in CASES:
         marks.that(
@@ -165,7 +165,7 @@ def run(text: str) -> Callable[..., Any]:
 
 
 def wrong_in(text: str) -> list[str]:
-    """Which gradients are not those of the right program, whose loss it shares."""
+    """Which gradients differ from those of the right program, which has the same loss."""
     (_, right), (_, found) = (run(one)(**arrays()) for one in (RIGHT, text))
     same = lambda name: (
         np.shape(found[name]) == np.shape(right[name])
@@ -222,7 +222,7 @@ def pair(answer: Any) -> tuple[str, str]:
     old, new = (bare(line) for line in answer)
     if old not in map(bare, PROGRAM.splitlines()):
         raise Wrong(
-            f"PROGRAM has no line {old!r}. Copy it from there; the comment with the shape may be left out."
+            f"PROGRAM has no line {old!r}. Copy it from there; you may leave out the comment with the shape."
         )
     return old, new
 
@@ -249,7 +249,7 @@ def repaired(old: str, new: str) -> bool:
             f"PROGRAM with your line does not run: {type(error).__name__}: {error}"
         ) from error
     if not np.isclose(loss, run(RIGHT)(**arrays())[0], rtol=1e-9):
-        raise Wrong("With your line the loss is another one. The forward part is right.")
+        raise Wrong("Your line changes the loss. The forward part is right.")
     if wrong:
         raise Wrong(
             f"With your line in its place, the gradients with respect to {listed(wrong)} are wrong."
@@ -258,7 +258,7 @@ def repaired(old: str, new: str) -> bool:
 
 
 def chosen(answer: Any) -> bool:
-    """Is it this line? If not, say which gradients it can have to do with."""
+    """Check that it is this line; if not, say which gradients it affects."""
     old, new = pair(answer)
     if old == CHANGED[0]:
         return True
@@ -271,15 +271,15 @@ def chosen(answer: Any) -> bool:
 
 
 def innocent(line: str) -> str:
-    """Which gradients would be others if this line gave twice as much, and which are wrong."""
+    """Which gradients would change if this line gave twice as much, and which are wrong."""
     wrong, assignment = wrong_in(PROGRAM), re.fullmatch(r"(\w+) = (.+)", line)
     if assignment is None:
         return "This line computes nothing."
     doubled = RIGHT.replace(line, f"{assignment[1]} = 2 * ({assignment[2]})")
     reached = wrong_in(doubled)
-    said = f"This line reaches the gradients with respect to {listed(reached)}; wrong are those by {listed(wrong)}."
+    said = f"This line reaches the gradients with respect to {listed(reached)}; the wrong ones are those with respect to {listed(wrong)}."
     if more := [name for name in reached if name not in wrong]:
         return f"{said} If it were wrong, {listed(more)} would be wrong as well."
     if missed := [name for name in wrong if name not in reached]:
         return f"{said} It has nothing to do with {listed(missed)}."
-    return f"{said} So it is one of the few that come into question, but it is right. Derive it from the line of the forward part that it belongs to."
+    return f"{said} So it is one of the few candidates, but it is right. Derive it from its line in the forward part."

@@ -19,7 +19,7 @@ PATHS = (
     "and of these there are 2^60. Remember which tensors you have seen, by their id, and pass the "
     "gradient of each on once."
 )
-SUM = "sum took the axis away, and so g lacks it: put it back, with length 1 (np.expand_dims), before g is copied along it."
+SUM = "sum removed the axis, so g lacks it: put it back, with length 1 (np.expand_dims), before g is copied along it."
 
 
 @exercise(
@@ -80,13 +80,13 @@ def remembering(marks: Marks, mine: Engine) -> None:
             lambda made=made: [written(rule(g), "a rule") for rule in made().vjps],
             rules,
             mistakes={
-                "g is forgotten: a rule takes the gradient of the loss with respect to the result, and multiplies it with the slope.": [
+                "g is forgotten: a rule takes the gradient of the loss with respect to the result, and multiplies it by the slope.": [
                     np.ones_like(a),
                     np.ones_like(a),
                 ]
                 if sign == "+"
                 else [b, a],
-                "Each rule has the factor of the other: the slope of a * b by a is b.": [
+                "The two rules have each other's factor: the slope of a * b by a is b.": [
                     g * a,
                     g * b,
                 ],
@@ -149,7 +149,7 @@ def walking(marks: Marks, mine: Engine) -> None:
             mistakes={
                 **either(early, [10.0], [6.0]),
                 **either(
-                    "A tensor passes its whole .grad on each time that something comes in; once "
+                    "A tensor passes on its whole .grad each time that something comes in; once "
                     "is enough, when all has come in.",
                     [26.0],
                     [22.0],
@@ -211,7 +211,7 @@ def adding_up(marks: Marks, mine: Engine) -> None:
         "2 backward(g)",
         lambda: list(given()[:3]),
         [g, g, g],
-        mistakes={"The g that backward is given does not arrive.": [ones] * 3},
+        mistakes={"backward ignores the g that it is given.": [ones] * 3},
     )
     marks.compare(
         "2 two losses",
@@ -228,7 +228,7 @@ def adding_up(marks: Marks, mine: Engine) -> None:
             "The second walk passes on what the first had left in .grad of the shared result: 6 + "
             "(3 + 5) * 2. Collect the gradients of one\n"
             "walk apart, in a dict by id, and add each to .grad when it is complete.": [22.0],
-            "The second walk does not come beyond the shared result. Each loss needs a whole walk of its own.": [
+            "The second walk does not get beyond the shared result. Each loss needs its own complete walk.": [
                 6.0
             ],
         },
@@ -282,7 +282,7 @@ def numbers(marks: Marks, mine: Engine) -> None:
         lambda a: a**3,
         a,
         wrong_rules={
-            "The slope of a^n is n a^(n - 1): the power is not taken down by one.": lambda g, y, a: (
+            "The slope of a^n is n a^(n - 1): the power is not reduced by one.": lambda g, y, a: (
                 g * 3 * y
             ),
             "The slope of a^n is n a^(n - 1): its factor n is missing.": lambda g, y, a: g * a**2,
@@ -290,9 +290,7 @@ def numbers(marks: Marks, mine: Engine) -> None:
         },
     )
     mine.check("4 a / b", lambda a, b: a / b, a, b, wrong_values={"This is b / a.": b / a})
-    plain = (
-        "An operand that is no Tensor, a number or an array, is made one first, in every operation."
-    )
+    plain = "Every operation must first turn an operand that is no Tensor, a number or an array, into one."
     mine.check(
         "4 (a * 2 - 1) * (a / 2 + 3)",
         lambda a: (a * 2 - 1) * (a / 2 + 3),
@@ -348,7 +346,7 @@ def numbers(marks: Marks, mine: Engine) -> None:
         )
         for part in pair
     ]
-    swapped = "The operands have changed places: 2 - a asks a for __rsub__(2), which is 2 - a and not a - 2. The same with __rtruediv__."
+    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which is 2 - a and not a - 2. The same holds for __rtruediv__."
     marks.compare(
         "4 2 + a, 2 * a, 2 - a, 2 / a",
         lambda: reflected(2.0),
@@ -382,7 +380,7 @@ def functions(marks: Marks, mine: Engine) -> None:
         "5 a.exp()",
         lambda a: a.exp(),
         x,
-        wrong_rules={"The slope of e^a is e^a, the result, not a.": lambda g, y, x: g * x},
+        wrong_rules={"The slope of e^a is e^a, the output, not a.": lambda g, y, x: g * x},
     )
     mine.check(
         "5 a.log()",
@@ -406,7 +404,7 @@ def functions(marks: Marks, mine: Engine) -> None:
 def reductions(marks: Marks, mine: Engine) -> None:
     x, stack = random(3, 4), random(2, 3, 4)
     mean = {
-        "Each element has only the share 1/N in a mean of N: its g is divided by N.": lambda g, y, x: (
+        "Each element contributes only 1/N to a mean of N: divide its g by N.": lambda g, y, x: (
             np.broadcast_to(g if np.ndim(g) in (0, x.ndim) else np.expand_dims(g, 1), x.shape)
         )
     }
@@ -427,7 +425,7 @@ def reductions(marks: Marks, mine: Engine) -> None:
         lambda a: a.sum(axis=1, keepdims=True),
         x,
         name="6 with keepdims",
-        hint="With keepdims=True g still has the axis, with length 1: nothing is to be put back.",
+        hint="With keepdims=True g still has the axis, with length 1: put nothing back.",
     )
     mine.check("6 a.mean()", lambda a: a.mean(), x, hint=SUM, wrong_rules=mean)
     mine.check(
@@ -437,7 +435,7 @@ def reductions(marks: Marks, mine: Engine) -> None:
         hint=SUM,
         wrong_rules=mean
         | {
-            "Divided by the number of all elements; N is the number of those that one mean is taken over.": lambda g, y, x: (
+            "Divided by the number of all elements; divide by the number of elements in one mean.": lambda g, y, x: (
                 np.broadcast_to(g[:, None] / x.size, x.shape)
             )
         },
@@ -448,14 +446,14 @@ def reductions(marks: Marks, mine: Engine) -> None:
         x,
         hint="g has the new shape: give it the old one.",
     )
-    mine.check("6 a.T", lambda a: a.T, x, hint="g is turned round as well: g.T.")
+    mine.check("6 a.T", lambda a: a.T, x, hint="Transpose g as well: g.T.")
     mine.check(
         "6 a.T",
         lambda a: a.T,
         random(3, 3),
         name="6 a.T, 3 x 3",
         value=False,
-        wrong_rules={"g is turned round as well: g.T. A square hides it.": lambda g, y, x: g},
+        wrong_rules={"Transpose g as well: g.T. A square hides it.": lambda g, y, x: g},
     )
 
     def single() -> bool:
@@ -475,13 +473,13 @@ def reductions(marks: Marks, mine: Engine) -> None:
 
 def products(marks: Marks, mine: Engine) -> None:
     f = lambda a, b: a @ b
-    forgotten = "g @ b: the other operand is turned round, g b^T and a^T g. Here every shape fits."
+    forgotten = "g @ b: transpose the other operand, g b^T and a^T g. Here every shape fits."
     mine.check(
         "7 (2, 3) @ (3, 4)",
         f,
         random(2, 3),
         random(3, 4),
-        hint="The rules are g b^T and a^T g: only so do the shapes fit.",
+        hint="The rules are g b^T and a^T g: only this way do the shapes fit.",
     )
     mine.check(
         "7 (3, 3) @ (3, 3)",
@@ -494,7 +492,7 @@ def products(marks: Marks, mine: Engine) -> None:
             "b^T g, in the wrong order: it is g b^T.": lambda g, y, a, b: b.T @ g,
         },
     )
-    stacks = f"Of a stack, only the last two axes change places: swapaxes(-1, -2). .T of an array reverses all of them. {COPIES}"
+    stacks = f"In a stack, swap only the last two axes: swapaxes(-1, -2). .T of an array reverses all of them. {COPIES}"
     mine.check("7 (2, 3, 4) @ (2, 4, 5)", f, random(2, 3, 4), random(2, 4, 5), hint=stacks)
     mine.check("7 (2, 3, 4) @ (4, 5)", f, random(2, 3, 4), random(4, 5), hint=stacks)
     mine.check("7 (3, 4) @ (2, 4, 5)", f, random(3, 4), random(2, 4, 5), value=False, hint=stacks)
@@ -588,7 +586,7 @@ def training(marks: Marks, mine: Engine) -> None:
             "This is the sum over the rows; the loss is their mean.": (right - picked).sum(),
             "The sign is wrong.": (picked - right).mean(),
             "The score of the target is not subtracted.": right.mean(),
-            "The sum of the exponentials goes over each row: axis=1.": np.log(e.sum(axis=0)).mean()
+            "Sum the exponentials over each row: axis=1.": np.log(e.sum(axis=0)).mean()
             - picked.mean(),
         },
     )
@@ -620,7 +618,7 @@ def training(marks: Marks, mine: Engine) -> None:
         atol=1e-10,
         rtol=1e-10,
         mistakes={
-            "The gradients of earlier steps are still there: .grad adds up. Set it to None before each backward().": descent(
+            "The gradients of earlier steps are still there: .grad accumulates. Set it to None before each backward().": descent(
                 zero=False
             )[0],
             "Nothing is learned: the parameters are never changed.": descent(lr=0.0)[0],
@@ -635,5 +633,5 @@ def training(marks: Marks, mine: Engine) -> None:
         np.concatenate([np.ravel(p) for p in end]),
         atol=1e-10,
         rtol=1e-10,
-        hint="The Tensors in the list that train is given should hold the trained numbers: p.data = ... for each of them.",
+        hint="The Tensors in the list given to train should hold the trained numbers: p.data = ... for each of them.",
     )

@@ -1,4 +1,4 @@
-"""What the checks of the project ask of the learner's Tensor."""
+"""What the project's checks require of the learner's Tensor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from _marking import Marks, NotWritten, Wrong, written
 
 import tinygrad_attn as ta
 
-COPIES = "Where broadcasting has copied an operand, the gradients of the copies are added up: chapter 4's unbroadcast, once, in backward."
+COPIES = "Where broadcasting copied an operand, add up the gradients of the copies: call chapter 4's unbroadcast, once, in backward."
 OBJECT = (
-    "NumPy took the Tensor for a mere object and went through the array's elements itself. Write "
+    "NumPy took the Tensor for a plain object and went through the array's elements itself. Write "
     "`__array_ufunc__ = None` into the class: then NumPy leaves the operation to {method}."
 )
 
 
 class Engine:
-    """The learner's class, and what the checks ask of it: what is not there raises NotWritten, what
-    is of the wrong kind Wrong.
+    """The learner's class, and what the checks require of it. What is missing raises NotWritten, and
+    what is of the wrong kind raises Wrong.
     """
 
     def __init__(self, marks: Marks):
@@ -34,11 +34,11 @@ class Engine:
         return self.Tensor(np.array(data), parents, rules)
 
     def node(self, *parents: Any, slopes: tuple[float, ...] = ()) -> Any:
-        """A number with rules of the marker's own, so that the walk is looked at alone."""
+        """A number with the marker's own rules, so that only the walk is tested."""
         return self.tensor(1.0, parents, tuple(lambda g, s=s: g * s for s in slopes))
 
     def result(self, text: str, f: Callable, *tensors: Any) -> Any:
-        """f of them; `text` is how f is written."""
+        """Apply f to the tensors; `text` is how f is written."""
         try:
             y = written(f(*tensors), text)
         except (AttributeError, TypeError) as error:
@@ -50,15 +50,15 @@ class Engine:
             raise
         if not isinstance(y, self.Tensor or ()):
             raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot go on "
-                "from it."
+                f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot "
+                "continue from it."
             )
         return y
 
     @staticmethod
     def gradient(tensor: Any, called: str, whole: tuple = (), why: str = COPIES) -> np.ndarray:
-        """Its .grad, if it is an array of its shape. `whole`: all tensors of the walk; if none has
-        a gradient, there was no walk.
+        """Return the tensor's .grad, if it is an array of the tensor's shape. `whole` holds all
+        tensors of the walk; if none has a gradient, there was no walk.
         """
         if all(t.grad is None for t in (tensor, *whole)):
             raise NotWritten("backward() leaves every .grad None")
@@ -81,7 +81,7 @@ class Engine:
     def walk(
         self, text: str, f: Callable, g: Any, *arrays: Any, why: str = COPIES
     ) -> list[np.ndarray]:
-        """The gradients of f by its operands, for g coming in."""
+        """The gradients of f with respect to its operands, for the incoming gradient g."""
         tensors = [self.tensor(x) for x in arrays]
         y = self.result(text, f, *tensors)
         y.backward(g)
@@ -102,8 +102,8 @@ class Engine:
         wrong_values: dict[str, Any] | None = None,
         wrong_rules: dict[str, Callable] | None = None,
     ) -> None:
-        """A line for the value, against the package's (which is NumPy's), and one for the
-        gradients, against central differences. `hint` is about shapes that do not fit.
+        """Compare the value with the package's (which is NumPy's), and the gradients with central
+        differences, a line for each. `hint` is about shapes that do not fit.
         """
         step, _, formula = text.partition(" ")
         name = name or text
@@ -141,7 +141,7 @@ class Engine:
         self, f: Callable, left: Any, array: np.ndarray, text: str, method: str
     ) -> list[Any]:
         """The value of f(left, Tensor(array)), where left is an array or a number, and the gradient
-        of its sum by the tensor.
+        of its sum with respect to the tensor.
         """
         t = self.tensor(array)
         try:
@@ -152,8 +152,8 @@ class Engine:
             ):
                 raise
             raise Wrong(
-                f"{text} raises {error}. What stands on the left knows nothing of Tensors, so "
-                f"Python asks for {method}."
+                f"{text} raises {error}. The left operand knows nothing of Tensors, so Python "
+                f"asks for {method}."
             ) from error
         if isinstance(y, np.ndarray):
             raise Wrong(f"{text} is an array of {y.dtype}s. {OBJECT.format(method=method)}")
@@ -164,7 +164,7 @@ class Engine:
 
 @contextmanager
 def at_most(steps: int, text: str) -> Iterator[None]:
-    """Wrong, with this text, once the code inside has run through so many lines: a walk along 2^60
+    """Raise Wrong with this text once the code inside has run `steps` lines: a walk along 2^60
     paths would never end.
     """
     left, before = steps, sys.gettrace()

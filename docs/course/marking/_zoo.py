@@ -1,5 +1,4 @@
-"""The bug zoo as exercises: a small function, a wrong gradient, and the question which op is to
-blame.
+"""The bug zoo as exercises: find the op that gives a small function its wrong gradient.
 
 exercise zoo               the list
 exercise zoo 3             the symptom of bug 3
@@ -21,7 +20,7 @@ from tinygrad_attn import Tensor
 from tinygrad_attn.check import zoo
 
 SWEEP = "sweep"
-"""The answer if all VJPs are right and the engine goes through them wrongly."""
+"""The answer if all VJPs are right and the engine runs them wrongly."""
 
 
 class Case(NamedTuple):
@@ -165,14 +164,14 @@ def main(number: str | None, answer: str | None) -> int:
     """
     if number is None:
         print(
-            "The bug zoo as exercises: a small function, a wrong gradient, and the question which "
-            "op is to blame.\n"
+            "The bug zoo as exercises: find the op that gives a small function its wrong "
+            "gradient.\n"
         )
         for i, case in enumerate(CASES, 1):
             print(f"{i:4}  {case.text}")
         print(
-            "\nIn each of these one VJP, or the sweep through the VJPs, is wrong, as it was in "
-            "a published engine. Look at one with\n    python -m tinygrad_attn exercise zoo NUMBER"
+            "\nIn each of these, one VJP or the backward sweep through the VJPs is wrong, as it was "
+            "in a published engine. Look at one with\n    python -m tinygrad_attn exercise zoo NUMBER"
         )
         return 0
     if not number.isdecimal() or not 1 <= int(number) <= len(CASES):
@@ -193,7 +192,7 @@ def inputs(case: Case) -> list[np.ndarray]:
 
 
 def ops(case: Case) -> list[str]:
-    """The ops in the function, in the order in which they run."""
+    """The ops of the function, in the order in which they run."""
     found, waiting = {}, [case.f(*(Tensor(x, requires_grad=True) for x in inputs(case)))]
     while waiting:
         t = waiting.pop()
@@ -209,7 +208,7 @@ def check(case: Case) -> Any:
 
 
 def symptom(case: Case, number: int) -> str:
-    """What a user of the engine would see: the value, and each gradient beside the slope."""
+    """What a user of the engine would see: the value, and each gradient next to the slope."""
     plain = lambda: np.asarray(case.f(*map(Tensor, inputs(case))).numpy())
     right = plain()
     with zoo.bug(case.bug):
@@ -220,7 +219,7 @@ def symptom(case: Case, number: int) -> str:
     else:
         lines += ["The value is wrong. Expected", str(right.round(4)), "found", str(wrong.round(4))]
     if any(not entry.ok for entry in report.entries):
-        lines.append("Gradients of its results, weighted at random and summed:")
+        lines.append("Gradients of a random weighted sum of its outputs:")
     for entry in report.entries:
         name = _letter(case, entry.name)
         if entry.ok:
@@ -255,7 +254,7 @@ def hint(case: Case) -> str:
 
 
 def judge(case: Case, answer: str) -> int:
-    """Is this the op?  If not, show that it is innocent."""
+    """Say whether this op is to blame; if not, show that it is innocent."""
     known = [*ops(case), SWEEP]
     if answer not in known:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Marks the exercises of the course: `python -m tinygrad_attn exercise NAME [FILE]`.
 
-`python docs/course/marking/mark.py NAME [FILE]` does the same. The other modules here begin with
-`_`, so that a learner's file of any name can be imported beside them.
+`python docs/course/marking/mark.py NAME [FILE]` does the same. The names of the other modules here
+begin with `_`, so that they never clash with a learner's file.
 
     exercise                   lists the exercises
     exercise softmax           marks docs/course/exercises/softmax.py
@@ -10,10 +10,10 @@
                                marks each file, and makes a table
     exercise zoo               real bugs of published engines, to be found with gradcheck
 
-A line for each check: its name, the largest absolute and relative error, where it is, a verdict;
-then help with the first that fails, or with `--all` with each. `--json` prints both as Gradescope
-reads them. The exit code is 0 if all pass, 1 if not. A file runs in a
-process of its own, and is stopped where a check does not end.
+Each check prints a line: its name, the largest absolute and relative error, its index, a verdict.
+Help with the first failure follows, or with `--all` with each failure. `--json` prints both in the
+format of Gradescope. The exit code is 0 if all checks pass, 1 if not. A file runs in its own
+process, which is stopped if a check does not end.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def catalogue() -> str:
     rows = [f"{one.chapter:>4}  {one.name:14}  {one.task}" for one in sorted(exercises.values())]
     return "\n".join(
         [
-            "The exercises, one a chapter and a project (docs/course):",
+            "The exercises, one per chapter, and a project (docs/course):",
             "",
             *rows,
             "      zoo             find real bugs of published engines",

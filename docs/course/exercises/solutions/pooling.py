@@ -1,7 +1,7 @@
 """Chapter 16: one vector for a sentence.
 
-The encoder gives a vector for each token. Average those of a sentence, padding left out, and scale the average to length 1; the
-dot product of two such vectors is then their cosine. Write `pool` with NumPy functions, so that it works on Tensors too.
+The encoder gives a vector for each token. Average the vectors of a sentence, without padding, and scale the average to length 1.
+The dot product of two such vectors is then their cosine. Write `pool` with NumPy functions, so that it works on Tensors too.
 
 Hints: there[..., None] is (B, S, 1) and multiplies (B, S, E). The length is the root of the sum of squares.
 """

@@ -1,15 +1,16 @@
 """Chapter 13: the training loop.
 
-For each batch: scores from the model, their cross-entropy, its gradient, one step of the optimizer. Write `train`.
+Write `train`. For each batch, compute the model's scores, their cross-entropy and its gradient, and take one step of the
+optimizer.
 
-Hint: .grad adds up from one backward() to the next.
+Hint: .grad accumulates from one backward() to the next.
 """
 
 import tinygrad_attn.functional as F
 
 
 def train(model, optimizer, batches):
-    """One round through `batches`, a list of pairs (x, y): inputs (B, ...) for the model and class numbers (B,).
+    """Go once through `batches`, a list of pairs (x, y): inputs (B, ...) for the model and class numbers (B,).
 
     Returns the loss of each batch, measured before its step: a list of plain numbers (loss.item()).
     """

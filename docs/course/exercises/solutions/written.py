@@ -1,8 +1,8 @@
 """Chapter 21: a backward pass in which one line is wrong.
 
-PROGRAM, below, was written by ta.source: attention with one head, a residual connection, layer norm, a feed-forward net around which
-there is another residual connection, and the mean of the squared differences from y. Then one line of its backward part was
-changed. Such a program is called with arrays by name and returns the loss and the gradients, by the same names:
+PROGRAM, below, was written by ta.source: attention with one head, a residual connection, layer norm, a feed-forward net with
+another residual connection, and the mean of the squared differences from y. Then one line of its backward part was changed. Such
+a program takes arrays by name, and returns the loss and the gradients by the same names:
 
     loss, gradients = program(x=x, y=y, Wq=Wq, ...)        # gradients["x"] has the shape of x
 
@@ -11,14 +11,14 @@ Write two functions:
     wrong_gradients   call any such program, and say which of its gradients are not the slopes of its loss
     mended            which line of PROGRAM was changed, and what it was before
 
-and find the line with the first one and a pencil. `run(PROGRAM)` makes a function of the text.
+Find the line with the first function and a pencil. `run(PROGRAM)` turns the text into a function.
 
-Hints for the first: nudge one array at a time, in all its elements at once, along a random direction u. The loss must change by
-sum(gradient * u) times the step. Ones in place of a random u do not see everything: a matrix and its transpose have the
-same sum. Central differences with a step of 1e-6 are good to about 1e-8 here. Add to a copy: the arrays that you are given stay.
+Hints for the first: nudge one array at a time, all its elements at once, along a random direction u. The loss must change by
+sum(gradient * u) times the step. Ones instead of a random u miss some mistakes: a matrix and its transpose have the same sum.
+Central differences with a step of 1e-6 are accurate to about 1e-8 here. Work on a copy: the given arrays must not change.
 
-Hints for the second: chapter 21, "One line wrong". Which lines do all the wrong gradients need, and none of the right ones? Those are
-few; derive each of them from the lines of the forward part.
+Hints for the second: see chapter 21, "One line wrong". Look for the lines that all the wrong gradients need and none of the right
+ones. There are only a few; derive each of them from the lines of the forward part.
 """
 
 import numpy as np
@@ -85,7 +85,7 @@ def run(text):
 
 
 def wrong_gradients(program, arrays):
-    """program: a function as above; arrays: {name: float64 array}, all that it takes. Returns a list of names."""
+    """program: a function as above; arrays: {name: float64 array}, all its arguments. Returns a list of names."""
     gradients, wrong = program(**arrays)[1], []
     rng, eps = np.random.default_rng(0), 1e-6
     for name, array in arrays.items():
