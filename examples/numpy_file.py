@@ -1,9 +1,9 @@
 """A trained model as one NumPy file, which reads handwritten digits without this package.
 
 The digits model is trained for a few rounds. `ta.source` writes its forward pass as plain NumPy,
-and `ta.save` writes its weights in safetensors. Then a new Python that cannot import the package loads
-both and classifies the test images. The answers are the same, from a file that you can read from
-top to bottom.
+and `ta.save` writes its weights in safetensors. Then a new Python that cannot import the package
+loads both and classifies the test images. The answers are the same, from a file that you can read
+from top to bottom.
 
 Needs scikit-learn for the images, and safetensors: `pip install 'tinygrad_attn[examples]'`.
 """
