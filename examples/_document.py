@@ -1,7 +1,7 @@
-"""Hold what a program computes against the numbers that a document printed.
+"""Compare what a program computes with the numbers printed in a document.
 
-A row of a document is a line of text such as "-1.0328 -0.9185 0.6710 1.2804". Each number of ours
-is rounded to as many digits as the document shows and must then be the same number.
+A row of a document is a line of text such as "-1.0328 -0.9185 0.6710 1.2804". Each of our numbers
+is rounded to as many digits as the document shows, and must then be the same number.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
-"""The tests set this: train a little, enough to see that it works."""
+"""Set by the tests: train only enough to see that it works."""
 
 
 def rounded(number, like):
@@ -21,7 +21,7 @@ def rounded(number, like):
 
 
 class Document:
-    """The lines of one document: `prints` compares numbers with it, `check` says what else ought to
+    """The lines of one document: `prints` compares numbers with it, `check` states what else must
     be true.
     """
 
@@ -33,8 +33,8 @@ class Document:
         print(f"\n{text}")
 
     def prints(self, what, found, printed):
-        """Compare an array or Tensor with the rows of text `printed`, number by number; a line is
-        marked for each row.
+        """Compare an array or Tensor with the rows of text `printed`, number by number, and print
+        one marked line per row.
         """
         found = np.ravel(found.numpy() if hasattr(found, "numpy") else found)
         rows = [row.split() for row in printed.strip().splitlines()]
@@ -53,14 +53,12 @@ class Document:
                 print(f"           the document has: {' '.join(row)}")
 
     def check(self, statement, truth):
-        """Something the document does not print, but that has to hold."""
+        """Check a statement that the document does not print but that must hold."""
         self.false += not truth
         print(f"{'true      ' if truth else 'false     '} {statement}")
 
     def end(self):
-        """The result; leaves the program with exit code 1 if a line differs or a statement is
-        false.
-        """
+        """Print the result; exit with code 1 if a line differs or a statement is false."""
         wrong = [
             f"{n} {word}" for n, word in ((self.different, "different"), (self.false, "false")) if n
         ]

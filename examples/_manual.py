@@ -1,7 +1,7 @@
-"""Python's own manual as a sequence of numbers, and how well the next character is guessed by
-counting alone.
+"""Python's own manual as a sequence of numbers, and how well counting alone predicts the next
+character.
 
-The text is the help that comes with every Python (`pydoc_data.topics`, what help("for") shows), so
+The text is the help that comes with every Python (`pydoc_data.topics`, which help("for") shows), so
 nothing is downloaded.
 """
 
@@ -11,12 +11,12 @@ import numpy as np
 
 
 class Manual:
-    """The text as numbers, one a character: `head`, nine tenths to learn from, and `tail`, the
-    rest, to be judged by.
+    """The text as numbers, one per character: `head`, nine tenths for training, and `tail`, the
+    rest, for evaluation.
     """
 
     def __init__(self, tail_multiple=1):
-        """The length of the tail is made a multiple of `tail_multiple`."""
+        """Make the length of the tail a multiple of `tail_multiple`."""
         text = "\n".join(topics.values())
         self.characters = sorted(set(text))
         self.number = {c: i for i, c in enumerate(self.characters)}
@@ -27,8 +27,8 @@ class Manual:
         self.head, self.tail = self.all[: self.start], self.all[self.start :]
 
     def encode(self, text):
-        """ "if" -> the numbers of "i" and "f"; ValueError where a character does not occur in the
-        manual.
+        """ "if" -> the numbers of "i" and "f". Raises ValueError for a character that the manual
+        lacks.
         """
         if unknown := sorted(set(text) - set(self.number)):
             raise ValueError(
@@ -42,17 +42,17 @@ class Manual:
 
     @property
     def vocabulary(self):
-        """How many different characters there are, V."""
+        """The number of different characters, V."""
         return len(self.characters)
 
 
 def n_gram_losses(manual, longest=5, trust=4.0):
-    """Nats per character of the tail, each character guessed from the 0, 1, 2, ... `longest` - 1
-    before it.
+    """Nats per character of the tail, with each character predicted from the 0, 1, 2, ...,
+    `longest` - 1 characters before it.
 
     p_n(c | h) = (count(h c) + trust p_{n-1}(c | h')) / (count(h) + trust), where h' is h without
-    its first character, and all is counted in the head: what a shorter history says weighs as much
-    as `trust` observations. p_0 = 1 / V.
+    its first character. All counts come from the head. The shorter history weighs as much as
+    `trust` observations. p_0 = 1 / V.
     """
     V, text, start = manual.vocabulary, manual.all, manual.start
     history = np.zeros(

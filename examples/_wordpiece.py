@@ -1,12 +1,12 @@
-"""The tokeniser of BERT: a sentence becomes numbers of word pieces, in two steps.
+"""BERT's tokeniser: turn a sentence into numbers of word pieces, in two steps.
 
-1. Tidy up: lower case, no accents, no control characters; blanks separate words, every punctuation
-mark and every Chinese character is a word of its own. 2. Cut each word, from left to right, into
-the longest pieces that the vocabulary has. A piece that continues a word begins with ##:
-"unaffable" is una ##ffa ##ble. A word that cannot be cut is [UNK].
+1. Tidy up: lower case, no accents, no control characters. Blanks separate words, and every
+punctuation mark and every Chinese character is its own word. 2. Cut each word, from left to right,
+into the longest pieces in the vocabulary. A piece that continues a word begins with ##: "unaffable"
+is una ##ffa ##ble. A word that cannot be cut is [UNK].
 
-Devlin et al., 2019; the pieces are those of Wu et al., 2016. It gives the numbers that the
-`tokenizers` library gives.
+Devlin et al., 2019; word pieces by Wu et al., 2016. The numbers are the same as those of the
+`tokenizers` library.
 """
 
 import re
@@ -32,8 +32,8 @@ def is_chinese(c):
 
 
 def is_punctuation(c):
-    """Unicode's punctuation, and the symbols on a keyboard, such as $ and +, which Unicode does not
-    count among it.
+    """Whether c is punctuation in Unicode, or a keyboard symbol such as $ or +, which Unicode does
+    not count as punctuation.
     """
     return (
         "!" <= c <= "/"
@@ -57,13 +57,11 @@ def words(text):
 
 
 class WordPiece:
-    """Calling it with a sentence gives the numbers of its pieces, [CLS] before and [SEP] after
-    them.
-    """
+    """A callable that turns a sentence into the numbers of its pieces, between [CLS] and [SEP]."""
 
     def __init__(self, vocabulary, max_length=256):
-        """`vocabulary`: the pieces, in the order of their numbers. Longer sentences are cut off at
-        `max_length` numbers.
+        """`vocabulary` lists the pieces in the order of their numbers. Longer sentences are cut off
+        at `max_length` numbers.
         """
         self.number = {piece: i for i, piece in enumerate(vocabulary)}
         self.max_length = max_length
@@ -77,7 +75,7 @@ class WordPiece:
         found = []
         for part in re.split(
             "(" + "|".join(map(re.escape, SPECIAL)) + ")", sentence
-        ):  # special pieces are left as they are
+        ):  # special pieces stay as they are
             found += (
                 [part]
                 if part in SPECIAL

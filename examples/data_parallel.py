@@ -1,10 +1,10 @@
 """The digits model on several processes: `mpiexec -n 2 python examples/data_parallel.py`.
 
 The same file runs as one process, without MPI: `python examples/data_parallel.py`. Whatever the
-number of ranks, a batch is 64 images in all and the result is the same up to rounding. What makes a
-program of one process one of many is marked with a comment.
+number of ranks, a batch has 64 images in total, and the result is the same up to rounding. Comments
+mark the lines that turn a program for one process into a program for many.
 
-Needs scikit-learn, for the images, and for more than one process mpi4py and an MPI library:
+Needs scikit-learn for the images, and mpi4py and an MPI library for more than one process:
 `pip install 'tinygrad_attn[examples,parallel]'`.
 """
 
@@ -55,17 +55,17 @@ def load():
 
 
 def main():
-    # Every rank has its number, and ranks above 0 say nothing.
+    # Every rank has a number; only rank 0 prints.
     first, ranks = parallel.rank() == 0, parallel.world_size()
     x, y = load()
     train, test = slice(0, 1437), slice(1437, None)
 
     ta.manual_seed(0)
-    # The model in a wrapper: all begin with rank 0's weights, backward() averages the gradients.
+    # Wrap the model: all ranks start with rank 0's weights, and backward() averages gradients.
     model = parallel.DataParallel(Digits())
-    # In place of AdamW: each rank keeps a part of the optimiser's state.
+    # Instead of AdamW: each rank keeps a part of the optimiser's state.
     optimizer = parallel.ShardedAdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
-    # In place of a permutation: which samples are this rank's.
+    # Instead of a permutation: pick this rank's samples.
     sampler = parallel.DistributedSampler(1437)
     steps = EPOCHS * -(-1437 // BATCH)
     schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10 or 1, total_steps=steps)
@@ -76,12 +76,12 @@ def main():
         for indices, weight, own in sampler.batches(BATCH):
             loss = F.cross_entropy(model(x[train][indices]), y[train][indices])
             optimizer.zero_grad()
-            (weight * loss).backward()  # the weight is 1 unless the ranks have unequally many
+            (weight * loss).backward()  # the weight is 1 if all ranks have equally many samples
             parallel.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             losses, samples = losses + own * loss.item(), samples + own
-        # Means over all ranks; the call is made by every rank, also by those that print nothing.
+        # The mean over all ranks: every rank must make this call, even if it prints nothing.
         mean = parallel.mean(losses / max(samples, 1), weight=samples)
         if first:
             print(f"epoch {epoch + 1}: loss {mean:.4f}", flush=True)

@@ -1,16 +1,16 @@
 """A language model: a causal Transformer reads Python's own manual character by character and
-learns to go on writing.
+learns to continue it.
 
-    # learns for about three minutes, then writes
+    # trains for about three minutes, then writes
     python examples/language_model.py
-    # goes on after Ctrl-C; when all is learned, only writes
+    # continues after Ctrl-C; if training is complete, only writes
     python examples/language_model.py --resume
     python examples/language_model.py --resume --prompt "The class " --temperature 0.5 --seed 7
-    python examples/language_model.py --steps 5000                  # learns longer, writes better
+    python examples/language_model.py --steps 5000                  # trains longer, writes better
 
-The last tenth of the manual is kept out of the training. How many nats does the next character cost
-there, and how many when one counts which character follows the last one, two, three in the rest of
-the manual?
+The last tenth of the manual is held out. The program prints how many nats its next character costs
+there, compared with counting in the rest of the manual which character follows the last one, two or
+three.
 
 Letters: B sequences, T characters, E embedding, V characters of the vocabulary.
 """
@@ -40,8 +40,7 @@ CONTEXT = 128
 """How many characters the model sees at once."""
 HALF = CONTEXT // 2
 EARLY = 64
-"""How many half contexts of what is kept out judge the model while it learns: a few, to save time.
-"""
+"""How many held-out half contexts evaluate the model during training: a few, to save time."""
 
 SETTINGS = {"steps": 1200, "batch": 16, "lr": 3e-3, "d_model": 128, "heads": 4, "layers": 3}
 if QUICK:
@@ -72,7 +71,7 @@ class LanguageModel(nn.Module):
                 )  # small, so that at first all characters are about equally likely
 
     def forward(self, characters, cache=None):
-        """With a cache, `characters` are those that it has not seen yet."""
+        """With a cache, `characters` are only those that it has not seen yet."""
         x = self.positions(
             self.embed(characters), offset=0 if cache is None else cache.length
         )  # (B, T, E)
@@ -80,8 +79,8 @@ class LanguageModel(nn.Module):
 
 
 def tail_loss(model, manual, windows=None):
-    """Nats per character of the whole tail, or of its first `windows` half contexts; each is
-    guessed from at least half a context.
+    """Nats per character of the whole tail, or of its first `windows` half contexts; each character
+    is predicted from at least half a context.
     """
     starts = np.arange(manual.start - HALF - 1, len(manual.all) - CONTEXT, HALF)[:windows]
     total = 0.0
@@ -97,8 +96,8 @@ def tail_loss(model, manual, windows=None):
 
 
 def train(model, manual, settings, checkpoint, resume):
-    """Learn from random pieces of the head; True when done, False when Ctrl-C came first. The last
-    step is kept in both cases.
+    """Train on random pieces of the head. Return True when done, False if Ctrl-C came first. Either
+    way, the last step is saved.
     """
     steps = settings["steps"]
     optimizer = optim.AdamW(
@@ -146,7 +145,7 @@ def train(model, manual, settings, checkpoint, resume):
 
 @contextmanager
 def ctrl_c_noticed():
-    """Inside, the first Ctrl-C only fills the list that is given, so that a step is never cut in
+    """Inside the block, the first Ctrl-C only fills the yielded list, so that it cuts no step in
     two; the second one interrupts.
     """
     stopped = []
@@ -163,7 +162,7 @@ def ctrl_c_noticed():
 
 
 class Progress:
-    """A bar on a terminal, up to ten plain lines in a log."""
+    """A progress bar on a terminal, or up to ten plain lines in a log."""
 
     def __init__(self, done, steps):
         self.steps, self.begun, self.noted, self.bar = steps, time.perf_counter(), None, None
@@ -175,7 +174,7 @@ class Progress:
             )
 
     def note(self, kept_out):
-        """What the start of the tail costs now, to be shown with the next step."""
+        """Set the present loss on the start of the tail, to show with the next step."""
         self.noted = kept_out
 
     def show(self, step, loss):
@@ -205,11 +204,11 @@ class Progress:
 
 
 def write(model, start, count, choose, cached=True):
-    """Go on from `start` by `count` characters; each is what `choose` makes of the scores. -> their
+    """Continue `start` by `count` characters, each chosen by `choose` from the scores. -> their
     numbers, scores (count, V)
 
     With a cache the model reads only what is new. When its context is full, it starts again from
-    the last half of it.
+    the last half.
     """
     window = unread = list(start)[-CONTEXT:]
     cache = nn.KeyValueCache() if cached else None
@@ -227,13 +226,13 @@ def write(model, start, count, choose, cached=True):
 
 
 def greedy(scores):
-    """Always the likeliest."""
+    """Choose the likeliest character."""
     return int(scores.argmax())
 
 
 def sampler(temperature, top_k, seed):
-    """Draw from softmax(scores / temperature) of the `top_k` likeliest: the lower the temperature,
-    the more careful.
+    """Draw from softmax(scores / temperature) of the `top_k` likeliest. A lower temperature is more
+    careful.
     """
     rng = np.random.default_rng(seed)
 
@@ -264,7 +263,7 @@ def compare_with_and_without_cache(model, start, count):
     return same
 
 
-# ---- The whole
+# ---- The program
 
 
 def read_options():
@@ -276,19 +275,19 @@ def read_options():
         "--seed",
         type=int,
         default=0,
-        help="of the first weights, the batches and the sampled text (0)",
+        help="seed of the initial weights, the batches and the sampled text (0)",
     )
     options.add_argument(
-        "--prompt", default="The value of the ", help="what the written text begins with"
+        "--prompt", default="The value of the ", help="the beginning of the written text"
     )
     options.add_argument("--temperature", type=float, default=0.7, help="of the sampled text (0.7)")
     options.add_argument(
-        "--top-k", type=int, default=20, help="sample among so many characters (20)"
+        "--top-k", type=int, default=20, help="sample among this many characters (20)"
     )
     options.add_argument(
         "--length", type=int, default=150 if QUICK else 400, help="characters to write (400)"
     )
-    options.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    options.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     options.add_argument("--checkpoint", type=Path, default=Path("runs/language-model.safetensors"))
     chosen = options.parse_args()
     if (
@@ -314,7 +313,7 @@ def read_options():
 
 
 def settings_of(chosen):
-    """The settings of this run, or of the one that is resumed."""
+    """The settings of this run, or of the resumed run."""
     if not chosen.resume:
         return SETTINGS | {"steps": chosen.steps or SETTINGS["steps"]}
     settings = json.loads(load_metadata(chosen.checkpoint).get("extra", "null"))
@@ -334,10 +333,10 @@ def settings_of(chosen):
 
 def main():
     chosen = read_options()
-    if sys.stdout:  # None where it is closed, as under pythonw
+    if sys.stdout:  # None if it is closed, as under pythonw
         sys.stdout.reconfigure(
             errors="replace"
-        )  # a pipe on Windows has not every character of the manual
+        )  # a pipe on Windows cannot encode every character of the manual
     if importlib.util.find_spec("safetensors") is None:
         print(
             "skipped: safetensors, in which checkpoints are kept, is not installed: pip install "
@@ -353,7 +352,7 @@ def main():
         settings = settings_of(chosen)
         chosen.checkpoint.parent.mkdir(
             parents=True, exist_ok=True
-        )  # now, and not when there is much to lose
+        )  # fail now, before there is much to lose
     except (OSError, ValueError) as error:
         sys.exit(f"--checkpoint: {error}")
     ta.reuse_memory()

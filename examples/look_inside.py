@@ -1,6 +1,6 @@
 """Ablate attention heads, patch activations, and read a logit lens; three pictures in runs/.
 
-The language model is that of language_model.py; without its checkpoint it is trained (3 minutes).
+The language model comes from language_model.py; without its checkpoint it is trained (3 minutes).
 Letters: B batch, T tokens, E embedding, V characters."""
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from tinygrad_attn import optim
 
 
 def picture(name, title, values, rows, columns, letters=()):
-    """Save a heat map (rows, columns), with a letter in each cell if there are any."""
+    """Save a heat map (rows, columns), with a letter in each cell if letters are given."""
     _, axes = plt.subplots(figsize=(2.5 + 0.4 * len(columns), 3), layout="constrained")
     plt.colorbar(axes.imshow(values, cmap="cividis", aspect="auto"))
     axes.set_xticks(range(len(columns)), columns)
@@ -30,7 +30,7 @@ def picture(name, title, values, rows, columns, letters=()):
 
 
 def ablate_heads(steps):
-    """Zero one head's columns of out_proj's input, and see how much the loss rises."""
+    """Zero one head's columns of out_proj's input, and measure how much the loss rises."""
     (x, y), model = load(), Digits()
     optimizer = optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(steps):
@@ -50,7 +50,7 @@ def ablate_heads(steps):
 
 @ta.no_grad()
 def patch_and_read(model, manual, right="of the [name", wrong='of the "name', letter="]"):
-    """Patch activations of `wrong` by those of `right`; predict from every layer of `right`."""
+    """Replace activations of `wrong` by those of `right`; predict from every layer of `right`."""
     ids, others, (answer,) = [manual.encode(right)], [manual.encode(wrong)], manual.encode(letter)
     score = lambda: F.log_softmax(model(others))[0, -1, answer].item()
     with ta.activations(model, "encoder.layers.?") as seen:

@@ -1,10 +1,11 @@
-"""A trained model as one NumPy file: it reads handwritten digits where this package is not installed.
+"""A trained model as one NumPy file, which reads handwritten digits without this package.
 
-The digits model is trained for a few rounds. `ta.source` writes its forward pass as plain NumPy, and
-`ta.save` its weights in safetensors. Then a new Python that cannot import the package loads both and
-classifies the test images: the same answers, from a file that one can read from top to bottom.
+The digits model is trained for a few rounds. `ta.source` writes its forward pass as plain NumPy,
+and `ta.save` writes its weights in safetensors. Then a new Python that cannot import the package
+loads both and classifies the test images. The answers are the same, from a file that you can read
+from top to bottom.
 
-Needs scikit-learn, for the images, and safetensors: `pip install 'tinygrad_attn[examples]'`.
+Needs scikit-learn for the images, and safetensors: `pip install 'tinygrad_attn[examples]'`.
 """
 
 import os
@@ -56,7 +57,7 @@ def load():
 
 
 def train(model, x, y):
-    """A few rounds through the training images."""
+    """Train for a few rounds through the training images."""
     optimizer = optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
     order = np.random.default_rng(0)
     for epoch in range(EPOCHS):
@@ -68,10 +69,10 @@ def train(model, x, y):
         print(f"round {epoch + 1:2d}  loss of the last batch {loss.item():.3f}")
 
 
-# What runs where there is NumPy, and safetensors to read the weights, but not this package.
+# Code for a machine with NumPy and safetensors but without this package.
 ELSEWHERE = """
 import sys
-sys.modules["tinygrad_attn"] = None  # from here on an import of it is an error
+sys.modules["tinygrad_attn"] = None  # from here on importing it is an error
 import numpy as np
 from safetensors.numpy import load_file
 sys.path.insert(0, ".")

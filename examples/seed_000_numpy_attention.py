@@ -1,10 +1,10 @@
-"""Multi-head attention in plain NumPy, as one writes it after a first lecture, and then: the same
-code learns.
+"""Multi-head attention in plain NumPy, as you write it after a first lecture; then the same code
+learns.
 
 The document computes attention for 3 sequences of 11 tokens of width 35 with 5 heads of size 7,
 prints one row of the output and one of the weights, and asks: *why must the embedding size be a
-multiple of the number of heads?* Here its numbers come out again; Tensors are put where the arrays
-were, and the code, unchanged, is trained; and its question is answered.
+multiple of the number of heads?* This program reproduces its numbers, trains the unchanged code by
+passing Tensors instead of arrays, and answers the question.
 
 Letters: B sequences, T tokens, E embedding, H heads, D size of a query or key, V size of a value.
 """
@@ -19,7 +19,7 @@ from tinygrad_attn import Tensor, nn, optim
 page = Document("000: multi-head attention in plain NumPy")
 
 
-# ---- The code. NumPy only: nothing in it knows of gradients.
+# ---- The code. NumPy only: nothing in it knows about gradients.
 
 
 def softmax(scores):
@@ -77,7 +77,7 @@ page.prints(
 # ---- What those numbers hide. The weights are drawn with standard deviation 1, so a query is a sum
 # of 35 such products and a score has standard deviation about 35: the largest is 181. In float32
 # e^89 is already infinite, and infinity / infinity is NaN. Subtracting each row's own maximum first
-# changes nothing on paper and makes every exponent at most 0.
+# changes nothing on paper, and makes every exponent at most 0.
 
 
 def safe_softmax(scores):
@@ -95,10 +95,10 @@ page.check(
     np.allclose(safe_softmax(scores), weights, atol=1e-4),
 )
 
-# ---- Now the code learns. A teacher with weights of its own gives the targets; the student is
-# `attention` again, not a letter changed, called with Tensors. NumPy's functions hand over to ours
-# when they meet one, and the graph is recorded. The weights begin smaller by sqrt(35), so that a
-# query is as large as the numbers it is made of; why, is the next section.
+# ---- Now the code learns. A teacher with its own weights gives the targets. The student is the
+# same `attention`, not a letter changed, called with Tensors. NumPy's functions hand over to ours
+# when they meet a Tensor, and the graph is recorded. The weights start smaller by sqrt(35), so that
+# a query is as large as the numbers it is made of. The next section says why.
 
 
 def train(start, target, fixed=()):
@@ -130,8 +130,8 @@ losses = train(scaled, attention(x, *teacher)[0])
 page.check("the loss falls below a tenth", losses[-1] < losses[0] / 10)
 
 # ---- The second price of large scores. Softmax becomes a hard choice, and a choice has no slope:
-# the derivative of a weight w by its own score is w (1 - w), which is 0 where w is 1. So send a
-# random gradient back through it, row by row.
+# the derivative of a weight w with respect to its own score is w (1 - w), which is 0 where w is 1.
+# So send a random gradient back through it, row by row.
 
 page.say("How much of a gradient gets through softmax")
 through = {}
@@ -151,8 +151,8 @@ page.check(
     through[1] < through[1 / E] / 1000,
 )
 
-# So let only queries and keys learn, values and output staying as they are, from a good start and
-# from the document's.
+# So train only queries and keys, with values and output fixed, from a good start and from the
+# document's.
 keep = scaled[2:]
 target, _ = attention(x, *teacher[:2], *keep)
 good, stuck = train(scaled[:2], target, keep), train((Wq, Wk), target, keep)
@@ -162,8 +162,8 @@ page.check(
 )
 
 # ---- The question. Nothing in `attention` needs E = H D. Queries and keys only have to fit each
-# other (D), the values may have a size of their own (V), and Wo takes H V numbers back to E. E / H
-# is a habit that keeps the cost of H heads at that of one, no law.
+# other (D), the values may have their own size (V), and Wo maps H V numbers back to E. E / H is not
+# a law but a habit, which makes H heads cost as much as one.
 
 page.say("Any head size will do: E = 35, H = 5, D = 6, V = 4")
 D, V = 6, 4
@@ -178,7 +178,7 @@ layer = nn.MultiheadAttention(
     E, H, bias=False, batch_first=True, head_dim=D, value_head_dim=V
 ).astype(np.float64)
 layer.load_state_dict(
-    {  # a layer's weights are (out, in), its heads one below the other
+    {  # a layer's weights are (out, in), with its heads stacked in rows
         "in_proj_weight": np.concatenate(
             [np.swapaxes(W, 1, 2).reshape(-1, E) for W in (Wq, Wk, Wv)]
         ),

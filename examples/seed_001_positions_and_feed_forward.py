@@ -1,9 +1,9 @@
-"""Attention, then positions, then a feed-forward network: the pipeline, run to its end and trained.
+"""Attention, then positions, then a feed-forward network: the whole pipeline, run and trained.
 
 The document builds three parts on a sentence of four words, "I like eating apples", each word
 one-hot of width 6: attention with 2 heads, the sinusoidal position table, and a network 6 -> 12 ->
-6 with ReLU. Its second and third part never ran: the one-hot sentence holds integers, and real
-numbers cannot be added to integers in place. Nor was there anything to learn with.
+6 with ReLU. Its second and third parts never ran: the one-hot sentence holds integers, and real
+numbers cannot be added to integers in place. It also had no way to train.
 
 Letters: B sentences, T words, E embedding, H heads.
 """
@@ -22,8 +22,8 @@ WORDS = ["I", "like", "eating", "apples"]
 sentence = np.eye(4, 6, dtype=int)[None]  # (B, T, E) = (1, 4, 6)
 
 
-# ---- The position table. Word t gets a point on each of E / 2 circles, which turn slower and
-# slower: t, t / 10000^(2/E), ...
+# ---- The position table. Word t gets a point on each of E / 2 circles, which turn more and more
+# slowly: t, t / 10000^(2/E), ...
 
 
 def positions(length, width):
@@ -58,7 +58,7 @@ page.check(
 )
 
 
-# ---- The pipeline. The layer that adds positions promotes integers by itself.
+# ---- The pipeline. The layer that adds positions converts integers itself.
 
 
 class Pipeline(nn.Module):
@@ -84,7 +84,7 @@ page.check("every row of weights sums to 1", np.allclose(weights.numpy().sum(axi
 
 # ---- A softmax that works until it does not. The maximum is subtracted so that exp cannot
 # overflow, but the document takes the maximum of the whole array. One large score then pushes all
-# other rows to exp(-800) = 0, and 0 / 0 is NaN. Each row must have its own.
+# other rows to exp(-800) = 0, and 0 / 0 is NaN. Each row must subtract its own maximum.
 
 page.say("One score of 800 among (1, 2, 4, 4)")
 scores = np.zeros((1, 2, 4, 4))
@@ -105,9 +105,9 @@ page.check(
     np.allclose(ours.numpy().sum(axis=-1), 1) and np.isfinite(scores.grad.numpy()).all(),
 )
 
-# ---- Training. All 24 orders of the four words; each word is to name the one that stands before
-# it, the first says "start". Attention alone sees a bag of words, so it cannot know: all it can do
-# is guess among four, a loss of ln 4 = 1.386. With positions it can find its left neighbour.
+# ---- Training. In all 24 orders of the four words, each word must name the one before it, and the
+# first says "start". Attention alone sees a bag of words, so it cannot know: it can only guess
+# among four, a loss of ln 4 = 1.386. With positions each word can find its left neighbour.
 
 orders = np.array(list(itertools.permutations(range(4))))  # (24, 4)
 sentences = np.eye(4, 6, dtype=int)[orders]  # (24, 4, 6)

@@ -3,9 +3,9 @@ ways to score.
 
 Short sequences are padded to the length of the longest, and attention must not look at the padding.
 The document says how much of each sequence is real (its *valid length*), folds the heads into the
-batch so that one product does all of them, and names additive scoring beside dot products. Its only
-test runs on inputs of all ones and prints a shape. Such a test passes with no mask at all; below
-are tests that do not, and what happens to a sequence of length 0.
+batch so that one product serves them all, and presents additive scoring besides dot products. Its
+only test runs on inputs of all ones and prints a shape. Such a test passes without any mask. Below
+are tests that do not, and the case of a sequence of length 0.
 
 Letters: B batch, T queries, S keys, E embedding, H heads, D size of a head.
 """
@@ -37,7 +37,7 @@ def attention(q, k, v, lengths=None):
     return F.scaled_dot_product_attention(q, k, v, visible, need_weights=True)
 
 
-# ---- Heads are a batch. Head h of sequence b becomes row b H + h, so a product of batches serves
+# ---- Heads are a batch. Head h of sequence b becomes row b H + h, so one batched product serves
 # all heads at once.
 
 
@@ -62,7 +62,7 @@ page.check(
 )
 
 E, H, lengths = 100, 5, np.array([3, 2])
-project = [nn.Linear(E, E, bias=False) for _ in range(4)]  # of queries, keys, values and the output
+project = [nn.Linear(E, E, bias=False) for _ in range(4)]  # for queries, keys, values, output
 
 
 def multi_head(queries, keys, lengths):
@@ -72,7 +72,7 @@ def multi_head(queries, keys, lengths):
     q, k, v = (fold(W(x), H) for W, x in zip(project, (queries, keys, keys)))
     heads, weights = attention(
         q, k, v, np.repeat(lengths, H, axis=0)
-    )  # every head of a sequence has its length
+    )  # every head of a sequence has the same length
     return project[3](unfold(heads, H)), weights
 
 
@@ -84,8 +84,8 @@ page.prints(
 )
 
 # ---- Additive scoring, w . tanh(W_q q + W_k k), lets queries and keys differ in width. All keys
-# are alike here, so a query cannot prefer any, and the output is the mean of the valid values: rows
-# 0, 1 of arange(40), and rows 0 to 5.
+# are equal here, so a query cannot prefer any, and the output is the mean of the valid values: rows
+# 0 and 1 of arange(40), and rows 0 to 5.
 
 page.say("Additive scoring")
 additive = nn.AdditiveAttention(query_dim=20, key_dim=2, hidden_dim=8, dropout=0.1).eval()
@@ -97,7 +97,7 @@ page.prints("length 2", output[0, 0], "2 3 4 5")
 page.prints("length 6", output[1, 0], "10 11 12 13")
 
 # ---- Can a test see a broken mask? Take one that hides nothing. With ones everywhere all values
-# are alike, and whatever the weights, their mean is the same. Random numbers tell the difference at
+# are equal, and their mean is the same whatever the weights. Random numbers show the difference at
 # once.
 
 page.say("Testing the mask")
@@ -122,7 +122,7 @@ page.check(
     ones < 1e-6 and random > 1e-3,
 )
 
-# The best test needs no second implementation: change what is masked, and nothing may move.
+# The best test needs no second implementation: change what is masked, and nothing must change.
 changed = keys.numpy().copy()
 for sequence, length in zip(changed, lengths):
     sequence[length:] = 1000 * np.random.default_rng(1).normal(size=sequence[length:].shape)
@@ -151,9 +151,9 @@ page.check(
     ),
 )
 
-# ---- Length 0. A mask of -1000000 makes an empty sequence look at all of its padding equally, and
-# one of -infinity makes NaN, for 0 / 0. Nothing to look at means nothing seen: zero weights, zero
-# output, zero gradient.
+# ---- Length 0. A mask of -1000000 makes an empty sequence look equally at all its padding, and one
+# of -infinity gives 0 / 0, NaN. Nothing to look at means nothing seen: zero weights, zero output,
+# zero gradient.
 
 page.say("A sequence of length 0")
 empty = np.array([3, 0])
@@ -181,7 +181,7 @@ page.check(
     ),
 )
 
-# ---- All of it in one layer. Its dropout drops weights while training; eval() switches it off.
+# ---- All of it in one layer. Its dropout drops weights in training; eval() switches it off.
 
 page.say("nn.MultiheadAttention from the same weights")
 layer = nn.MultiheadAttention(E, H, dropout=0.5, bias=False, batch_first=True)

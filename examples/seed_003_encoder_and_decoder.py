@@ -1,11 +1,11 @@
-"""A Transformer's encoder layer by hand from its weights, and the decoder layer that the document
-left empty.
+"""A Transformer's encoder layer computed by hand from its weights, and the decoder layer that the
+document left empty.
 
 The document makes torch's encoder layer (width 4, 2 heads, feed-forward 8), repeats its calculation
-from its weights and gets the same rows; then it makes a decoder layer, prints what it gives, and
-ends at the heading "the decoder by hand". Here the layers are ours and no torch is needed: after
-`ta.manual_seed(42)` every number is drawn as torch draws it, in torch's order. The encoder comes
-out again, and the decoder is finished.
+from the weights and gets the same rows. Then it makes a decoder layer, prints its output, and ends
+at the heading "the decoder by hand". Here the layers are ours and torch is not needed: after
+`ta.manual_seed(42)` every number is drawn as torch draws it, in torch's order. This program
+reproduces the encoder and finishes the decoder.
 
 Letters: T positions of the target, S of the source (the memory), B batch, E width, H heads, D size
 of a head. Sequence first.
@@ -57,7 +57,7 @@ page.prints(
 )
 
 
-# ---- The parts. Three functions are all that both layers are made of.
+# ---- The parts. Both layers are made of just three functions.
 
 
 def heads(x):
@@ -69,7 +69,7 @@ def heads(x):
 def attention(part, x, memory):
     """x (T, B, E) looks at memory (S, B, E), from the weights of a MultiheadAttention -> (T, B, E)
 
-    in_proj_weight (3 E, E) holds three matrices, one below the other: for queries, for keys, for
+    in_proj_weight (3 E, E) holds three matrices, one below another: for queries, keys and
     values.
     """
     (Wq, Wk, Wv), (bq, bk, bv) = (np.split(p, 3) for p in (part.in_proj_weight, part.in_proj_bias))
@@ -80,7 +80,7 @@ def attention(part, x, memory):
 
 
 def norm(part, x):
-    """Mean 0 and variance 1 for each position by itself, then the layer's own scale and shift."""
+    """Mean 0 and variance 1 for each position separately, then the layer's own scale and shift."""
     centred = x - x.mean(axis=-1, keepdims=True)
     return (
         centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + part.eps) * part.weight
@@ -93,7 +93,7 @@ def feed_forward(layer, x):
     return hidden @ layer.linear2.weight.T + layer.linear2.bias
 
 
-# ---- The encoder layer: twice the same step, "add what was found to what was there, then
+# ---- The encoder layer: the same step twice, "add what was found to what was there, then
 # normalise".
 
 page.say("Encoder: by hand")
@@ -114,15 +114,15 @@ by_hand = norm(layer.norm2, first + feed_forward(layer, first))
 page.prints("by hand", by_hand, ENCODED)
 
 # ---- The document's decoder. Its cells were run more than once, and each run that made layers
-# moved the random numbers on. This is the order that gives what it printed: two runs, since lost,
-# made an encoder and a decoder layer each.
+# advanced the random numbers. This order gives what it printed: two runs, since lost, each made an
+# encoder and a decoder layer.
 
 page.say("Decoder: the layer")
 ta.manual_seed(42)
 ta.randn(3, 1, E), encoder()  # the first half, above
 encoder(), decoder()  # a lost run
 source, target = ta.randn(3, 1, E), ta.randn(5, 1, E)
-encoder(), decoder()  # another
+encoder(), decoder()  # another lost run
 encode, decode = encoder(), decoder()
 memory = encode(source)
 output = decode(target, memory)
@@ -143,9 +143,9 @@ page.prints(
 )
 
 
-# ---- What was missing. A decoder layer takes three steps of that same kind: the target looks at
+# ---- What was missing. A decoder layer takes three steps of the same kind. The target looks at
 # itself, then at the memory, with queries from the 5 target positions and keys and values from the
-# 3 of the source; then the feed-forward network.
+# 3 source positions. The third step is the feed-forward network.
 
 
 def decoder_layer(layer, x, memory):
@@ -163,7 +163,7 @@ page.check(
     np.allclose(by_hand.numpy(), output.numpy(), atol=1e-6),
 )
 
-# ---- And one step further: both can be trained, so both must have the same gradients, for all 18
+# ---- One step further: both can be trained, so both must have the same gradients, for all 18
 # parameters of the decoder and, through the memory, the 12 of the encoder.
 
 page.say("The gradients, by hand and of the layers")

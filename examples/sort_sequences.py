@@ -1,13 +1,13 @@
-"""An encoder-decoder that learns to sort: it reads eight digits, and writes them one after another
-in ascending order.
+"""An encoder-decoder that learns to sort: it reads eight digits and writes them one by one in
+ascending order.
 
     python examples/sort_sequences.py                               # under a minute
     python examples/sort_sequences.py --task reverse --length 10 --seed 1
     # where it looks while it writes, as a picture
     python examples/sort_sequences.py --out sort.png
 
-Nobody tells it what sorting is: it sees unsorted and sorted sequences, and is judged by sequences
-that it has never seen. Only a sequence that is right in every place counts as right.
+Nobody tells it what sorting is: it sees unsorted and sorted sequences, and is tested on sequences
+that it has never seen. A sequence counts as right only if every digit is right.
 
 Letters: B sequences, S digits read, T digits written, E embedding, V symbols.
 """
@@ -31,16 +31,16 @@ DIGITS = 10
 START = 10
 """What the decoder is given before its first digit."""
 UNSEEN = 2000
-"""So many sequences are kept for the test, or a tenth of all there are."""
+"""The size of the test set; at most a tenth of all possible sequences."""
 
 TASKS = {"sort": np.sort, "reverse": np.fliplr, "copy": np.copy}
 
 
-# ---- The data: any sequence of digits, except those kept for the test
+# ---- The data: any sequence of digits, except those in the test set
 
 
 class Data:
-    """Training batches and a fixed test set that have no sequence in common."""
+    """Training batches and a fixed test set without common sequences."""
 
     def __init__(self, task, length, seed):
         self.answer, self.length = TASKS[task], length
@@ -48,7 +48,7 @@ class Data:
         count = min(UNSEEN, DIGITS**length // 10)
         self.unseen = np.unique(
             self.rng.integers(0, DIGITS, (count, length)), axis=0
-        )  # (count, S) or a few less
+        )  # (count, S) or a few fewer rows
         self.kept = self.name(self.unseen)
 
     def name(self, sequences):
@@ -58,8 +58,8 @@ class Data:
     def batch(self, size):
         """(B, S) to read and (B, T) to write, none of them from the test set.
 
-        Half of them are made of three digits or fewer: otherwise a digit so rarely comes five times
-        that it is never learned.
+        Half of them use at most three different digits: otherwise a digit occurs five times too
+        rarely to be learned.
         """
         sequences = self.rng.integers(0, DIGITS, (size, self.length))
         three = self.rng.integers(0, DIGITS, (size // 2, 3))
@@ -73,8 +73,8 @@ class Data:
 
 
 class Seq2Seq(nn.Module):
-    """Scores of the next symbol, given all that is read and what is written so far. (B, S), (B, T)
-    -> (B, T, V)
+    """Scores of the next symbol, given the whole input and the output so far. (B, S), (B, T) ->
+    (B, T, V)
     """
 
     def __init__(self, length, d_model=64, heads=4, layers=2):
@@ -97,9 +97,7 @@ class Seq2Seq(nn.Module):
         return self.transformer.encoder(self.positions(self.embed(digits)))
 
     def write(self, symbols, memory, cache=None):
-        """With a cache, `symbols` are those that it has not seen yet. (B, T), (B, S, E) -> (B, T,
-        V)
-        """
+        """With a cache, `symbols` are only the unseen ones. (B, T), (B, S, E) -> (B, T, V)"""
         x = self.positions(self.embed(symbols), offset=0 if cache is None else cache.length)
         return self.scores(self.transformer.decoder(x, memory, tgt_is_causal=True, cache=cache))
 
@@ -108,14 +106,14 @@ class Seq2Seq(nn.Module):
 
 
 def shifted(answers):
-    """What the decoder has written before each digit of the answer: START, then all but the last.
+    """The decoder's input at each digit of the answer: START, then all digits but the last.
     (B, T) -> (B, T)
     """
     return np.insert(answers[:, :-1], 0, START, axis=1)
 
 
 def solve(model, digits):
-    """Write the likeliest digit, read it back, write the next. (B, S) -> (B, S)"""
+    """Write the likeliest digit, read it back, and write the next. (B, S) -> (B, S)"""
     with ta.no_grad():
         memory, cache = model.read(digits), nn.KeyValueCache()
         written = [np.full((len(digits), 1), START)]
@@ -133,7 +131,7 @@ def right(model, data):
 
 
 def train(data, steps, seed, batch=64, lr=3e-3):
-    """A model after so many updates; tells how it comes along."""
+    """Train a model and print its progress."""
     ta.manual_seed(seed)
     model = Seq2Seq(data.length)
     optimizer = optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
@@ -165,8 +163,8 @@ def train(data, steps, seed, batch=64, lr=3e-3):
 
 
 def draw(model, digits, path):
-    """Where each head of the last decoder layer looks in `digits` (S,) while it writes the answer;
-    saved to `path`.
+    """Save a picture to `path` of where each head of the last decoder layer looks in `digits` (S,)
+    while it writes the answer.
     """
     answer = solve(model, digits[None])
     with ta.no_grad(), ta.record_attention(model) as seen:
@@ -208,17 +206,17 @@ def main():
         ".png",
         ".svg",
         ".pdf",
-    ):  # now, and not after the training
+    ):  # fail now, not after the training
         options.error(
             "--out is the name of a picture, which ends in .png, .svg or .pdf, not "
             f"{str(chosen.out)!r}"
         )
     if chosen.out and chosen.out.is_dir():
         options.error(f"--out is the name of a picture, and {str(chosen.out)!r} is a folder")
-    if sys.stdout:  # None where it is closed, as under pythonw
+    if sys.stdout:  # None if it is closed, as under pythonw
         sys.stdout.reconfigure(
             errors="replace"
-        )  # a pipe on Windows has not every letter of a picture's name
+        )  # a pipe on Windows cannot encode every letter of a file name
     if chosen.out and importlib.util.find_spec("matplotlib") is None:
         print(
             "skipped: matplotlib, which draws the picture, is not installed: pip install "

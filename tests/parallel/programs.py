@@ -250,7 +250,7 @@ def refusals(x, y):
         (
             lambda: ta.grad(loss, list(model.parameters()), retain_graph=True),
             RuntimeError,
-            "by loss.backward()",
+            "only loss.backward()",
         ),
         (lambda: loss.backward(create_graph=True), TypeError, "create_graph=True use model.module"),
     ):

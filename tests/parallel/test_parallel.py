@@ -206,7 +206,7 @@ def test_the_package_does_not_import_it():
 def test_arguments_are_checked():
     from tinygrad_attn import nn, parallel
 
-    with pytest.raises(ValueError, match="rank 2 is none of 2"):
+    with pytest.raises(ValueError, match="rank 2 is not one of 2"):
         parallel.DistributedSampler(3, 2, 2)
     for nothing in None, {"loss": None}, [1.0, None], "much":
         with pytest.raises(TypeError):

@@ -246,7 +246,7 @@ def test_several_outputs_and_leaves_as_outputs():
     for wrong in ("text", [x, 3], nn.Linear(2, 2)):
         with pytest.raises(TypeError, match="shows how a Tensor was computed"):
             viz.graph(wrong)
-    with pytest.raises(TypeError, match="model= is a Module"):
+    with pytest.raises(TypeError, match="model= must be a Module"):
         viz.graph(y, model="encoder")
 
 

@@ -1,4 +1,4 @@
-"""`detect_anomaly`: the first op that makes NaN or Inf, where it was called, and why."""
+"""`detect_anomaly`: find the first op that makes NaN or Inf, where it was called, and why."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .trace import Array, Step, array_of, numeric, user_place
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Inside, the first op that makes NaN or Inf of finite numbers raises FloatingPointError.
+    """Raise FloatingPointError at the first op that makes NaN or Inf from finite numbers.
 
         with ta.detect_anomaly():
             loss = model(x)
             loss.backward()
 
-    The error names the op, forward or backward, the index and the operands there, the line that
-    called the op, its module, and the reason. Infinities that come in as operands, such as the -inf
-    of a mask, are not reported. This thread only. As torch.autograd.detect_anomaly.
+    The error names the op and the pass, the index and the operands there, the line that called
+    the op, its module, and the reason. It does not report infinities that come in as operands,
+    such as the -inf of a mask. Watches only this thread. Like torch.autograd.detect_anomaly.
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)
@@ -36,9 +36,9 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector(Watcher):
     def __init__(self) -> None:
-        # By sequence number; they go with the output, since a whole training may run inside.
+        # By sequence number. Dropped with the output: a whole training run may happen inside.
         self.places: dict[int, tuple[Any, weakref.ref]] = {}
-        self.heard = set[str]()  # NumPy's complaints about the op that runs
+        self.heard = set[str]()  # NumPy's complaints about the current op
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         place, value = user_place(), output._data
@@ -55,7 +55,7 @@ class _Detector(Watcher):
             if is_bad(array_of(x)).any():
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
-        raise _error(self.heard, f"its result {describe(value)}", step, value)
+        raise _error(self.heard, f"its output {describe(value)}", step, value)
 
     def pulling(self, y: Any, g: Any) -> None:
         self.heard.clear()
@@ -74,7 +74,7 @@ class _Detector(Watcher):
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
-    """An operand's element at the index, if the op works element by element; else NaN."""
+    """An operand's element at the index if the op is elementwise; else NaN."""
     with suppress(ValueError):
         return float(np.broadcast_to(array_of(x), made.shape)[at])
     return np.nan
@@ -98,13 +98,13 @@ def _error(
 
 COMPLAINTS = {
     "divide by zero": "a division by zero, log 0, or an infinite slope (of a root or logarithm at "
-    "0). Add a small eps, as in sqrt(x + eps), choose a safe value with np.where before it, or "
-    "compute with log_softmax instead of log(softmax).",
+    "0). Add a small eps, as in sqrt(x + eps), choose a safe value with np.where beforehand, or "
+    "use log_softmax instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale the "
     "loss, normalise, or before exp subtract the maximum, as softmax and logsumexp do.",
     "invalid value": "0/0, a mean or variance over no elements (are all targets ignored?), or an "
-    "argument outside the domain, as the root or logarithm of a negative number (rounding makes "
-    "one of a small variance, say): np.maximum(x, 0) first.",
+    "argument outside the domain, such as the root or logarithm of a negative number (rounding "
+    "can turn a small variance negative): apply np.maximum(x, 0) first.",
 }
 
 
@@ -115,7 +115,7 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
         if (nan := np.isnan(o)).any():
             return (
                 f"an operand already holds NaN, at index {index_of_largest(nan)}. It came in with "
-                "the data, or an optimiser step made the weights NaN (a learning rate too large)."
+                "the data, or an optimiser step made the weights NaN (learning rate too high)."
             )
     if g is not None and not np.isfinite(g).all():
         return "the gradient given to backward() already holds NaN or Inf."
@@ -123,8 +123,8 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
     if np.isnan(made[at]) and any(np.isneginf(row).all(-1).any() for row in rows):
         return (
             "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "
-            "blocked. Leave one key open, or use F.scaled_dot_product_attention, which gives zeros "
-            "for such a row."
+            "blocked. Leave one key open, or use F.scaled_dot_product_attention, which returns "
+            "zeros for such a row."
         )
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (
@@ -135,7 +135,7 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (
             "inf - inf, inf/inf or 0 x inf: an operand holds infinities. A factor of 0 does not "
-            "undo an infinite one: replace it with np.where(mask, x, 0) before the op."
+            "cancel an infinity: replace it with np.where(mask, x, 0) before the op."
         )
     heard.add("overflow" if np.isinf(made[at]) else "invalid value")
     return next(text for kind, text in COMPLAINTS.items() if kind in heard)

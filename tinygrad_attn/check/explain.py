@@ -1,9 +1,9 @@
-"""What a wrong VJP looks like: its whole Jacobian beside the right one.
+"""Explain a wrong VJP by comparing its whole Jacobian with the right one.
 
-R is the Jacobian that the VJP gives, a unit of g at a time, and J the one of slopes. Both have the
-shape (elements of the output y, elements of the input x). A row of a table says that one matrix is
-a multiple of another, for example R of J with its axes exchanged. The report names the first that
-fits.
+R is the Jacobian from the VJP, one unit vector g at a time. J is the Jacobian from slopes. Both
+have the shape (elements of the output y, elements of the input x). Each row of a table says that
+one matrix is a multiple of another: for example, R is a multiple of J with its axes swapped. The
+report names the first row that fits.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
     "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
 }  # fmt: skip
-"""What derivatives are made of, for an input, an output or an operand."""
+"""Common factors of derivatives, as functions of an input, an output or an operand."""
 
 
 def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
-    """The elements of Jacobians that are equal but for the error of slopes."""
+    """Where two Jacobians are equal up to the error of finite differences."""
     column = np.abs(b).max(axis=0, initial=0)
     return near(a, b, rtol, rtol / 100 * column + 1e-9 * greatest(b))
 
 
 def factor(a: Any, b: Any) -> float:
-    """The c for which a = c b; 0 if there is none."""
+    """The c with a = c b; 0 if there is none."""
     c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
     return c if c and np.isfinite(c) and close(a, c * b).all() else 0.0
 
 
 class Case:
-    """One input x of a function, the output y, R and J, and where these are not zero."""
+    """One input x of a function, the output y, R and J, and where R and J are nonzero."""
 
     def __init__(self, f: Any, which: int) -> None:
         self.f, self.which, self.x = f, which, f.inputs[which]
@@ -58,7 +58,7 @@ class Case:
         self.operands = {k: a for k, a in args if getattr(a, "dtype", None) == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
-        """The axes along which outputs depend on elements at other places, if shapes are equal."""
+        """The axes along which outputs depend on elements at other indices, if shapes are equal."""
         if self.x.shape != self.y.shape:
             return []
         here, there = (np.unravel_index(k, self.x.shape) for k in np.nonzero(nonzero))
@@ -71,22 +71,22 @@ def places(mask: Any) -> str:
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
 
 
-# ---- what shows in any rows of R and J, even of some elements only
+# ---- what any rows of R and J show, even for a few elements
 
 
 def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
-    """NaN, zero or a factor. NaN in J is not measured, `shape` is that of the input."""
+    """NaN, zero or a constant factor. NaN in J means not measured; `shape` is the input's."""
     finite, known = np.isfinite(R).all(axis=0), ~np.isnan(J).any(axis=0)
     if not finite.all():
         return "nan", (
             f"the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope is "
-            "finite. Look for 0/0, log 0 or 0 x inf; np.where does not help if the bad value is "
-            "computed first."
+            "finite. Look for 0/0, log 0 or 0 x inf; np.where does not help once the bad value has "
+            "been computed."
         )
     R, J = R[:, known], J[:, known]
     if not R.any():
         return "zero", (
-            "the gradient is zero everywhere although the function depends on this input. The VJP "
+            "the gradient is zero everywhere, although the function depends on this input. The VJP "
             "returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
     if c := factor(R, J):
@@ -95,7 +95,7 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Found:
-    """Some columns are off, and the others right."""
+    """Some columns are wrong and the others right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
@@ -106,15 +106,15 @@ def at_some(R: Any, J: Any, bad: Any) -> Found:
 
 
 def turns(axes: int) -> list[tuple[int, ...]]:
-    """The orders of so many axes, but for the first."""
+    """All orders of this many axes, except the identity."""
     return list(permutations(range(axes)))[1:] if axes < 5 else []
 
 
 def other_operands(c: Case) -> Iterator[Row]:
-    """The VJP is right where an operand is all ones, such as a weight, or is transposed."""
+    """The VJP is right if an operand, such as a weight, is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
-            f"the VJP is right where operand {k} is all ones, and wrong for other values: it is "
+            f"the VJP is right if operand {k} is all ones, and wrong for other values: it is "
             "multiplied in at the wrong place, such as outside a sum"
         )
         others = [("operand misplaced", text, np.ones_like(a))] * (0 < a.ndim < c.x.ndim)
@@ -130,30 +130,30 @@ def other_operands(c: Case) -> Iterator[Row]:
 
 
 def elsewhere(c: Case) -> Iterator[Row]:
-    """R has the numbers of J at other places."""
+    """R has the numbers of J at other indices."""
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
     orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
     orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
-    kind, text = "transposed", "the gradient is the right one with axes exchanged: transpose (.mT)"
+    kind, text = "transposed", "the gradient is right except that axes are swapped: transpose (.mT)"
     if c.x.size != c.y.size:
         kind, text = "wrong axis", "the gradient is summed over, or spread along, the wrong axis"
     for order in orders:
         yield kind, text, c.R, J4.transpose(order).reshape(c.R.shape)
     text = (
-        "the gradient is what the function does to the input, done to g: it takes the transpose of "
-        "that. Transpose the matrix (.mT), sum from the other end, turn back, undo the permutation"
+        "the VJP does to g what the function does to the input, but needs the transpose of that: "
+        "transpose the matrix (.mT), sum from the other end, turn back, undo the permutation"
     )
     yield "transposed", text, c.R, c.J.T
 
 
 def factors(c: Case) -> Iterator[Row]:
-    """R has a factor that J does not have, or lacks one of J's."""
-    text = "the gradient is g itself: the op's own derivative is left out"
+    """R has a factor that J lacks, or lacks one that J has."""
+    text = "the gradient is g itself: the op's own derivative is missing"
     yield "wrong factor", text, c.R, c.in_J * 1.0
-    yield "wrong axis", "the gradient is the sum over all axes of g", c.R, np.ones(c.J.shape)
+    yield "wrong axis", "the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
     known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
     for k, a in c.operands.items():
-        with suppress(ValueError):  # it is not of this shape
+        with suppress(ValueError):  # its shape does not fit
             known.append((f"operand {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
     usable = [("1", np.ones((1, 1)))]
     usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
@@ -188,35 +188,35 @@ def zeros(c: Case) -> Found:
     if extra.any() and not (lost.any() and others_off):
         return "mask or index", (
             f"the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} for some "
-            "outputs, and the gradient is not. The VJP uses no mask, or another mask or other "
-            "indices than the forward pass. Save these and use them in the VJP (a causal mask, the "
-            "element that is the maximum, a shift, the inverse of argsort)."
+            "outputs, but the gradient is not. The VJP uses no mask, or a different mask or "
+            "different indices from the forward pass. Save them and use them in the VJP (a causal "
+            "mask, the index of the maximum, a shift, the inverse of argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
         return "missed use", (
-            f"what comes from the output at {places(lost.any(axis=1).reshape(c.y.shape))} is "
-            "left out. A sum is missing, a repeated index overwrites what was there (use "
-            "np.add.at), or a loop ends early."
+            f"the contribution from the output at {places(lost.any(axis=1).reshape(c.y.shape))} is "
+            "missing. A sum is missing, a repeated index overwrites what was there (use "
+            "np.add.at), or a loop ends too early."
         )
     return at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
 
 
 def no_pattern(c: Case) -> tuple[str, str]:
-    """A sum over an axis, or else the element of the Jacobian that is off most."""
+    """A missing sum over an axis, or else the element of the Jacobian with the largest error."""
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return "missing sum", (
-            f"the error mixes elements along axes {axes}: a term that holds a sum or mean over "
-            "them is missing, scaled wrongly, or sums something else."
+            f"the error mixes elements along axes {axes}: a term with a sum or mean over them is "
+            "missing, is scaled wrongly, or sums something else."
         )
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
     return "VJP", (
-        f"no simple mistake explains it. The derivative of y{y} by x{x} is {c.J[at]:.6g}, and the "
-        f"VJP gives {c.R[at]:.6g}."
+        f"no simple mistake explains it. The derivative of y{y} with respect to x{x} is "
+        f"{c.J[at]:.6g}, but the VJP gives {c.R[at]:.6g}."
     )
 
 
 def explanation(f: Any, which: int) -> tuple[str, str]:
-    """The kind of mistake in the gradient of one input, and a text that explains it."""
+    """The kind of mistake in the gradient of one input, and its explanation."""
     c = Case(f, which)
     return simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)

@@ -1,4 +1,4 @@
-"""Faults that no slope shows."""
+"""Faults that finite differences cannot show."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def modified(f: Program) -> Found:
 
 
 def unrepeatable(f: Program) -> Found:
-    """Other outputs for the same inputs."""
+    """Different outputs for the same inputs."""
     again = list(map(f.backend.value, f.run()))
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
     return "not deterministic", (
-        "other results for the same inputs, so there is no slope. Switch dropout off "
+        "different results for the same inputs, so there is no slope. Switch dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
 
 def shared_state(f: Program) -> Found:
-    """Another output or gradient if f runs at other values before the backward pass."""
+    """A different output or gradient if f runs on other values before the backward pass."""
     outputs = f.run()
     values = list(map(f.backend.value, outputs))
     first = [*f.pull(f.cotangents), *(y.copy() for y in values)]
@@ -60,25 +60,25 @@ def shared_state(f: Program) -> Found:
         return None
     return "shared state", (
         "one more call before backward() changes the result or the gradient of the first call. "
-        "Something is kept on the layer, or in a variable outside, where the second call "
-        "overwrites it. Keep it in the call, and return a new array each time."
+        "Something is stored on the layer, or in an outside variable, and the second call "
+        "overwrites it. Store it per call, and return a new array each time."
     )
 
 
 def through_infinity(f: Program) -> Found:
-    """A gradient that comes back from outputs that stay infinite."""
+    """A gradient that flows back from outputs that stay infinite."""
     found = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
     names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
     return None if not names else (
         "infinite result",
-        f"outputs that stay infinite when the inputs move pass a gradient on to {names}. A VJP "
-        "that fills in -inf gives zero there: g times the mask. Where -inf was added no slope can "
-        "be measured: check what comes behind it, such as the softmax.",
+        f"outputs that stay infinite when the inputs move pass a gradient on to {names}. If the op "
+        "fills in -inf, its VJP must give zero there: g times the mask. If -inf was added, no "
+        "slope can be measured: check what follows instead, such as the softmax.",
     )  # fmt: skip
 
 
 def scaled(x: Array, by: Array) -> Array:
-    """Each element times its factor; zeros move as ones would."""
+    """Each element times its factor; a zero moves as far as a one would."""
     return np.where(x == 0, by - 1, x * by)
 
 
@@ -86,7 +86,7 @@ def scaled(x: Array, by: Array) -> Array:
 
 
 def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
-    """The ops that ran, each by itself; of many that are the same with the same shapes only one."""
+    """The ops that ran, each by itself; in long runs, one of each op, shapes and settings."""
     seen = set[Any]()
     for step in steps:
         shapes = [getattr(x, "shape", ()) for x in step.inputs]
@@ -98,7 +98,7 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
 
 
 def outcome(test: Callable[[Any], Found], f: Program) -> Found:
-    """What a test finds in f; an error that it raises is found, too."""
+    """What a test finds in f; an error that it raises counts as a finding."""
     try:
         return test(f)
     except Exception as failure:
@@ -108,7 +108,7 @@ def outcome(test: Callable[[Any], Found], f: Program) -> Found:
 def accuse(
     report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
 ) -> Diagnosis | None:
-    """Point at the first op that a test finds something in, and return what it is."""
+    """Point at the first op in which a test finds a fault, and return the fault."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
             report.point_at(f.step)
@@ -126,7 +126,7 @@ def inconsistent(f: OneOp) -> Found:
     before = [a.copy() for a in arrays]
     f.gradient(f.outputs, f.cotangents)
     if not all(map(same, arrays, before)):
-        return CHANGES, "writes into g, its output or an operand in place. Compute a new array."
+        return CHANGES, "changes g, its output or an operand in place. Compute a new array."
     first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
     for kind, text, k, found in trials(f):
         for a, b in zip(first, found):
@@ -138,8 +138,8 @@ def inconsistent(f: OneOp) -> Found:
                 continue
             if kind == "incoming gradient" and same(b, a, 1e-9):
                 return "incoming gradient ignored", (
-                    "returns the same for any incoming gradient g: multiply its own derivative by "
-                    "g (the chain rule). A g of ones would hide this."
+                    "returns the same for every incoming gradient g: multiply its own derivative "
+                    "by g (the chain rule). A g of ones would hide this."
                 )
             return kind, text
     return None
@@ -149,29 +149,29 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     """A kind, a text, and gradients that must be a multiple of the first ones."""
     g = f.cotangents
     text = (
-        "gives another gradient when it is called again: its VJP keeps state between calls, or "
+        "gives a different gradient when called again: its VJP keeps state between calls, or "
         "draws random numbers. Draw them once, in the forward pass, and save them."
     )
     for _ in range(2):  # state may alternate
         yield CHANGES, text, 1, f.pull(g)
     text = (
-        "has a VJP that is not linear in the incoming gradient g. Every term is multiplied by g "
-        "exactly once; a VJP does not square, clip, normalise, compare or divide by g."
+        "has a VJP that is not linear in the incoming gradient g. Multiply every term by g exactly "
+        "once; a VJP must not square, clip, normalise, compare or divide by g."
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
         yield "incoming gradient", text, k, f.pull([k * c for c in g])
     text = (
-        "overwrites what it has returned when it is called again, for it returns the same array "
-        "each time. Return a new array."
+        "returns the same array each time, so a second call overwrites the first gradient. Return "
+        "a new array."
     )
-    twin = OneOp(f.step, f.backend)  # what the twin returned first is overwritten
+    twin = OneOp(f.step, f.backend)  # its call overwrites what the first returned
     both = f.backend.vjp(f.run() + twin.run(), f.tensors + twin.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
-    text = "gives another gradient where one operand alone needs it. Look at its use of needs."
+    text = "gives a different gradient when only one operand needs it. Check how it uses `needs`."
     yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
-        "gives another gradient where the same numbers are in another order in memory, as those of "
-        "x.T are. reshape(-1) and ravel() of these are copies: what is written into them is lost."
+        "gives a different gradient when the same numbers have another memory layout, as in x.T. "
+        "There reshape(-1) and ravel() make copies, and what is written into them is lost."
     )
     with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
         yield "memory layout", text, 1, f.pull([c.copy(order="F") for c in g])

@@ -1,6 +1,6 @@
-"""`gradcheck`: whether the gradient that the VJPs give is the slope of the function.
+"""`gradcheck`: check that the gradient from the VJPs is the slope of the function.
 
-If not, its report says where and by how much, which op is wrong, and what mistake it looks like.
+If not, the report says where and by how much, which op is wrong, and what the mistake looks like.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .trace import TAKES_TORCH, Backend, nested
 
 
 class GradcheckError(AssertionError):
-    """A gradient that is not the slope of its function; `.report` holds what was found."""
+    """A gradient is not the slope of its function; `.report` holds what was found."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))
@@ -44,13 +44,13 @@ def gradcheck(
     params: Any = None,
     seed: int = 0,
 ) -> Report:
-    """Compare the gradient of sum(v * f), v random, with finite differences.
+    """Compare the gradient of sum(v * f), with random v, with finite differences.
 
     `f` is a function of Tensors, or a Module, and returns a Tensor or a tuple with some. `inputs`
     is a Tensor or a sequence of Tensors, arrays and whatever else f takes. The check covers
     float64 arrays and the Tensors that require a gradient, or all floating Tensors if none does. It
-    also covers `params`, further tensors that f depends on; for a Module these are its parameters.
-    With torch tensors, or for a torch.nn.Module, PyTorch's gradients are checked.
+    also covers `params`: further tensors that f depends on, by default a Module's parameters. With
+    torch tensors, or for a torch.nn.Module, it checks PyTorch's gradients.
 
     `order=2` also checks the gradient of the gradient. An element is wrong if
     |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for gradients below 1. An
@@ -58,12 +58,13 @@ def gradcheck(
     extrapolation to step 0. Inputs of more than 512 elements are measured in 512 random
     projections; with `fast_mode`, every input in 2.
 
-    f must also return the same values when it is called twice, leave its inputs unchanged and keep
-    no state. VJPs must return new arrays, be linear in g and be right near the inputs too. Outputs
+    f must also return the same values when called twice, leave its inputs unchanged and keep no
+    state. VJPs must return new arrays, be linear in g and be right near the inputs too. Outputs
     that stay infinite, such as blocked scores, are left out.
 
-    Returns a Report, true if nothing is wrong. Otherwise raises GradcheckError, an AssertionError,
-    unless `raise_exception` is False. Raises TypeError for float32, which is too coarse.
+    Returns a Report, which is true if nothing is wrong. Otherwise raises GradcheckError, an
+    AssertionError, unless `raise_exception` is False. Raises TypeError for float32, which is too
+    coarse.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
@@ -94,7 +95,7 @@ def gradcheck(
 
 
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
-    """Run `gradcheck` with order=2: the gradient, and its own gradient."""
+    """Run `gradcheck` with order=2: check the gradient and the gradient of the gradient."""
     return gradcheck(f, inputs, order=2, **options)
 
 
@@ -102,7 +103,7 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
 
 
 def _backend(f: Any, inputs: Any, params: Any) -> Any:
-    """PyTorch's tensors or ours, by what was given."""
+    """The backend for the given tensors: PyTorch's or ours."""
     torch: Any = sys.modules.get("torch")
     given = [f, *nested([inputs, params])]
     if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in given):
@@ -119,7 +120,7 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
         backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
         for a in given
     ]
-    found: dict[int, tuple[str, Any]] = {}  # a tensor that is given twice is checked once
+    found: dict[int, tuple[str, Any]] = {}  # a tensor given twice is checked once
     for name, t in _named(f, arguments, params, backend):
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
@@ -139,7 +140,7 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
 
 
 def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[tuple[str, Any]]:
-    """The inputs that want a gradient, or all floating ones if none does; the parameters."""
+    """The inputs that want a gradient, or all floating ones if none does; then the parameters."""
     leaves = [
         (f"input {i}" + f", leaf {k}" * (t is not a), t)
         for i, a in enumerate(arguments)
@@ -159,14 +160,14 @@ def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
-    """Check one order and stop at the first fault. The values of the tensors may be moved."""
+    """Check one order and stop at the first fault. May change the values of the tensors."""
     report = Report(order=order)
     report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
     return report
 
 
 def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
-    """Run one test after the other, each with its diagnosis or None."""
+    """Run the tests one after another, each with its diagnosis or None."""
     steps, backend = program.traced(), program.backend
 
     def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
@@ -177,7 +178,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
-    # Before a VJP writes into what it is given.
+    # First, since a VJP may write into what it is given.
     yield accuse(report, steps, backend, faults.inconsistent)
     yield tested(faults.shared_state)
     yield tested(faults.modified)  # by a VJP
@@ -189,7 +190,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     if all(e.missing for e in report.entries):
         yield Diagnosis(
             "gradient missing",
-            "the result is not connected to any input, and none changes when an input moves.",
+            "the result is not connected to any input, and does not change when an input moves.",
         )
     if found := faults.through_infinity(program):
         yield Diagnosis(*found)
@@ -197,7 +198,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
-    """Note what makes an agreement say less than it seems to say."""
+    """Note what makes a pass less convincing than it looks."""
     if np.isinf(flatten(program.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
@@ -206,13 +207,13 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
         report.notes.append(
             "f uses further Tensors that require a gradient and were not checked, of shape "
-            f"{', '.join(others)}: give them in params=[...]."
+            f"{', '.join(others)}: pass them in params=[...]."
         )
     report.notes += [f"{e.name}: no result depends on it." for e in report.entries if e.missing]
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
-    """Find a gradient that is wrong only near the inputs, or only that of a small result.
+    """Find a gradient that is wrong only near the inputs, or only for a small result.
 
     Small results get as much weight as large ones: otherwise their errors look like rounding.
     """
@@ -229,10 +230,10 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
 
 
 NEARBY = (
-    "the gradient looks right here and is wrong a little way off, or for a result that is much "
-    "smaller than the others. Either the values given here are special (a weight of ones, zeros, "
-    "equal elements) and hide a wrong VJP, which random ones will show; or the VJP uses something "
-    "that an earlier call left behind; or larger results hide its error."
+    "the gradient looks right at these inputs, but is wrong close by, or for a result that is much "
+    "smaller than the others. Either these inputs are special (a weight of ones, zeros, equal "
+    "elements) and hide a wrong VJP, which random ones will show; or the VJP uses something that "
+    "an earlier call left behind; or larger results hide its error."
 )
 
 
@@ -240,7 +241,7 @@ NEARBY = (
 
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
-    """The gradient as a function of the inputs and of the cotangents, checked in its turn."""
+    """Check the gradient itself, as a function of the inputs and the cotangents."""
     backend, report = program.backend, Report(first.entries, order=2)
     weights = [backend.leaf(c) for c in program.cotangents]
     named = dict(zip(program.names, program.tensors))
@@ -259,8 +260,8 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     if not alike(program.pull(program.cotangents), recorded):
         report.diagnosis = Diagnosis(
             "two answers",
-            "the gradient under create_graph=True differs from the ordinary one: an op's "
-            "reference, or a VJP that treats arrays and Tensors differently, is wrong.",
+            "the gradient under create_graph=True differs from the ordinary one: either an op's "
+            "reference is wrong, or a VJP treats arrays and Tensors differently.",
         )
         return report
     return _check(second, limits, order=2)

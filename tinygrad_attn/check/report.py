@@ -1,4 +1,4 @@
-"""What a check found: objects that are true or false and print as text."""
+"""The findings of a check: objects that are true or false and print as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = np.ndarray
 
 
 class Verdict:
-    """True or false, and shown as its text."""
+    """An object that is true or false and shows as its text."""
 
     ok: Any
 
@@ -23,7 +23,7 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """A kind of mistake and a text that explains it; each is also an attribute."""
+    """A kind of mistake and its explanation, as one string; `kind` and `text` hold the parts."""
 
     kind: str
     text: str
@@ -38,7 +38,7 @@ class Diagnosis(str):
 class Entry:
     """One input: its gradient by the VJPs (`analytic`) and by finite differences (`numeric`).
 
-    `numeric` is NaN at elements that were not measured one by one: large inputs are measured in
+    `numeric` is NaN at elements that were not measured individually: large inputs are measured in
     random projections.
     """
 
@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def error(self) -> Array:
-        """|analytic - numeric|, and 0 where nothing was measured or nothing is expected."""
+        """|analytic - numeric|; 0 where nothing was measured or can be compared."""
         unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
         with np.errstate(invalid="ignore"):
             error = np.abs(self.analytic - self.numeric)
@@ -92,9 +92,9 @@ class Entry:
 class Report(Verdict):
     """The result of `gradcheck`: true if every gradient agrees.
 
-    `entries` holds one Entry for each input, `worst` the one with the largest error. `diagnosis` is
-    the kind of mistake with a text. `op` is the op whose VJP is wrong, `place` the user's line and
-    `scope` the module that called it.
+    `entries` holds one Entry for each input; `worst` is the one with the largest error.
+    `diagnosis` names the mistake and explains it. `op` is the op whose VJP is wrong, `place` the
+    user's line and `scope` the module that called it.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -134,11 +134,11 @@ class Report(Verdict):
         return "\n  ".join(filter(None, lines))
 
 
-# ---- arrays beside arrays
+# ---- comparing arrays
 
 
 def deviation(a: Array, b: Array) -> Array:
-    """|a - b| by element: 0 where both are the same, NaN too, and Inf where one alone is NaN."""
+    """|a - b| by element: 0 where both are equal or both NaN, Inf where only one is NaN."""
     with np.errstate(all="ignore"):
         error = np.abs(np.subtract(a, b, dtype=np.float64))
     error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
@@ -151,15 +151,15 @@ def near(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> Array:
 
 
 def same(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
-    """Whether two arrays have one shape and are near everywhere."""
+    """Whether two arrays have the same shape and are near everywhere."""
     return a.shape == b.shape and bool(near(a, b, rtol, atol).all())
 
 
 def greatest(v: Array) -> float:
-    """The size of the largest element; 0 if there is none."""
+    """The largest absolute value; 0 if there is none."""
     return float(np.abs(v).max(initial=0))
 
 
 def index_of_largest(v: Array) -> tuple[int, ...]:
-    """Where the largest element is; () of an empty array."""
+    """The index of the largest element; () for an empty array."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()

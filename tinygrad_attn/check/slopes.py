@@ -1,8 +1,8 @@
-"""Slopes of a function by finite differences, and gradients beside them.
+"""Slopes of a function by finite differences, compared with its gradients.
 
-The central difference (F(x + h) - F(x - h)) / 2h is right to about h^2, and rounding adds about
+The central difference (F(x + h) - F(x - h)) / 2h has an error of about h^2, and rounding adds about
 1e-16 |F| / h. Where it disagrees with the gradient, Ridders' extrapolation shrinks h and gives the
-slope together with its error. A gradient is wrong if it is off by more than that.
+slope and its error. A gradient is wrong if it is off by more than that error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .trace import Array, nested
 
 ROUNDING = 2.0**-52
 SMALL = 512
-"""Inputs of more elements are measured in this many groups, a random projection of each."""
+"""Larger inputs are measured in this many groups, by one random projection of each."""
 
 
 class Limits(NamedTuple):
@@ -30,17 +30,17 @@ class Limits(NamedTuple):
     atol: float
     rtol: float
     groups: int
-    exact: bool = True  # rounding at the step eps is small beside the gradient
+    exact: bool = True  # rounding at the step eps is small compared with the gradient
 
 
 STRICT = Limits(1e-6, 1e-6, 1e-4, 96)
-"""For a single op: no error of other ops adds to its own."""
+"""Limits for a single op, whose error has no contribution from other ops."""
 
 
 class Program:
-    """A function of tensors with gradients that are to be checked.
+    """A function of tensors whose gradients are to be checked.
 
-    The values of the tensors are moved in place and put back.
+    It changes the values of the tensors in place and restores them.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Program:
 
     @contextmanager
     def at(self, inputs: Sequence[Array]) -> Iterator[None]:
-        """Other values of the inputs inside the block."""
+        """Set other values of the inputs inside the block."""
         before = self.inputs
         try:
             self._put(inputs)
@@ -98,12 +98,12 @@ class Program:
     def pull(
         self, cotangents: Sequence[Array], outputs: Any = None, **options: Any
     ) -> list[Array | None]:
-        """The gradients as arrays, from these outputs or from those of another call."""
+        """The gradients as arrays, from these outputs or from a new call."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
         return self.arrays(self.gradient(outputs or self.run(), seeds, **options))
 
     def arrays(self, tensors: Sequence[Any]) -> list[Array | None]:
-        """Copies of their values."""
+        """Copies of the tensors' values."""
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def traced(self) -> list[Any]:
@@ -112,10 +112,10 @@ class Program:
             self.run()
         return trace.steps
 
-    # ---- slopes; results are flattened and joined
+    # ---- slopes; results are flattened and concatenated
 
     def moved(self, which: int, step: Any) -> Array:
-        """The results with one input a step away; NaN where the function does not accept it."""
+        """The results with one input moved by a step; NaN if the function does not accept it."""
         size = sum(c.size for c in self.cotangents)
         inputs = [x + step if k == which else x for k, x in enumerate(self.inputs)]
         with suppress(Exception), self.at(inputs):
@@ -125,7 +125,7 @@ class Program:
         return np.full(size, np.nan)
 
     def total(self, values: Array, norm: Callable[[Array], Any] = np.sum) -> float:
-        """The sum of cotangent * value, or another norm of these."""
+        """The sum of cotangent * value, or another norm of these products."""
         c = flatten(self.cotangents)
         return float(norm(np.where(c == 0, 0, c * values)))
 
@@ -139,7 +139,7 @@ class Program:
         """The slope of each result by Ridders' extrapolation to step 0, and its error.
 
         The error is infinite where the slopes to the left and to the right differ at every step.
-        The slope is NaN where one of them does not exist.
+        The slope is NaN where one of the two does not exist.
 
         Source: C. J. F. Ridders, Accurate computation of F'(x) and F'(x) F''(x), Advances in
         Engineering Software 4 (1982).
@@ -173,7 +173,7 @@ class Program:
     # ---- Jacobians
 
     def unit(self, which: int, flat: int) -> Array:
-        """The direction of one element of an input."""
+        """The unit vector of one element of an input."""
         direction = np.zeros(self.inputs[which].shape)
         direction.flat[flat] = 1
         return direction
@@ -184,7 +184,7 @@ class Program:
         return np.stack([self.derivative(which, unit)[0] for unit in units], axis=-1)
 
     def jacobian_by_vjps(self, which: int) -> Array:
-        """The same from the VJPs, a unit of g at a time."""
+        """The same from the VJPs, one unit vector g at a time."""
         rows, outputs, zeros = [], self.run(), [np.zeros(c.shape) for c in self.cotangents]
         for c in zeros:
             for flat in range(c.size):
@@ -196,7 +196,7 @@ class Program:
 
 
 class OneOp(Program):
-    """An op by itself, on leaves of its own; `args` are the values of its operands."""
+    """A single op on its own leaves; `args` are the values of its operands."""
 
     def __init__(self, step: Any, backend: Any, args: Sequence[Any] | None = None) -> None:
         is_tensor = lambda x: isinstance(x, backend.kind)
@@ -212,20 +212,20 @@ class OneOp(Program):
 
 
 def flatten(arrays: Sequence[Array]) -> Array:
-    """All elements in one row."""
+    """All elements in one flat array."""
     return np.concatenate([np.ravel(a) for a in arrays])
 
 
 def random_like(y: Array, rng: np.random.Generator) -> Array:
-    """Weights for results, of both signs and all sizes."""
+    """Random weights for results, of both signs and all sizes."""
     return rng.standard_normal(y.shape)
 
 
-# ---- a gradient beside its slope
+# ---- a gradient and its slope
 
 
 def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> Entry:
-    """One input: each element if it is small, else groups, and some elements of each bad group."""
+    """Check one input: every element if it is small, else groups and elements of bad groups."""
     x = f.inputs[which]
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
@@ -259,11 +259,11 @@ def measured(
         return slope, off, allowed, ""
     slopes, errors = f.derivative(which, direction)
     slope, off, allowed = beside(f.total(slopes))
-    error = f.total(errors, np.linalg.norm)  # they are independent
+    error = f.total(errors, np.linalg.norm)  # the errors are independent
     if np.isnan(slope):
         return np.inf, np.inf, np.inf, "domain"
     tiny = off <= 1e-9 * sum(map(greatest, f.cotangents))
-    # Rounding near 1 hides a small slope, as far out on a sigmoid; large steps show it to a fifth.
+    # Rounding near 1 hides a small slope, as in a sigmoid's tail; large steps show it within 20%.
     if (
         off <= allowed
         or tiny
@@ -289,7 +289,7 @@ def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits
     entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
 
     def compared(flats: Array, extrapolate: bool = False) -> tuple[bool, float]:
-        """Whether the error of a projection is too much, and the error."""
+        """Whether the error of a projection is too large, and the error."""
         direction = np.zeros(x.shape)
         direction.flat[flats] = signs.flat[flats]
         _, off, allowed, excuse = measured(f, which, direction, entry.analytic, limits, extrapolate)

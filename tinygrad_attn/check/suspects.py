@@ -1,4 +1,4 @@
-"""Find the op whose VJP is wrong: each is checked alone, on the operands that it had."""
+"""Find the op whose VJP is wrong, by checking each op alone on the operands it had."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .report import Diagnosis, Entry, Report
 from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
 LARGE = 10_000
-"""Jacobians of more elements are not computed."""
+"""Larger Jacobians are not computed."""
 
 
 def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
-    """The entries of the inputs whose gradients are off, by number; kinks and edges apart."""
+    """The entries of inputs whose gradients are wrong, by number; not kinks and domain edges."""
     entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 
 
 def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis | None:
-    """Point at the first op whose own VJP is wrong, and return what is wrong with it."""
+    """Point at the first op whose own VJP is wrong, and return the diagnosis."""
     for f in single_ops(steps, program.backend):
         with suppress(Exception):
             if entries := all_off(f):
@@ -34,7 +34,7 @@ def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis |
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
-    """What is wrong with an op's VJP for the first of its inputs that is off."""
+    """What is wrong with an op's VJP, for the first input whose gradient is wrong."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note = ""
     with suppress(Exception):  # a setting may hold a size
@@ -53,10 +53,10 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
 
 
 def of_elements(entry: Entry) -> tuple[str, str]:
-    """What the measured elements of a gradient show."""
+    """The diagnosis from the measured elements of a gradient."""
     R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
     rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}"
-    rest += f", and the slope {entry.numeric[at]:.6g}."
+    rest += f", but the slope is {entry.numeric[at]:.6g}."
     return simple(R, J, entry.analytic.shape) or at_some(R, J, entry.wrong) or ("VJP", rest)
 
 
@@ -65,10 +65,10 @@ def of_elements(entry: Entry) -> tuple[str, str]:
 
 EXCUSES = {
     "domain": "at {} of {} the function is not finite, or raises an error, a step to one side: the "
-    "input is on the edge of the domain (sqrt, log, arcsin). Check it at inner points.",
+    "input is on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
     "kink": "at {} of {} the slopes to the left and to the right differ: the input is at a kink or "
-    "a jump, so the VJP need not be wrong. Move the input away from it.",
-    "precision": "at {} of {} the slope cannot be measured: large numbers cancel within the "
+    "a jump, so the VJP may well be right. Move the input away from it.",
+    "precision": "at {} of {} the slope cannot be measured: large numbers cancel inside the "
     "function, or it is not smooth. Check at inputs of moderate size.",
 }
 
@@ -90,7 +90,7 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
 
 
 def between_the_ops(report: Report, backend: Any) -> Diagnosis:
-    """No op is to blame: the pattern of the whole gradient, and where to look."""
+    """The diagnosis if no op is to blame: the pattern of the whole gradient, and where to look."""
     worst: Any = report.worst
     if report.order == 2:
         text = f"how a VJP depends on {worst.name} is not recorded. {unrecorded(backend)}"
@@ -98,14 +98,14 @@ def between_the_ops(report: Report, backend: Any) -> Diagnosis:
     kind, text = of_elements(worst)
     return Diagnosis(
         "missed use" if kind == "VJP" else kind,
-        f"{text} No op's own VJP was found to be wrong, so look at what joins them: a use that is "
-        "not counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) or is "
-        "counted twice. Check what is inside checkpoint() without it.",
+        f"{text} Every op's own VJP looks right, so look at what joins them: a use that is not "
+        "counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) or is "
+        "counted twice. If you use checkpoint(), check the function inside it directly.",
     )
 
 
 def unrecorded(backend: Any) -> str:
-    """How a VJP is written so that it can be differentiated."""
+    """Advice on writing a VJP that can be differentiated."""
     return (
         f"Write the VJP with {backend.writes}; .numpy(), .data, .item(), float() and filling an "
         "array made by zeros leave the graph."

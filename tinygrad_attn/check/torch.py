@@ -1,6 +1,6 @@
-"""`compare_with_torch`: the same weights and inputs, forward and backward, module by module.
+"""`compare_with_torch`: compare with PyTorch on the same weights and inputs, module by module.
 
-Each side runs on a float64 copy of its module and gives a value and a gradient for each submodule,
+Each side runs a float64 copy of its module and gives a value and a gradient for each submodule,
 output, parameter and input. If outputs differ, variations of the torch module are tried until one
 gives our numbers.
 """
@@ -25,12 +25,12 @@ TOLERANCE = 1e-8
 """Relative to the largest element; both sides compute in float64."""
 
 WHOLE = "(whole)"
-"""The name of the outputs of the module itself, before their place in a tuple, list or dict."""
+"""The name of the module's own outputs, before their index in a tuple, list or dict."""
 
 
 @dataclass
 class Row:
-    """The largest error of a value and of its gradient, over the largest element."""
+    """The largest error of a value and of its gradient, relative to the largest element."""
 
     name: str
     value: float = 0.0
@@ -44,10 +44,10 @@ class Row:
 
 @dataclass(repr=False)
 class TorchComparison(Verdict):
-    """The result of `compare_with_torch`: true if all agrees; prints a table by dotted name.
+    """The result of `compare_with_torch`: true if everything agrees; prints a table.
 
-    `rows` are the lines of the table. `first` is the first module that differs, in calling order.
-    `explanation` is a change of the torch module that makes it give our numbers.
+    `rows` are the lines of the table, by dotted name. `first` is the first module that differs,
+    in the order of calls. `explanation` is a change to the torch module that gives our numbers.
     """
 
     rows: list[Row]
@@ -68,9 +68,9 @@ class TorchComparison(Verdict):
             f"{'ok' if row.ok else 'DIFFERS'}"
             for row in self.rows
         ]
-        differs = f"NOT the same as torch; the first to differ: {self.first}"
+        differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
-        lines += [f"not compared, since one side lacks it: {name}" for name in self.alone]
+        lines += [f"not compared, because one side lacks it: {name}" for name in self.alone]
         return "\n".join(lines + [f"explanation: {self.explanation}"] * bool(self.explanation))
 
 
@@ -80,13 +80,13 @@ def compare_with_torch(
     """Run both modules on the same weights and inputs; compare every output and every gradient.
 
     The weights of `torch_module` are copied into `module` by `load_state_dict`, so the names must
-    be the same. `inputs` and `keywords` are arrays, Tensors, torch tensors or plain values. Of a
-    module that returns a tuple, list or dict every tensor is compared. The gradients start from a
-    random cotangent for each output.
+    be the same. `inputs` and `keywords` are arrays, Tensors, torch tensors or plain values. If a
+    module returns a tuple, list or dict, every tensor in it is compared. The gradients start from
+    a random cotangent for each output.
 
-    Prints a table by dotted name unless `verbose=False`, and returns a TorchComparison, true if all
-    agree. Raises ImportError without torch, TypeError for anything but a Module and a
-    torch.nn.Module, and ValueError if there is nothing to compare.
+    Prints a table by dotted name unless `verbose=False`. Returns a TorchComparison, which is true
+    if everything agrees. Raises ImportError without torch, TypeError for anything but a Module and
+    a torch.nn.Module, and ValueError if there is nothing to compare.
     """
     try:
         import torch
@@ -123,9 +123,9 @@ class Side(NamedTuple):
     given: dict[Any, Any]  # positional arguments by number, keyword arguments by name
 
     def run(self, change: Any = None) -> dict[str, Any]:
-        """The tensors of a run by name: what submodules return, in order, parameters and inputs.
+        """The tensors of a run by name: outputs of submodules in order, parameters and inputs.
 
-        It is a run of a copy of the module, which `change` may vary first.
+        Runs a copy of the module, which `change` may modify first.
         """
         module = copy.deepcopy(self.module)
         given = {key: self.leaf(x) for key, x in self.given.items()}
@@ -136,7 +136,7 @@ class Side(NamedTuple):
         def watched(name: str, forward: Callable, *args: Any, **keywords: Any) -> Any:
             found = forward(*args, **keywords)
             for k, t in enumerate(nested(found)):
-                if isinstance(t, self.backend.kind):  # those of the first call
+                if isinstance(t, self.backend.kind):  # only from the first call
                     seen.setdefault(name + f"[{k}]" * (k > 0), t)
             return found
 
@@ -152,7 +152,7 @@ class Side(NamedTuple):
         return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
     def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
-        """The gradients of everything, from random cotangents for these outputs; else zeros."""
+        """The gradients of all tensors, from random cotangents for these outputs; zeros if none."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
         ends = [
             (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
@@ -167,7 +167,7 @@ class Side(NamedTuple):
         return gradients
 
     def leaf(self, x: Any) -> Any:
-        """An input or keyword as this side takes it."""
+        """An input or keyword in the form that this side takes."""
         x = x.detach().numpy() if hasattr(x, "detach") else x
         if not isinstance(x, Array):
             return x
@@ -183,8 +183,8 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
     shared = [name for name in b if name in a]
     if not shared or any(np.isnan(b[name]).all() for name in shared):
         raise ValueError(
-            "nothing was compared: torch returns NaN, or no Tensor is at the same place of "
-            "both. Give finite inputs; .numpy() and .data in forward() leave the graph."
+            "nothing was compared: torch returns NaN, or no Tensor is at the same place in both "
+            "outputs. Give finite inputs; .numpy() and .data in forward() leave the graph."
         )
     gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
     report = TorchComparison([], alone=tuple(sorted(a.keys() ^ b.keys())))
@@ -200,14 +200,14 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
 
 
 def difference(a: Array, b: Array) -> float:
-    """The largest error relative to the largest element; NaN on both sides agrees."""
+    """The largest error relative to the largest element; NaN agrees with NaN."""
     if a.shape != b.shape:
         return np.inf
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
 def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
-    """Whether an output differs that both have, apart from NaN in b, as torch's blocked rows."""
+    """Whether a shared output differs, ignoring NaN in b, such as torch's blocked rows."""
     for name in a.keys() & b.keys():
         x, y, known = a[name], b[name], np.isfinite(b[name])
         if x.shape != y.shape or known.mean() <= 0.25 or difference(x[known], y[known]) > TOLERANCE:
@@ -216,11 +216,11 @@ def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
 
 
 def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
-    """The variation of the torch module that makes it give our numbers."""
+    """The text of the variation of the torch module that gives our numbers."""
     if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
         return (
             "dropout left on: two calls of the same module differ. Call .eval() on both first; in "
-            "forward() give F.dropout training=self.training."
+            "forward() pass training=self.training to F.dropout."
         )
     for text, change in variations(theirs.module):
         with suppress(Exception):
@@ -230,26 +230,26 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
 
 
 VALUES_AGREE = (
-    "the values agree and the gradients do not. Run gradcheck on this module: it names the op "
+    "the values agree but the gradients do not. Run gradcheck on this module: it names the op "
     "whose VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
     "Tensor(...), no_grad())."
 )
 
 
-# ---- what most often sets two implementations of a layer apart, as changes to a torch module
+# ---- the usual differences between two implementations of a layer, as changes to a torch module
 
 
 def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
-    """What a change means, and a function that makes it to a module and its arguments."""
+    """The meaning of each change, and a function that applies it to a module and its arguments."""
     import torch
 
     yield (
-        "mask inverted: ours reads the boolean masks the other way round. In torch.nn True means "
+        "mask inverted: ours reads boolean masks the other way round. In torch.nn True means "
         "blocked; in scaled_dot_product_attention True means allowed.",
         masks(lambda mask: ~mask),
     )
     yield (
-        "the mask is not applied: ours gives what torch gives without any mask.",
+        "the mask is not applied: ours gives what torch gives without a mask.",
         masks(lambda mask: None),
     )
     for k in (0, 2):
@@ -258,7 +258,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
             masks(lambda mask: torch.ones_like(mask).triu(k)),  # noqa: B023
         )
     for name in ("batch_first", "norm_first"):
-        text = f"{name} is set the other way in torch. Give both the same {name}."
+        text = f"{name} is set the opposite way in torch. Give both the same {name}."
         yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
         text = f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps."
@@ -277,7 +277,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
 
 
 def masks(f: Callable[[Any], Any]) -> Callable:
-    """Change the masks: boolean arguments, and those with mask in their names."""
+    """Change the masks: boolean arguments, and those with "mask" in their names."""
     return lambda module, given: given.update({
         key: f(x)
         for key, x in given.items()
@@ -295,5 +295,5 @@ def attribute(name: str, f: Callable[[Any], Any]) -> Callable:
 
 
 def _with_weight(weight: dict[str, Any], module: Any, given: Any) -> None:
-    """Load one weight, and leave the others."""
+    """Load one weight and leave the others."""
     module.load_state_dict(weight, strict=False)

@@ -1,4 +1,4 @@
-"""PyTorch's functions and modules as gradcheck sees them: the same check, on torch tensors."""
+"""PyTorch's side of gradcheck: the same check on torch functions, modules and tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TorchBackend(Backend):
         t.data = torch.as_tensor(np.asarray(array)).to(t.device)
 
     def track(self, t: Any, wants: bool) -> None:
-        with suppress(RuntimeError):  # a tensor that is no leaf keeps its flag
+        with suppress(RuntimeError):  # only a leaf can change its flag
             t.requires_grad_(wants)
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
@@ -56,7 +56,7 @@ class TorchBackend(Backend):
 
     @contextmanager
     def watch(self) -> Iterator[Any]:
-        """List each call of a torch.autograd.Function; others have the VJPs of PyTorch itself."""
+        """List each call of a torch.autograd.Function; other ops have PyTorch's own VJPs."""
         trace, running = SimpleNamespace(steps=[]), list[Any]()
         code = torch.autograd.Function.apply.__func__.__code__
 

@@ -1,4 +1,4 @@
-"""Watch ops while they run: the ops of this package, and its Tensors as gradcheck uses them."""
+"""Watch this package's ops while they run, and give gradcheck access to its Tensors."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Place(NamedTuple):
 def user_place(*libraries: str) -> Place | None:
     """The innermost line on the stack that belongs to no library."""
     frame: Any = sys._getframe(1)
-    # "<frozen runpy>" is Python itself, which starts a program at `python -m`.
+    # "<frozen runpy>" is Python itself, which starts the program for `python -m`.
     while frame and frame.f_code.co_filename.startswith((*INNER, *libraries, "<frozen ")):
         frame = frame.f_back
     return Place(frame.f_code.co_filename, frame.f_lineno) if frame else None
 
 
 def array_of(x: Any) -> Array:
-    """The values of a tensor, or of anything that NumPy takes."""
+    """The values of a tensor, or of anything that NumPy accepts."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 
@@ -61,12 +61,12 @@ class Step(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The dotted name of the module that called it, from the outermost; else empty."""
+        """The dotted name of the calling module, seen from the outermost one; or empty."""
         return "" if self.scope is None else dotted_name(self.scope)
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient passes through this op, and not through ops inside it."""
+        """Whether a gradient passes through this op itself, not through ops inside it."""
         return tracked(self.result) and self.name != "checkpoint"
 
     def run(self, operands: Sequence[Any]) -> Any:
@@ -92,13 +92,13 @@ class Trace(Watcher):
 
 
 TAKES_TORCH = (
-    "Tensors of this package were given to PyTorch, which checks nothing of them. Pass torch "
+    "Tensors of this package were given to PyTorch, whose ops they cannot check. Pass torch "
     "tensors as inputs: gradcheck(f, [torch.randn(3, dtype=torch.float64, requires_grad=True)])."
 )
 
 
 class Backend:
-    """What gradcheck needs to know of this package's Tensors; check/torch_ops.py has PyTorch's."""
+    """What gradcheck needs from this package's Tensors; check/torch_ops.py serves PyTorch's."""
 
     ours = True
     kind: Any = Variable
@@ -109,13 +109,13 @@ class Backend:
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:
-        """A tensor of these values, which requires a gradient if it can."""
+        """A tensor with these values, which requires a gradient if it can."""
         t = tensor_of(array)
         t._tracked = array.dtype.kind == "f"
         return t
 
     def dtype(self, t: Any) -> np.dtype:
-        """The dtype as NumPy's."""
+        """The dtype, as a NumPy dtype."""
         return t._data.dtype.newbyteorder("=")
 
     def wants_gradient(self, t: Any) -> bool:
@@ -131,21 +131,21 @@ class Backend:
         t._data = array
 
     def track(self, t: Any, wants: bool) -> None:
-        """Say whether gradients flow to a tensor."""
+        """Set whether gradients flow to a tensor."""
         t._tracked = wants
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
-        """d(sum of cotangent * output)/d(input) for each input, None where no path leads there."""
+        """d(sum of cotangent * output)/d(input) for each input; None if no path leads there."""
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return grad(outputs, inputs, cotangents, **flags)
 
     def watch(self) -> Any:
-        """A context manager in which every op is listed in `.steps`."""
+        """A context manager that lists every op in `.steps`."""
         return watching(Trace())
 
 
 def nested(found: Any) -> Iterator[Any]:
-    """The parts of tuples, lists and dicts, however deep."""
+    """The elements of nested tuples, lists and dicts, at any depth."""
     if isinstance(found, (dict, tuple, list)):
         for part in found.values() if isinstance(found, dict) else found:
             yield from nested(part)

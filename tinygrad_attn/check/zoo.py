@@ -1,14 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""The bug zoo: published bugs of small engines, each one line to switch on in ours.
+"""The bug zoo: published bugs of small engines, each switched on in ours by one line.
 
     from tinygrad_attn.check import zoo
     with zoo.bug("softmax-twice"):
         ta.gradcheck(F.softmax, x)               # what do you see?
     print(zoo.list())
 
-Each bug replaces a VJP, a function or the sweep by what was published, in our spelling, and is
-taken back afterwards. They are exercises, and tests must catch every one. Sources were read in
-their public repositories; later versions may have mended them.
+Each bug replaces a VJP, a function or the sweep by the published code in our notation, until the
+block ends. The bugs are exercises, and our tests must catch every one. They were found in public
+repositories; later versions may have fixed them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Bug(NamedTuple):
     """One entry of the zoo."""
 
     name: str
-    text: str  # the mistake, the project and place it was found in, and what a user would see
-    switched_on: Any  # the context in which it replaces the right text
+    text: str  # the mistake, where it was found, and what a user would see
+    switched_on: Any  # the context manager that puts it in place of the right code
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}"
@@ -50,7 +50,7 @@ bugs: dict[str, Bug] = {}
 
 
 def list() -> Bugs:
-    """Every bug there is: name, what it is, where it was found, its symptom."""
+    """Every bug: its name, what it is, where it was found, its symptom."""
     return Bugs(bugs.values())
 
 
@@ -70,7 +70,7 @@ def bug(name: str) -> Iterator[Bug]:
 
 
 def published(change: Callable) -> Callable[..., Any]:
-    """Put a wrong function into the zoo, with its name and docstring; `change` patches it in."""
+    """Add a wrong function to the zoo, with its name and docstring; `change` patches it in."""
 
     def enter(wrong: Callable) -> Callable:
         name = wrong.__name__.replace("_", "-")
@@ -81,12 +81,12 @@ def published(change: Callable) -> Callable[..., Any]:
 
 
 def replace(target: Any, attribute: str) -> Callable:
-    """This attribute."""
+    """Replace this attribute."""
     return lambda wrong: patch.object(target, attribute, wrong)
 
 
 def vjp(of: Op, operand: int = 0, **more: Any) -> Callable:
-    """The VJP of an op for one operand."""
+    """Replace the VJP of an op for one operand."""
     before, after = of.vjps[:operand], of.vjps[operand + 1 :]
     return lambda wrong: patch.multiple(
         of, vjps=(*before, wrong, *after), kernel=None, adds_in_place=None, **more
@@ -94,12 +94,12 @@ def vjp(of: Op, operand: int = 0, **more: Any) -> Callable:
 
 
 def vjp_all(of: Op) -> Callable:
-    """The VJPs of an op for all operands."""
+    """Replace the VJPs of an op for all operands."""
     return lambda wrong: patch.multiple(of, vjps=(), joint_vjp=wrong, kernel=None)
 
 
 def function(name: str, *operands: str) -> Callable:
-    """A function of F, by an op with this VJP for all these operands."""
+    """Replace a function of F by an op with a wrong VJP for these operands."""
     right = getattr(functional, name)
 
     def change(wrong: Callable) -> Any:
@@ -117,7 +117,7 @@ def function(name: str, *operands: str) -> Callable:
 
 
 def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Any:
-    """The engine's sweep, to first order only."""
+    """Replace the engine's sweep, for first order only."""
 
     def wrong(roots, seeds, *, wanted=None, **_):
         grads: dict[Any, Any] = {}
@@ -153,13 +153,13 @@ def pull_back(give, grads, t) -> None:
 
 
 def newest_first(give, grads, roots) -> None:
-    """Go through the graph as the engine does."""
+    """Go through the graph in the engine's order."""
     for t in history(roots)[::-1]:
         pull_back(give, grads, t)
 
 
 def adding(add: Callable[..., Any]) -> Any:
-    """The sum of two contributions."""
+    """Replace the sum of two contributions."""
     return sweep(newest_first, add)
 
 
@@ -168,7 +168,7 @@ def adding(add: Callable[..., Any]) -> Any:
 
 @published(vjp(ops.tanh))
 def tanh_zero(g, y, x):
-    """The backward function is hung on an attribute that nobody calls.
+    """The backward function is assigned to an attribute that nobody calls.
 
     Found in smolgrad (nn/_activations.py, tanh).
     Symptom: everything below a tanh has a zero gradient and never learns.
@@ -178,17 +178,17 @@ def tanh_zero(g, y, x):
 
 @published(vjp(ops.sum))
 def sum_axis_zero(g, y, x, *, axis, keepdims):
-    """`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) is not put back along it.
+    """`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) gets the wrong axis back.
 
     Found in smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum).
-    Symptom: x.sum(axis=1) is right; axis=0 with square shapes is silently transposed.
+    Symptom: x.sum(axis=1) is right; axis=0 of a square matrix is silently transposed.
     """
     return np.ones_like(x) * (g if keepdims else np.expand_dims(g, axis or -1))
 
 
 @published(vjp(ops.transpose))
 def transpose_same_axes(g, y, x, *, axes):
-    """The VJP of transpose permutes with the same axes instead of the inverse ones.
+    """The VJP of transpose applies the same permutation instead of its inverse.
 
     Found in smolgrad (core/engine.py, T).
     Symptom: right for every swap of two axes, wrong for a cycle such as (1, 2, 0).
@@ -198,7 +198,7 @@ def transpose_same_axes(g, y, x, *, axes):
 
 @published(vjp(ops.matmul))
 def matmul_transpose_all(g, y, a, b):
-    """The VJP of a product transposes all axes of its operand, not the last two.
+    """The VJP of a matrix product transposes all axes of its operand, not just the last two.
 
     Found in DeZero (functions.py, MatMul).
     Symptom: right for matrices; batched products raise, or are silently wrong for equal sizes.
@@ -211,7 +211,7 @@ def mean_tuple(x, axis=None, keepdims=False):
     """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
 
     Found in smolgrad (core/engine.py, mean).
-    Symptom: a wrong value, with its own gradient, so that no gradient check sees it.
+    Symptom: a wrong value with a matching gradient, so no gradient check sees it.
     """
     total = ops.sum(x, axis=axis, keepdims=keepdims)
     return total / (np.prod(axis) or 1 if isinstance(axis, tuple) else x.size / total.size)
@@ -234,7 +234,7 @@ def embedding_overwrite(g, y, weight, *, indices):
     """`out[index] = g` overwrites where an index is repeated.
 
     Found in PyTorch 0.1 (issue 1528, indexing with duplicates).
-    Symptom: a token that occurs twice in a batch learns from one place only.
+    Symptom: a token that occurs twice in a batch learns from only one of its places.
     """
     out = np.zeros_like(weight)
     out[indices] = g
@@ -243,17 +243,17 @@ def embedding_overwrite(g, y, weight, *, indices):
 
 @published(vjp_all(ops.concatenate))
 def concatenate_zero(g, y, *parts, **_):
-    """The pieces of the gradient are cut in the forward pass, when it is still all zeros.
+    """The gradient is split in the forward pass, when it is still all zeros.
 
     Found in smolgrad (core/engine.py, cat).
-    Symptom: what is joined gets a zero gradient.
+    Symptom: the joined tensors get a zero gradient.
     """
     return [np.zeros_like(part) for part in parts]
 
 
 @published(vjp(ops.subtract))
 def minus_same_operand(g, y, a, b):
-    """Local gradients are kept in a dict by operand: of x - x the second overwrites the first.
+    """Local gradients are kept in a dict by operand: in x - x the second overwrites the first.
 
     Found in minigrad (kennysong, minigrad.py, __sub__ and __truediv__).
     Symptom: x - x has the gradient -2 instead of 0.
@@ -273,7 +273,7 @@ def maximum_tie(g, y, a, b):
 
 @published(vjp(ops.max))
 def max_tie(g, y, x, *, axis, keepdims):
-    """All elements that tie for the maximum get the whole gradient.
+    """Every element that ties for the maximum gets the whole gradient.
 
     Found in DeZero (functions.py, Max) and neunet (autograd.py, max).
     Symptom: the gradients of tied elements add up to more than the incoming one.
@@ -284,7 +284,7 @@ def max_tie(g, y, x, *, axis, keepdims):
 
 @published(vjp(ops.where, 1))
 def where_in_place(g, y, condition, a, b):
-    """The VJP sets elements of the incoming gradient to zero in place.
+    """The VJP zeroes elements of the incoming gradient in place.
 
     Found in SmallPebble (core/ops.py, setat).
     Symptom: another operand that shares this gradient array finds it changed.
@@ -297,7 +297,7 @@ def where_in_place(g, y, condition, a, b):
 
 
 def weight_outside(norm, g, x, weight, **settings):
-    """The gradients with respect to x and the weight of norm(x) * weight, that of x wrong."""
+    """The gradients of norm(x) * weight with respect to x (wrong) and the weight (right)."""
     h, pullback = transforms.vjp(lambda x: norm(x, **settings), x)
     dx = pullback(g)[0].numpy() * (1 if weight is None else weight)
     return dx, sum_to(g * h.numpy(), np.shape(weight))
@@ -311,7 +311,7 @@ def softmax_twice(g, y, x, axis=-1):
     """The gradient of softmax is doubled.
 
     Found in fromscratchtoml (issue 65: softmax off by a factor of two).
-    Symptom: trains, only with another learning rate; a check with all-ones cotangents sees 0 = 0.
+    Symptom: it trains, as if at another learning rate; an all-ones cotangent only sees 0 = 0.
     """
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
@@ -321,14 +321,14 @@ def log_softmax_batch(g, y, x, axis=-1):
     """The gradient of log_softmax is divided by the batch size.
 
     Found in numpy-transformer (activations.py, LogSoftmax.backward).
-    Symptom: the loss already has its 1/N: it is counted twice.
+    Symptom: the loss already has its 1/N, so it is counted twice.
     """
     return [(g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)]
 
 
 @published(function("layer_norm", "x", "weight", "bias"))
 def layer_norm_weight(g, y, x, weight, bias, **settings):
-    """The weight is multiplied outside the means of the VJP.
+    """The weight is multiplied in outside the means of the VJP.
 
     Found in numpy-transformer (layer_norm.py, backward).
     Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
@@ -338,7 +338,7 @@ def layer_norm_weight(g, y, x, weight, bias, **settings):
 
 @published(function("rms_norm", "x", "weight"))
 def rms_norm_weight(g, y, x, weight, **settings):
-    """The weight is multiplied outside the mean of the VJP.
+    """The weight is multiplied in outside the mean of the VJP.
 
     Found in Tricycle (layers.py, RMSNorm.back_fn).
     Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
@@ -351,10 +351,10 @@ attention = functional.scaled_dot_product_attention
 
 @published(replace(functional, "scaled_dot_product_attention"))
 def masked_row_nan(q, k, v, *args, **settings):
-    """Blocked scores are -inf, so a row with every key blocked is -inf - (-inf).
+    """Blocked scores are -inf, so softmax computes -inf - (-inf) in a row with every key blocked.
 
     Found in numpy-transformer (self_attention.py, forward).
-    Symptom: one sequence of padding alone turns the loss into NaN.
+    Symptom: a single sequence that is all padding turns the loss into NaN.
     """
     # The weights of a row add up to 1, or to 0 if all keys are blocked.
     out, totals = (attention(q, k, x, *args, **settings) for x in (v, np.ones_like(v)))
@@ -365,7 +365,7 @@ last: dict[Any, Any] = {}
 
 
 def remembering_relu(x):
-    """y = max(x, 0), which keeps x in a variable of the module."""
+    """y = max(x, 0), which keeps x in a module variable."""
     last[x.shape] = x
     return np.maximum(x, 0)
 
@@ -375,7 +375,7 @@ def activation_singleton(g, y, x):
     """One ReLU object for the whole program remembers its last input.
 
     Found in numpy-transformer (activations.py, the dict of instances).
-    Symptom: two layers with the same activation differentiate the second one's input twice.
+    Symptom: two layers that share an activation both differentiate at the second one's input.
     """
     return g * (last.get(x.shape, x) > 0)
 
@@ -385,9 +385,9 @@ def activation_singleton(g, y, x):
 
 @published(adding)
 def gradient_overwritten(old, new):
-    """A gradient is assigned where it must be added.
+    """A gradient is assigned where it should be added.
 
-    Found in micrograd's lecture, as its first version, before += is put in.
+    Found in micrograd's lecture, in its first version, before += is introduced.
     Symptom: a + a has slope 1.
     """
     return new
@@ -395,10 +395,10 @@ def gradient_overwritten(old, new):
 
 @published(adding)
 def gradient_aliased(old, new):
-    """The first gradient is kept by reference and the second added to it in place.
+    """The first gradient is kept by reference, and the second is added to it in place.
 
-    Found in neunet (autograd.py; its source marks the repair).
-    Symptom: a + b shares one gradient array, and what is added for a reaches b.
+    Found in neunet (autograd.py; its source marks the fix).
+    Symptom: the operands of a + b share one gradient array, so what is added for a reaches b.
     """
     old += new
     return old
@@ -408,7 +408,7 @@ def gradient_aliased(old, new):
 def depth_first(give, grads, roots):
     """A tensor passes its gradient on as soon as it is first reached.
 
-    Found in minigrad (kennysong; its source tells of it).
+    Found in minigrad (kennysong; its source mentions it).
     Symptom: right for chains; a tensor used at two depths passes on half of its gradient.
     """
 
@@ -427,7 +427,7 @@ def depth_first(give, grads, roots):
 
 @published(replace(slopes, "random_like"))
 def checker_all_ones(y, rng):
-    """The gradient check weighs all results with 1.
+    """The gradient check weights all results by 1.
 
     Found in most small checkers; SmallPebble sums the output, for one.
     Symptom: gradients of softmax and layer norm, whose outputs have constant sums, pass as 0 = 0.

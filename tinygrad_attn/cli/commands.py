@@ -1,4 +1,4 @@
-"""What each command does. Each imports what it needs, so that `--help` is fast."""
+"""The commands. Each imports what it needs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from .targets import find, load, number_of_inputs, parameters_of
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The source folder, with examples/ and docs/ beside the package."""
+"""The source folder, with examples/ and docs/ next to the package."""
 
 
 def demo(arguments: Any) -> int:
@@ -59,13 +59,13 @@ def exercise(arguments: Any) -> int:
 
 
 def course(arguments: Any) -> None:
-    """Lay out the exercises and notebooks of the course in a folder."""
+    """Copy the exercises and notebooks of the course into a folder."""
     layout = load(_source("docs", "course") / "layout.py")
     print(layout.lay_out(Path(arguments.folder)))
 
 
 def _source(*names: str) -> Path:
-    """Return a folder of the source, or of an installed package's copy of docs/."""
+    """Return a folder of the source, or of the copy of docs/ in an installed package."""
     folder = ROOT.joinpath(*names)
     if not folder.is_dir() and names[0] == "docs":
         folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
@@ -100,7 +100,7 @@ def source(arguments: Any) -> None:
 
 
 def gradcheck(arguments: Any) -> bool:
-    """Check a function's gradient against finite differences, at random inputs."""
+    """Check a function's gradient against finite differences at random inputs."""
     from ..check import gradcheck as check
 
     function, inputs = _function_and_inputs(arguments, arguments.seed)
@@ -110,7 +110,7 @@ def gradcheck(arguments: Any) -> bool:
 
 
 def _function_and_inputs(arguments: Any, seed: int) -> tuple[Any, list[Any]]:
-    """The function that is named, and random inputs of the shapes given by `--shape`."""
+    """The named function, and random inputs with the shapes from `--shape`."""
     function, shapes = find(arguments.target), arguments.shape or [(3, 4)]
     if len(shapes) == 1:
         shapes = shapes * number_of_inputs(function)

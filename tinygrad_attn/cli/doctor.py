@@ -1,4 +1,4 @@
-"""`python -m tinygrad_attn doctor`: what is installed, what is missing, and whether it works."""
+"""`python -m tinygrad_attn doctor`: show what is installed, what is missing, and if it works."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def examine() -> int:
     for name, report in reports.items():
         print(f"  agree with {name}" if report else f"  DISAGREE with {name}: {report}")
     good = all(reports.values())
-    print("\nEverything that is here works." if good else "\nSomething is wrong: see above.")
+    print("\nEverything that is installed works." if good else "\nSomething is wrong: see above.")
     return int(not good)
 
 
 def check_gradients() -> dict[str, Any]:
-    """The reports on a small encoder layer, by what its gradients are compared with."""
+    """The reports on a small encoder layer, keyed by what its gradients are compared with."""
     settings = (8, 2, 16, 0.0, "gelu")
     layer = nn.TransformerEncoderLayer(*settings, batch_first=True).astype(np.float64)
     x = np.random.default_rng(0).standard_normal((2, 3, 8))

@@ -1,6 +1,6 @@
-"""Parsing of the command line.
+"""Parse the command line.
 
-Exit codes: 0 success, 1 a check failed, 2 the command could not be carried out, 130 Ctrl-C.
+Exit codes: 0 success, 1 a check failed, 2 the command could not run, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from . import commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line and return its exit code."""
+    """Run a command line and return its exit code."""
     arguments = make_parser().parse_args(argv)
     try:
         return int(arguments.run(arguments) or 0)
-    except KeyboardInterrupt as stop:  # the marker says how far it has come
+    except KeyboardInterrupt as stop:  # the marker says how far it got
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except Exception as error:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """All commands with their options."""
+    """The parser of all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy."
     )
@@ -41,14 +41,14 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
     def command(run: Any, target: str = "", shape: bool = False) -> Any:
-        """Add a command, described by its docstring, and return what adds its options."""
+        """Add a command, described by its docstring, and return the function that adds options."""
         one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
         if target:
             where = "FILE.py[:FUNCTION] or MODULE:FUNCTION"
             one.add_argument("target", metavar=where, help=target)
         if shape:
-            text = "shape of an input, once for each or once for all (default 3,4)"
+            text = "shape of an input; once per input, or once for all (default 3,4)"
             look: Any = {"type": lengths, "default": [], "metavar": "2,3", "help": text}
             one.add_argument("--shape", action="append", **look)
         return one.add_argument
@@ -56,35 +56,35 @@ def make_parser() -> argparse.ArgumentParser:
     add = command(commands.demo)
     add("--seed", type=int, default=0, help="the first seed (default 0)")
     add("--epochs", type=int, default=20, help="passes over the data (default 20)")
-    add("--runs", type=int, default=3, help="how many seeds (default 3)")
-    add("--out", default="demo-report", help="folder of the report (demo-report)")
+    add("--runs", type=int, default=3, help="number of seeds (default 3)")
+    add("--out", default="demo-report", help="folder for the report (default demo-report)")
     command(commands.doctor)
     add = command(commands.seeds)
-    add("name", nargs="?", default="", help="one of them, such as 003 (default: all)")
+    add("name", nargs="?", default="", help="a single document, such as 003 (default: all)")
     add = command(commands.graph, "a function without arguments that returns a Tensor")
-    add("-o", "--output", help="a .html .svg .png .pdf .dot or .txt file (default: text)")
+    add("-o", "--output", help="a .html, .svg, .png, .pdf, .dot or .txt file (default: text)")
     add("--plain", action="store_true", help="open softmax, attention, layer norm and GELU too")
-    add("--depth", type=int, help="how many levels of modules are opened (default 1)")
+    add("--depth", type=int, help="how many levels of modules to open (default 1)")
     add("--expand", action="append", default=[], help="a module to open; repeatable")
     add = command(commands.gradcheck, "a function of arrays or Tensors, or an op", shape=True)
-    add("--order", type=int, choices=(1, 2), default=1, help="2 checks second derivatives as well")
-    add("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    add("--order", type=int, choices=(1, 2), default=1, help="2 also checks second derivatives")
+    add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     add = command(commands.source, "a function of arrays, or a module", shape=True)
-    add("-o", "--output", help="a .py file (default: text on the terminal)")
-    add("--forward", action="store_true", help="the forward pass only")
+    add("-o", "--output", help="a .py file (default: print the text)")
+    add("--forward", action="store_true", help="write only the forward pass")
     add = command(commands.exercise)
-    add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list them)")
-    add("files", nargs="*", help="your solutions; for zoo a bug and your answer")
-    add("--time-limit", type=float, default=60, help="for each check (default 60; 0: none)")
+    add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list all)")
+    add("files", nargs="*", help="your solutions; for zoo, a bug and your answer")
+    add("--time-limit", type=float, default=60, help="seconds per check (default 60; 0: no limit)")
     add("--csv", help="a file for the table of several solutions")
-    add("--hidden", metavar="FILE", help="a teacher's further checks, by the exercise's name")
-    add("--json", action="store_true", help="print a line a check as Gradescope's results.json")
-    add("--all", action="store_true", help="explain every check that fails, not the first alone")
+    add("--hidden", metavar="FILE", help="a teacher's extra checks, by exercise name")
+    add("--json", action="store_true", help="print the checks as Gradescope's results.json")
+    add("--all", action="store_true", help="explain every failed check, not only the first")
     add = command(commands.course)
-    add("folder", metavar="DIR", help="what is there already stays as it is")
+    add("folder", metavar="DIR", help="existing files stay as they are")
     return parser
 
 
 def lengths(text: str) -> tuple[int, ...]:
-    """`2,3` as a shape; an empty text is the shape of a number."""
+    """`2,3` as a shape; an empty text is the shape of a scalar."""
     return tuple(int(length) for length in text.split(",") if length)

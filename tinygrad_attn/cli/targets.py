@@ -1,4 +1,4 @@
-"""Find what the user names, `FILE.py:FUNCTION` or `MODULE:FUNCTION`, and what it takes."""
+"""Find the target that the user names, `FILE.py:FUNCTION` or `MODULE:FUNCTION`, and its inputs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..errors import nearest
 
 
 def find(target: str) -> Any:
-    """Return what `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION` names."""
+    """Return the object that `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION` names."""
     place, _, name = target.rpartition(":")
-    if not place or name.endswith(".py"):  # no colon, or that of a drive letter
+    if not place or name.endswith(".py"):  # no colon, or only the one after a drive letter
         place, name = target, ""
     sys.path.insert(0, os.getcwd())
     module = load(Path(place)) if place.endswith(".py") else import_module(place)
@@ -36,7 +36,7 @@ def find(target: str) -> Any:
 
 
 def load(path: Path) -> Any:
-    """Run a Python file as a module; its folder can be imported from, as when the file is run."""
+    """Run a Python file as a module; it can import from its folder, as a script can."""
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -49,14 +49,14 @@ def load(path: Path) -> Any:
 
 
 def number_of_inputs(function: Any) -> int:
-    """How many positional arguments a function, op or module needs, and one at least."""
+    """How many positional arguments a function, op or module needs; at least one."""
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     needed = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     return max(1, len(needed))
 
 
 def parameters_of(function: Any) -> Any:
-    """The modules and trained tensors of its file that a function uses, as parameters by name."""
+    """The parameters, by name, of the modules and tensors of its file that a function uses."""
     if not hasattr(function, "__code__"):
         return None  # a module or an op
     found: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""What exists for speed alone. The folder can be deleted: everything works without it, slower.
+"""Code for speed alone. You can delete the folder: everything still works, only slower.
 
-Each kernel is registered over a function of `functional` or an op, its reference, and returns the
-same numbers up to rounding. In plain mode no kernel is called. `layers`, `attention`, `ops` and
-`adamw` hold the kernels; `blocks` and `threads` share out the work; all thresholds are in `tuning`.
+Each kernel replaces a function of `functional` or an op, its reference, and returns the same
+numbers up to rounding. Plain mode calls no kernel. `layers`, `attention`, `ops` and `adamw` hold
+the kernels; `blocks` and `threads` divide the work; `tuning` has all thresholds.
 """
 
 from importlib import import_module

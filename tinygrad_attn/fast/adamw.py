@@ -1,8 +1,8 @@
-"""A kernel for the steps of Adam and AdamW: flat arrays, in blocks that stay in the cache.
+"""A kernel for Adam and AdamW steps: flat arrays, in blocks that stay in the cache.
 
 A layer has many small parameters, and a NumPy call on eight numbers costs as much as one on a
 thousand. So the small parameters of a group are copied to one flat array, updated together and
-copied back. Their state stays in flat arrays, of which the optimiser's histories hold views.
+copied back. Their state stays in flat arrays; the optimiser's histories hold views of them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .threads import tasks
 def _rule(
     optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype
 ) -> Callable[..., None]:
-    """Return the update that `optim` states, in fewer passes over the arrays."""
+    """Return the update rule of `optim`, in fewer passes over the arrays."""
     kind, (beta1, beta2) = dtype.type, map(float, group["betas"])
     decay, lr = float(group["weight_decay"]), float(group["lr"])
-    root = math.sqrt(1 - beta2**step)  # both corrections are in the rate and eps
+    root = math.sqrt(1 - beta2**step)  # rate and eps include both bias corrections
     rate, eps = kind(lr * root / (1 - beta1**step)), kind(float(group["eps"]) * root)
 
     def rule(p: ndarray, g: ndarray, m: ndarray, v: ndarray, *largest: ndarray) -> None:
@@ -75,7 +75,7 @@ class _Gathered:
                 work.histories[i][name] = arrays[i] = view
 
     def holds(self, work: Work, members: list[int]) -> bool:
-        """Whether the histories of these parameters hold the views."""
+        """Whether the histories of these parameters still hold the views."""
         arrays = [arrays[i] for arrays in work.states for i in members]
         return len(arrays) == len(self.views) and all([a is b for a, b in zip(arrays, self.views)])
 

@@ -1,10 +1,10 @@
 """Attention, softmax(q k^T scale + mask) v, in blocks of heads x rows x columns of the scores.
 
-The T x S scores of a block stay in the cache. Exponentials are taken as the scores come, without
-subtracting the maximum, so they add up over column blocks: one loop serves short and long
-sequences. Only where a sum of exponentials leaves its range are rows computed again, with the
-maximum subtracted. Backward reads the exponentials that were kept and computes the others again.
-So memory grows with T, not with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
+The T x S scores of a block stay in the cache. Exponentials are taken directly, without subtracting
+the maximum, so they add up over column blocks: one loop serves short and long sequences. If a sum
+of exponentials leaves its range, the rows are recomputed with the maximum subtracted. The backward
+pass reads the exponentials that were kept and recomputes the others. So memory grows with T, not
+with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
 
     dv = p^T g   dp = g v^T   ds = p (dp - rowsum(g y))   dq = ds k scale   dk = ds^T q scale
 """
@@ -29,8 +29,8 @@ from .threads import tasks, workers
 class Attention:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
 
-    `keep` (B, H, T, S) says which weights dropout keeps. A block is addressed by h, two slices for
-    batch and heads, r for its rows (queries) and c for its columns (keys).
+    `keep` (B, H, T, S) says which weights dropout keeps. A block is addressed by h (two slices for
+    batch and heads), r (its rows, the queries) and c (its columns, the keys).
     """
 
     def __init__(self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
@@ -38,7 +38,7 @@ class Attention:
         (self.q, self.k, self.v), self.causal = map(in_rows, (q, k, v)), is_causal
         self.seen = self.bias = self.keep = None
         if mask is not None and mask.dtype == bool:
-            small = mask.size <= tuning.MASK_OF_FLOATS  # floats multiply faster
+            small = mask.size <= tuning.MASK_OF_FLOATS  # multiplying by floats is faster
             self.seen = with_heads(mask.astype(q.dtype) if small else mask)
         elif mask is not None:
             self.bias = with_heads(mask)
@@ -51,7 +51,7 @@ class Attention:
         self.cut()
 
     def cut(self):
-        """Cut the scores into blocks; leave room for the exponentials that are kept."""
+        """Cut the scores into blocks, and set how many exponentials may be kept."""
         (b, heads, t, _), s = self.q.shape, self.k.shape[-2]
         scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
         self.shared = scores >= block
@@ -72,7 +72,7 @@ class Attention:
     # ---- blocks of exponentials
 
     def scores(self, q, h, r, c):
-        """Return the product of scaled queries and keys, plus a mask of numbers."""
+        """Return the product of scaled queries and keys, plus a float mask."""
         w = np.matmul(q, self.k[(*h, c)].swapaxes(-1, -2))
         if self.bias is not None:
             w += part(self.bias, (*h, r, c))
@@ -82,7 +82,7 @@ class Attention:
         """Set the weights of hidden keys to 0, in place."""
         if self.seen is not None:
             w *= part(self.seen, (*h, r, c))
-        first = max(r.start, c.start)  # all rows see the columns before
+        first = max(r.start, c.start)  # all rows see the columns before it
         if self.causal and c.stop > first:
             lower = _below_diagonal(w.shape[-2], c.stop - first, r.start - first, w.dtype)
             w[..., first - c.start :] *= lower
@@ -92,13 +92,13 @@ class Attention:
         w = self.scores(q, h, r, c)
         if top is not None:
             w -= top
-            np.minimum(w, 0, out=w)  # larger ones are hidden, and would be infinite
+            np.minimum(w, 0, out=w)  # larger ones belong to hidden keys and could overflow
         np.exp(w, out=w)
         self.hide(w, h, r, c)
         return w
 
     def largest(self, q, h, r, columns):
-        """Return the largest score of each row, 0 for rows that see nothing."""
+        """Return the largest score of each row; 0 for rows that see nothing."""
         top = -np.inf
         for c in columns:
             w = self.scores(q, h, r, c)
@@ -152,7 +152,7 @@ class Attention:
 
     @np.errstate(**QUIET)
     def backward(self, g, y, dq, dk, dv, by_mask):
-        """Write the gradients to dq, dk, dv, which hold zeros; return the mask's, if wanted."""
+        """Write the gradients to dq, dk, dv, which hold zeros; return the mask's if wanted."""
         dmask = np.zeros_like(self.bias) if by_mask else None
         g, once = in_rows(g), len(self.rows) == 1
 
@@ -192,7 +192,7 @@ def with_heads(x: ndarray) -> ndarray:
 
 
 def in_rows(x: ndarray) -> ndarray:
-    """Return x, or a copy where a product would find its rows in pieces or overlapping."""
+    """Return x, or a copy if its rows are not contiguous or overlap."""
     row, item = x.strides[-2:]
     fine = item == x.itemsize and row >= x.shape[-1] * item
     return x if fine else np.ascontiguousarray(x)
@@ -204,7 +204,7 @@ def pieces(n: int, most: int) -> list[slice]:
 
 
 def part(mask: ndarray, at: tuple) -> ndarray:
-    """Return the part of a mask, which may have axes of length 1, at this block of scores."""
+    """Return the part of a mask, which may have axes of length 1, for this block of scores."""
     return mask[tuple(i if n > 1 else slice(None) for i, n in zip(at, mask.shape))]
 
 
@@ -217,8 +217,8 @@ def add_all(parts: list[ndarray]) -> ndarray:
 
 
 def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
-    """Add a b to the total, which the first product overwrites."""
-    # matmul is slow at columns by rows, as a single query has them.
+    """Add a b to the total; the first product overwrites it."""
+    # matmul is slow for a column times a row, which a single query gives.
     product = np.multiply if a.shape[-1] == 1 else np.matmul
     if first:
         product(a, b, out=total)
@@ -239,7 +239,7 @@ def attention(q, k, v, mask, **settings):
     """(softmax(q k^T scale + mask) keep keep_scale) v"""
     call = Attention(*map(with_heads, (q, k, v)), mask, **settings)
     b, h, t, _ = call.q.shape
-    # In the memory order (B, T, H, V) merging the heads copies nothing.
+    # In the memory order (B, T, H, V) merging the heads needs no copy.
     y = np.empty((b, t, h, v.shape[-1]), q.dtype).swapaxes(1, 2)
     call.forward(y)
     return y.reshape(*q.shape[:-1], v.shape[-1]), call
@@ -254,7 +254,7 @@ def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
 
 @op(saves=True, reference=F.packed_attention.function)
 def packed_attention(packed, mask, *, num_heads, **settings):
-    """Self-attention of queries, keys and values side by side: (B, T, 3 H D) -> (B, T, H D)"""
+    """Self-attention with q, k and v side by side: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
     heads = F.unpack_heads(np.ascontiguousarray(packed), num_heads)
     call = Attention(*heads, mask, **settings)
@@ -277,7 +277,7 @@ def _split(x: ndarray, num_heads: int) -> ndarray:
 
 
 def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
-    """Whether the mask is boolean or of q's dtype, and broadcastable to the scores."""
+    """Whether the mask is boolean or has q's dtype, and broadcasts to the scores."""
     mask = array_of(mask)
     return mask is None or (
         mask.dtype in (bool, q.dtype) and np.broadcast_shapes(mask.shape, scores) == scores

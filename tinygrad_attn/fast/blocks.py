@@ -1,7 +1,7 @@
-"""Blocks of rows that stay in the cache, shared out over threads; sums of rows.
+"""Blocks of rows that stay in the cache, divided among threads; sums of rows.
 
-A kernel of ten NumPy calls on a large array would read and write memory ten times. In blocks of
-rows it does so once.
+A kernel with ten NumPy calls on a large array would read and write memory ten times. In blocks of
+rows it does so only once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .threads import dot, split, workers
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
-# No warnings where exponentials leave their range: the sums show it.
+# No warnings when exponentials leave their range: the sums show it.
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")
 
 
 def ordinary(*operands: Any) -> list[Any] | None:
-    """Return the arrays of these operands, of which all but the first may be None.
+    """Return the arrays of these operands; all but the first may be None.
 
-    None if one is empty or no array, or if they are not all float32 or all float64.
+    Returns None if one is empty or not an array, or if they are not all float32 or all float64.
     """
     first = array_of(operands[0])
     if type(first) is not ndarray or first.dtype not in FLOATS:
@@ -72,7 +72,7 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
 
 @lru_cache(maxsize=32)
 def ones(n: int, dtype: np.dtype) -> ndarray:
-    """Return n ones: `x @ ones(n)` is the fastest sum of rows, `ones(n) @ x` that of columns."""
+    """Return n ones: `x @ ones(n)` is the fastest sum over rows, `ones(n) @ x` over columns."""
     return np.ones(n, dtype)
 
 
@@ -86,12 +86,12 @@ def row_sums(x: ndarray) -> ndarray:
 
 def in_range(total: ndarray, low: float, high: float) -> bool:
     """Whether low < total < high everywhere; False if there is a NaN."""
-    # By its place NumPy finds the least number in a third of the time of min().
+    # argmin() finds the least number in a third of the time that min() takes.
     return bool(total.item(total.argmin()) > low and total.item(total.argmax()) < high)
 
 
 def sum_of_rows(g: ndarray) -> ndarray:
-    """Return ones @ g, half by half, since very long sums lose digits of float32."""
+    """Return ones @ g, half by half, since very long sums lose digits in float32."""
     half = len(g) // 2
     if half < tuning.HALVED_ROWS:
         return dot(ones(len(g), g.dtype), g)

@@ -1,6 +1,6 @@
-"""Kernels of linear layers, norms, softmax, cross-entropy and GELU.
+"""Kernels for linear layers, norms, softmax, cross-entropy and GELU.
 
-Each is one op with a VJP of its own, in place of the composite in `functional`, its reference.
+Each is one op with its own VJP, and replaces the composite function in `functional`, its reference.
 Second derivatives differentiate the reference. A kernel handles arrays of one dtype, float32 or
 float64, and returns NotImplemented for anything else.
 """
@@ -100,7 +100,7 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 # ---- norms: y = (x - mean) / sqrt(var + eps) * weight + bias, or without a mean (Ba et al. 2016,
-#      Zhang and Sennrich 2019). The normalised rows are computed again in the backward pass.
+#      Zhang and Sennrich 2019). The backward pass recomputes the normalised rows.
 
 
 def normalise(x, weight, bias, eps, center):
@@ -120,7 +120,7 @@ def normalise(x, weight, bias, eps, center):
             centred = np.subtract(centred, m[:, None], out=block)
         r = one_by_deviation(centred)
         if center and not in_range(m * r, -tuning.FAR_FROM_ZERO, tuning.FAR_FROM_ZERO):
-            # Rounding of the mean shows: subtract the mean of what is left.
+            # The mean has a visible rounding error: subtract the mean of the rest too.
             m += centred.dot(ones(n, x.dtype)) / n
             np.subtract(rows[s], m[:, None], out=block)
             r = one_by_deviation(block)
@@ -144,7 +144,7 @@ def normalise_vjp(g, _y, x, weight, _bias, *, eps, saved):
 
     def run(s):
         gs, r, d = g[s], reciprocal[s], dx[s]
-        centred = rows[s] if mean is None else rows[s] - mean[s, None]  # h but for the factor r
+        centred = rows[s] if mean is None else rows[s] - mean[s, None]  # h without the factor r
         t = gs * centred
         sums[s.start] = r.dot(t), ones(len(gs), x.dtype).dot(gs)
         along = t.dot(average)
@@ -157,7 +157,7 @@ def normalise_vjp(g, _y, x, weight, _bias, *, eps, saved):
         d *= r[:, None]
 
     by_rows(run, *rows.shape)
-    # In the order of rows, so that results repeat.
+    # Sum in the order of rows, so that results repeat.
     dweight, dbias = map(sum, zip(*(sums[start] for start in sorted(sums))))
     return dx.reshape(x.shape), dweight, dbias
 
@@ -192,7 +192,7 @@ def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: 
         return NotImplemented
     a, w, b = arrays
     n = a.shape[-1]
-    # Sums of longer rows lose digits of float32; the reference adds pairwise.
+    # Sums over longer rows lose digits in float32; the reference adds pairwise.
     if shape not in (n, (n,)) or n >= tuning.LONG_ROW:
         return NotImplemented
     if w is not None and w.shape != (n,) or b is not None and b.shape != (n,):
@@ -229,10 +229,10 @@ def softmax(x):
     def run(s):
         block = np.exp(rows[s], out=y[s])
         total = row_sums(block)
-        # The maximum is subtracted only where exponentials leave their range.
+        # The maximum is subtracted only if exponentials leave their range.
         if not in_range(total, tuning.SOFTMAX_SUM, tuning.LARGEST_SUM):
             total = shifted_exponentials(rows[s], block)[1]
-        block /= total[:, None]  # and not times 1 / total: a row of one number gives 1
+        block /= total[:, None]  # not times 1 / total, so that a row of one number gives 1
 
     by_rows(run, *rows.shape)
     return y.reshape(x.shape)
@@ -273,7 +273,7 @@ def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
 @np.errstate(**QUIET)
 def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log_softmax(x)_target: (N, C), (N,) -> (N,), reduced"""
-    # No probabilities are stored: backward computes softmax(x) - onehot(target) from the logits.
+    # Probabilities are not stored: backward computes softmax(x) - onehot(target) from the logits.
     rows, classes = x.shape
     loss, sums, seen = np.empty(rows, x.dtype), np.empty((2, rows), x.dtype), target != ignore_index
     places = np.where(seen, target, 0) + np.arange(0, rows * classes, classes)
@@ -311,7 +311,7 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoot
             block -= (g[s] * (label_smoothing / x.shape[1]))[:, None]
         dx.reshape(-1)[places[s]] -= g[s] * (1 - label_smoothing)
         if not seen[s].all():
-            block[~seen[s]] = 0  # also where the logits of an ignored row are not finite
+            block[~seen[s]] = 0  # even if the logits of an ignored row are not finite
 
     by_rows(run, *x.shape)
     return (dx,)
@@ -319,7 +319,7 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoot
 
 @kernel(label_cross_entropy)
 def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
-    """x (N, C), labels (N,), without weights of classes."""
+    """x (N, C), labels (N,), without class weights."""
     if not ordinary(x) or x.ndim != 2 or weight is not None:
         return NotImplemented
     return cross_entropy(x, **settings)
@@ -379,6 +379,6 @@ def _gelu_vjp(g, _y, x, *, saved):
 
 @kernel(F.gelu)
 def gelu_kernel(x: Any, approximate: str = "none") -> Any:
-    """float32 of any shape with axes; not the tanh approximation."""
+    """float32 of any shape with at least one axis; not the tanh approximation."""
     quick = approximate == "none" and ordinary(x) and x.dtype == np.float32
     return gelu(x) if quick else NotImplemented

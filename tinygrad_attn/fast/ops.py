@@ -1,4 +1,4 @@
-"""Kernels of ops on which NumPy's own functions are slow."""
+"""Kernels for ops whose NumPy functions are slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .threads import dot
 
 
 def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
-    """Return an op in place of this one, with another forward function and other VJPs."""
+    """Return an op to replace this one, with a different forward function and VJPs."""
     made = Op(forward, broadcasts=plain.broadcasts, stands_for=plain)
     made.__name__ = plain.__name__
     return made.vjp(*vjps)
@@ -28,7 +28,7 @@ def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
 
 @kernel(sum_to)
 def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
-    """A product with ones: up to twenty times as fast as NumPy's sum over rows."""
+    """A product with ones, up to twenty times as fast as NumPy's sum over rows."""
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
         return NotImplemented
     lead = g.ndim - len(shape)
@@ -40,7 +40,7 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
 
 # ---- ReLU
 
-# The integer of each dtype's size. The bits of a number times 1 or 0 are that number or 0:
+# The integer type of each dtype's size. A number's bits times 1 or 0 are the number or 0:
 # np.where takes seven times as long on random conditions, and 0 times infinity would be NaN.
 _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
@@ -50,7 +50,7 @@ def _relu(x: ndarray) -> ndarray:
 
 
 def _relu_vjp(g: Any, y: Any, _x: Any) -> Any:
-    """Return g where y is not 0, also where it is NaN, as PyTorch."""
+    """Return g where y is not 0, including where it is NaN, like PyTorch."""
     bits, zero = _BITS[y.dtype], np.zeros((), y.dtype)
 
     def run(g: ndarray, y: ndarray, dx: ndarray) -> None:
@@ -64,15 +64,15 @@ relu = kernel_of(ops.relu, _relu, _relu_vjp)
 
 @kernel(ops.relu)
 def relu_kernel(x: Any) -> Any:
-    """Any shape with axes."""
+    """x of any shape with at least one axis."""
     return relu(x) if ordinary(x) else NotImplemented
 
 
-# ---- products of any number of rows with a matrix
+# ---- products of any number of rows with one matrix
 
 
 def _matmul(a: ndarray, b: ndarray) -> ndarray:
-    """Return a @ b, with the rows of all leading axes of a in one product."""
+    """Return a @ b as one product with the rows of all leading axes of a."""
     rows = matrix(a)
     return products(len(rows), (rows, b, None))[0].reshape(*a.shape[:-1], b.shape[1])
 
@@ -100,7 +100,7 @@ def matmul_kernel(a: Any, b: Any) -> Any:
 
 
 def _embedding_backward(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
-    """Return the table. add.at is five times as fast with one flat index."""
+    """Return the table's gradient. add.at is five times as fast with one flat index."""
     width = g.shape[-1]
     table, g = np.zeros(rows * width, g.dtype), matrix(g)
     starts, columns = indices.reshape(-1, 1).astype(np.intp) * width, np.arange(width)

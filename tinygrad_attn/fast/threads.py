@@ -1,9 +1,9 @@
-"""Threads for work that NumPy does in one thread, and the number of threads of its BLAS.
+"""Threads for work that NumPy does in one thread, and the number of BLAS threads.
 
-Rows, heads or blocks of parameters are shared out over a pool of Python threads, since NumPy
-releases the interpreter lock inside large calls. Meanwhile OpenBLAS computes in one thread: its own
-threads spin for a while after each product and would keep the cores from ours. Where the number of
-BLAS threads cannot be set, only BLAS uses threads.
+Rows, heads or blocks of parameters are divided among a pool of Python threads, since NumPy releases
+the interpreter lock inside large calls. Meanwhile OpenBLAS computes in one thread: its own threads
+spin for a while after each product and would keep the cores from ours. If the number of BLAS
+threads cannot be set, only BLAS uses threads.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _chosen: int | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """Use n threads in matrix products and kernels. As `torch.set_num_threads`.
+    """Use n threads in matrix products and kernels. Like `torch.set_num_threads`.
 
     Results agree up to rounding for every n, and repeat exactly for the same n. The default is
-    OPENBLAS_NUM_THREADS, OMP_NUM_THREADS or the number of cores. It needs NumPy's OpenBLAS. Raises
+    OPENBLAS_NUM_THREADS, OMP_NUM_THREADS or the number of cores. Needs NumPy's OpenBLAS. Raises
     ValueError unless n is an integer of at least 1.
     """
     global _chosen
@@ -44,9 +44,9 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return the number of threads in use. As `torch.get_num_threads`."""
+    """Return the number of threads in use. Like `torch.get_num_threads`."""
     global _chosen
-    if _chosen is None:  # OpenBLAS has read the environment and counted the cores
+    if _chosen is None:  # OpenBLAS has already read the environment and counted the cores
         blas = _blas()
         _chosen = blas[0]() if blas else 1
     return _chosen
@@ -58,7 +58,7 @@ def _blas() -> tuple[Any, Any] | None:
     extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
     for path in (extension, *map(str, beside)):
-        library = ctypes.PyDLL(path)  # which keeps the interpreter lock: these calls are short
+        library = ctypes.PyDLL(path)  # keeps the interpreter lock: these calls are short
         for prefix, suffix in product(("scipy_", ""), ("64_", "")):
             names = (f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set"))
             get, set_ = (getattr(library, name, None) for name in names)
@@ -68,7 +68,7 @@ def _blas() -> tuple[Any, Any] | None:
 
 
 class _OneBlasThread:
-    """A context manager that keeps BLAS at one thread. It may be nested and used by any thread."""
+    """A context manager that keeps BLAS at one thread. Any thread may use it, also nested."""
 
     def __init__(self) -> None:
         self.lock, self.inside, self.before = threading.Lock(), 0, 1
@@ -91,12 +91,12 @@ one_blas_thread = _OneBlasThread()
 
 
 def workers(big: bool = True) -> int:
-    """Return how many threads share work: one unless it is big and BLAS can be kept at one."""
+    """Return how many threads share the work: one, unless it is big and BLAS can be kept at one."""
     return get_num_threads() if big and _blas() else 1
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a.dot(b) in one thread, if ours share the cores and BLAS would start its own."""
+    """Return a.dot(b), in one BLAS thread if BLAS would otherwise start threads next to ours."""
     if max(a.size, b.size) < tuning.SMALL_DOT or workers() == 1:
         return a.dot(b)
     with one_blas_thread:
@@ -105,9 +105,9 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @cache
 def _jobs(workers: int, process: int) -> SimpleQueue:
-    """Return the queue of so many waiting threads. A forked child has none: it gets its own.
+    """Start threads that wait for jobs, and return their queue. A forked child starts its own.
 
-    A concurrent.futures pool takes 100 us for what takes 30 here.
+    A pool of concurrent.futures takes 60 us longer for each job.
     """
     jobs: SimpleQueue = SimpleQueue()
 
@@ -124,7 +124,7 @@ _taken = threading.Lock()  # by the call whose tasks run in the pool
 
 
 def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
-    """Call f(0) ... f(n - 1), each in the next free thread, in order if not big."""
+    """Call f(0), ..., f(n - 1), each in the next free thread; in order if not big."""
     threads = min(workers(big), n)
     if threads < 2 or not _taken.acquire(blocking=False):
         for i in range(n):

@@ -1,4 +1,4 @@
-"""Training on several processes and machines, over MPI: `mpiexec -n 4 python train.py`.
+"""Training on several processes and machines with MPI: `mpiexec -n 4 python train.py`.
 
     from tinygrad_attn import parallel
 
@@ -8,7 +8,7 @@
     for indices, weight, _ in sampler.batches(64):              # this rank's part of each batch
         (weight * loss_of(model, x[indices], y[indices])).backward()
 
-Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. As one process it works
+Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. A single process works
 without them.
 """
 

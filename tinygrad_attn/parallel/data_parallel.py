@@ -1,7 +1,7 @@
-"""`DataParallel`: every rank has the whole model and a part of each batch; gradients are averaged.
+"""`DataParallel`: each rank has the whole model and a part of each batch; gradients are averaged.
 
 The model's outputs pass through an op that computes nothing. Its VJP runs when a backward pass
-enters the model, and registers a watcher, which averages all gradients when that pass is finished.
+enters the model. It registers a watcher, which averages all gradients at the end of the pass.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .group import Group, group
 class DataParallel(Module):
     """A module whose gradients `backward()` averages over all ranks.
 
-    The ranks begin with rank 0's parameters and buffers. `comm` is a communicator of mpi4py, all
-    ranks by default. The mean over ranks is the mean over the batch if all have equally many
-    samples; else weigh the losses by `DistributedSampler.batches`. Raises ValueError, on every
-    rank, where the models differ. As torch.nn.parallel.DistributedDataParallel.
+    The ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, all
+    ranks by default. The mean over ranks is the mean over the batch if all have the same number of
+    samples; otherwise weight the losses by `DistributedSampler.batches`. Raises ValueError on every
+    rank if the models differ. Like torch.nn.parallel.DistributedDataParallel.
     """
 
     def __init__(self, module: Module, comm: Any = None) -> None:
@@ -46,9 +46,9 @@ class DataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients of this rank alone in `.grad`, of forward passes inside the block.
+        """Keep only this rank's gradients in `.grad` for forward passes inside the block.
 
-        To accumulate three batches, compute the first two inside and the third outside.
+        To accumulate three batches, run the first two inside and the third outside.
         """
         before, self._averages = self._averages, False
         try:
@@ -58,21 +58,21 @@ class DataParallel(Module):
 
 
 class _Average(Watcher):
-    """Averages the gradients of a model when the backward pass is finished."""
+    """Average the gradients of a model at the end of the backward pass."""
 
     def __init__(self, module: Module, ranks: Group) -> None:
         self.module, self.ranks = module, ranks
 
     def finished(self, tensors: Any) -> None:
-        """Average, unless this was `ta.grad`, whose results are not in `.grad`."""
+        """Average the gradients, unless this was `ta.grad`, whose results are not in `.grad`."""
         context.watchers = tuple(w for w in context.watchers if w is not self)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         if isinstance(tensors, dict):
             average_over_ranks(trained, self.ranks)
         elif any(p is t for p in trained for t in tensors):
             raise RuntimeError(
-                "a DataParallel model's gradients are averaged by loss.backward() only. With "
-                "ta.grad use model.module, and tinygrad_attn.parallel.mean of what it returns."
+                "only loss.backward() averages a DataParallel model's gradients. With ta.grad use "
+                "model.module, and apply tinygrad_attn.parallel.mean to what it returns."
             )
 
 
@@ -87,7 +87,7 @@ def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
     if isinstance(g, Variable):
         raise TypeError(
             "DataParallel's gradients cannot be differentiated again; with create_graph=True use "
-            "model.module, and average in the end."
+            "model.module, and average at the end."
         )
     if average not in context.watchers:
         context.watchers = (*context.watchers, average)
@@ -95,10 +95,10 @@ def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
 
 
 def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
-    """Replace every `.grad` by its mean over the ranks. A gradient that is missing counts as zeros.
+    """Replace every `.grad` by its mean over the ranks. A missing gradient counts as zeros.
 
-    The gradients of one dtype travel in one array, and after them a 1 for each that there is. A
-    parameter for which no rank has a gradient keeps None.
+    The gradients of one dtype travel in one array, followed by a 1 for each gradient that exists. A
+    parameter without a gradient on any rank keeps None.
     """
     for dtype in dict.fromkeys(p.dtype for p in parameters):
         some = [p for p in parameters if p.dtype == dtype]
@@ -114,7 +114,7 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
 
 
 def _copy_from_rank_0(module: Module, ranks: Group) -> None:
-    """Copy the values of rank 0's parameters and buffers; ValueError where the models differ."""
+    """Copy rank 0's parameters and buffers. Raises ValueError if the models differ."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     mine = [
         f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors

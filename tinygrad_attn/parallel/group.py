@@ -1,8 +1,8 @@
 """Ranks and their exchange of arrays: a thin layer over MPI.
 
-A **rank** is one of the copies of a program that `mpiexec -n 4 python train.py` has started. In a
+A **rank** is one of the copies of a program that `mpiexec -n 4 python train.py` starts. In a
 **collective** every rank takes part. No call blocks inside MPI: a rank that waits too long raises
-TimeoutError, and an uncaught exception stops all ranks. With one rank nothing is sent.
+TimeoutError, and an uncaught exception stops all ranks. A single rank sends nothing.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 
 import numpy as np
 
-# What MPICH, Slurm, Open MPI and MVAPICH put into the environment of each rank.
+# Environment variables that MPICH, Slurm, Open MPI and MVAPICH set for each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-SAME = "Every rank calls the same functions in the same order, also where only rank 0 prints."
+SAME = "Every rank must call the same functions in the same order, even if only rank 0 prints."
 BUSY = 0.02  # seconds of waiting without a pause; most waits are over by then
-PAUSE = 50e-6  # seconds between two questions to MPI after that
-FORWARDED = 0.3  # seconds for the launcher to pass on a traceback before the ranks are stopped
+PAUSE = 50e-6  # seconds between polls of MPI after that
+FORWARDED = 0.3  # seconds for the launcher to forward a traceback before the ranks stop
 
 _limit = float(os.environ.get("TINYGRAD_ATTN_PARALLEL_TIMEOUT", 600))
 
 
 def set_time_limit(seconds: float) -> None:
-    """Set how long a rank waits for the others: 600 s, or TINYGRAD_ATTN_PARALLEL_TIMEOUT."""
+    """Set how long a rank waits for others; default 600 s or TINYGRAD_ATTN_PARALLEL_TIMEOUT."""
     global _limit
     _limit = float(seconds)
 
 
 class Group:
-    """The ranks of a communicator: `rank` is this one's number, `size` how many there are.
+    """The ranks of a communicator: `rank` is the number of this one, `size` their count.
 
     Every rank calls the same methods in the same order. `call` names the call in error texts.
     """
@@ -41,7 +41,7 @@ class Group:
     def __init__(self, comm: Any = None) -> None:
         self.rank: int = 0 if comm is None else comm.rank
         self.size: int = 1 if comm is None else comm.size
-        if self.size > 1:  # a copy, so that the user's messages and these never meet
+        if self.size > 1:  # a copy, to keep the user's messages and these apart
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)
             if not _known:
@@ -51,19 +51,19 @@ class Group:
         return self
 
     def wait(self, call: str, *requests: Any) -> None:
-        """Return when these requests of MPI's are done. Raises TimeoutError after the limit."""
+        """Return when these MPI requests are done. Raises TimeoutError after the limit."""
         begun = time.perf_counter()
         while not all([request.Test() for request in requests]):
             waited = time.perf_counter() - begun
             if waited > _limit:
                 raise TimeoutError(
                     f"rank {self.rank} has waited {waited:.0f} s in {call} for other ranks. {SAME}"
-                    " If a rank needs longer alone, call set_time_limit(seconds)."
+                    " If a rank needs more time, call set_time_limit(seconds)."
                 )
             time.sleep(PAUSE if waited > BUSY else 0)
 
     def gather(self, call: str, value: Any) -> list[Any]:
-        """Return what each rank has given. Raises RuntimeError where the calls differ."""
+        """Return the values of all ranks. Raises RuntimeError if the calls differ."""
         if self.size == 1:
             return [value]
         from mpi4py import MPI
@@ -88,17 +88,17 @@ class Group:
             self.wait(call, *(self.comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays))
 
     def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
-        """Copy into every rank's contiguous array the values of the rank that is given with it."""
+        """Copy each contiguous array from the rank given with it to all ranks."""
         if self.size > 1:
             octets = [(array.reshape(-1).view(np.uint8), root) for array, root in arrays]
             self.wait(call, *(self.comm.Ibcast(array, root) for array, root in octets))
 
 
-_known: dict[Any, Group] = {}  # by MPI's number of the communicator
+_known: dict[Any, Group] = {}  # by MPI's number for the communicator
 
 
 def group(comm: Any = None) -> Group:
-    """Return the group of a communicator of mpi4py; None is all ranks, or this process alone."""
+    """Return the group of an mpi4py communicator; None means all ranks, or this process alone."""
     comm = _world() if comm is None else comm
     key = None if comm is None else comm.py2f()
     if key not in _known:
@@ -136,7 +136,7 @@ def barrier(comm: Any = None) -> None:
 
 
 def _stop_all_on_an_exception(comm: Any) -> None:
-    """Let an uncaught exception end all ranks; this one would wait for them in MPI's clean-up."""
+    """Let an uncaught exception end all ranks; otherwise MPI's clean-up would wait for them."""
     from mpi4py import MPI
 
     before, name = sys.excepthook, f"rank {comm.rank} of {comm.size}"

@@ -1,4 +1,4 @@
-"""Which samples belong to which rank: no sample comes twice."""
+"""Divide samples among ranks, with no sample repeated."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .group import group
 class Batch(NamedTuple):
     """This rank's part of one batch of all ranks.
 
-    `indices` are its samples, and `samples` counts them. The average over the ranks of `weight`
-    times their mean loss is the mean over the whole batch. A rank without samples gets one of
-    another rank and weight 0.
+    `indices` are its samples, and `samples` counts them. Averaged over the ranks, `weight` times
+    the rank's mean loss gives the mean over the whole batch. A rank without samples gets one from
+    another rank, with weight 0.
     """
 
     indices: np.ndarray
@@ -25,11 +25,11 @@ class Batch(NamedTuple):
 
 
 class DistributedSampler:
-    """This rank's samples, of 0 .. size - 1 in some order: number r, r + N, r + 2 N ... of N ranks.
+    """The samples of rank r of N: numbers r, r + N, r + 2 N, ... of 0 .. size - 1 in some order.
 
-    The order is drawn anew for each epoch from `seed`, the same on every rank. `size` may be a
-    dataset. torch.utils.data.DistributedSampler repeats samples until all ranks have as many; here
-    every sample comes once. With `drop_last` the ranks get as many each and the rest is left out.
+    Each epoch draws a new order from `seed`, the same on every rank. `size` may be a dataset.
+    torch.utils.data.DistributedSampler repeats samples until all ranks have equally many; here
+    every sample occurs once. With `drop_last` all ranks get equally many, and the rest is dropped.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class DistributedSampler:
         self.num_replicas = group(comm).size if num_replicas is None else num_replicas
         self.rank = group(comm).rank if rank is None else rank
         if not 0 <= self.rank < self.num_replicas:
-            raise ValueError(f"rank {self.rank} is none of {self.num_replicas} ranks.")
+            raise ValueError(f"rank {self.rank} is not one of {self.num_replicas} ranks.")
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the order of this epoch from now on; call it on every rank before each."""
+        """Use the order of this epoch from now on. Call it on every rank before each epoch."""
         self.epoch = epoch
 
     def order(self) -> np.ndarray:
@@ -69,7 +69,7 @@ class DistributedSampler:
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield this rank's parts of batches of `batch_size` over all ranks.
 
-        The last batch may be smaller; with `drop_last` it is left out.
+        The last batch may be smaller; with `drop_last` it is then left out.
         """
         every = self.order()
         stop = len(every) // batch_size * batch_size if self.drop_last else len(every)

@@ -1,8 +1,8 @@
 """`ShardedAdamW`: each rank keeps a part of AdamW's state (ZeRO, stage 1).
 
-Each parameter belongs to one rank, which has its state and updates it; the others get the values.
-AdamW treats each parameter by itself, so the results are the same to the last bit. Rajbhandari et
-al., 2020.
+Each parameter belongs to one rank, which keeps its state, updates it and sends the new values to
+the others. AdamW treats each parameter separately, so the results agree to the last bit.
+Rajbhandari et al., 2020.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .group import group
 
 
 class ShardedAdamW(AdamW):
-    """AdamW whose state is divided among the ranks; arguments and numbers as `optim.AdamW`.
+    """AdamW with its state divided among the ranks; arguments and results as in `optim.AdamW`.
 
     The gradients must be the same on all ranks, as DataParallel makes them. `step()` and
-    `state_dict()` are collectives. The latter is AdamW's whole state, on every rank, which AdamW
-    can load. As torch.distributed.optim.ZeroRedundancyOptimizer.
+    `state_dict()` are collectives. `state_dict()` returns AdamW's whole state on every rank, and
+    AdamW can load it. Like torch.distributed.optim.ZeroRedundancyOptimizer.
     """
 
     def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:
         self._group = group(comm)
-        self._loads = [0] * self._group.size  # how many numbers belong to each rank
+        self._loads = [0] * self._group.size  # how many numbers each rank owns
         self._owners: dict[Tensor, int] = {}
         super().__init__(params, *settings, **named)
 
@@ -40,7 +40,7 @@ class ShardedAdamW(AdamW):
             self._loads[owner] += p.size
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, each on its rank. A collective."""
+        """Update every parameter that has a gradient, each on its own rank. A collective."""
         loss = None if closure is None else closure()
         grads = {p: p.grad for p in self._owners}
         for p, owner in self._owners.items():
@@ -66,7 +66,7 @@ class ShardedAdamW(AdamW):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` returned, by AdamW or on any number of ranks; keep a part."""
+        """Load a state dict from AdamW or from any number of ranks; keep this rank's part."""
         super().load_state_dict(state_dict)
         for p, owner in self._owners.items():
             if owner != self._group.rank:

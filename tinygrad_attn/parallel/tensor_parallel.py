@@ -1,4 +1,4 @@
-"""Tensor parallelism: one layer's products divided among ranks, each of which sees all samples.
+"""Tensor parallelism: one layer's products divided among ranks, which all see every sample.
 
 In y = f(x A^T) B^T, A is divided by its outputs and B by its inputs. Rank r computes
 f(x A_r^T) B_r^T, and the sum over the ranks is y. So two products need one exchange forwards and
@@ -24,13 +24,13 @@ from .group import Group, group
 
 @op
 def to_all_ranks(x: Any, *, ranks: Group) -> Any:
-    """y = x, which is the same on every rank; backwards, the gradients of all ranks add up."""
+    """y = x, the same on every rank; the backward pass sums the gradients of all ranks."""
     return x.copy()
 
 
 @op
 def sum_of_ranks(x: Any, *, ranks: Group) -> Any:
-    """y = the sum of x over the ranks; backwards, every rank gets the gradient as it is."""
+    """y = the sum of x over the ranks; the backward pass gives every rank the same gradient."""
     total = np.array(x, np.result_type(x, np.float32), order="C")
     ranks.sum("sum_of_ranks", total)
     return total.astype(x.dtype, copy=False)
@@ -41,7 +41,7 @@ sum_of_ranks.vjp(lambda g, y, x, *, ranks: to_all_ranks(g, ranks=ranks))
 
 
 class ShardedParameter(Parameter):
-    """A parameter of which this rank has a part, and the other ranks of `group` have the rest."""
+    """A part of a parameter; the other ranks of `group` have the other parts."""
 
     __slots__ = ("group",)
 
@@ -56,14 +56,14 @@ class ShardedParameter(Parameter):
 
 
 def _mine(array: np.ndarray, ranks: Group, axis: int = 0) -> np.ndarray:
-    """Return this rank's of N equal parts. Raises ValueError where there are none."""
+    """Return this rank's part of N equal parts. Raises ValueError if N does not divide the axis."""
     return np.split(array, ranks.size, axis)[ranks.rank]
 
 
 class ColumnParallelLinear(Module):
     """This rank's outputs of a Linear that is the same on every rank: (..., in) -> (..., out / N).
 
-    Raises ValueError where the outputs do not divide into N parts.
+    Raises ValueError if the outputs do not divide into N parts.
     """
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
@@ -79,9 +79,9 @@ class ColumnParallelLinear(Module):
 
 
 class RowParallelLinear(Module):
-    """A Linear of inputs that are divided among the ranks: (..., in / N) -> (..., out), on all.
+    """A Linear with its inputs divided among the ranks: (..., in / N) -> (..., out) on every rank.
 
-    The bias is added once, after the sum. Raises ValueError where the inputs do not divide.
+    The bias is added once, after the sum. Raises ValueError if the inputs do not divide evenly.
     """
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
@@ -96,7 +96,7 @@ class RowParallelLinear(Module):
 
 
 class ParallelFeedForward(Module):
-    """y = activation(x W_1^T + b_1) W_2^T + b_2, the hidden units divided among the ranks.
+    """y = activation(x W_1^T + b_1) W_2^T + b_2, with hidden units divided among the ranks.
 
     Made from two Linear layers that are the same on every rank.
     """
@@ -114,8 +114,8 @@ class ParallelFeedForward(Module):
 class ParallelAttention(Module):
     """Multi-head attention with the heads divided among the ranks.
 
-    Made from a MultiheadAttention that is the same on every rank. Raises ValueError where the heads
-    do not divide, and for dropout, add_bias_kv and add_zero_attn.
+    Made from a MultiheadAttention that is the same on every rank. Raises ValueError if the heads do
+    not divide evenly, and for dropout, add_bias_kv and add_zero_attn.
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
@@ -124,7 +124,7 @@ class ParallelAttention(Module):
         if rest or whole.dropout or whole.bias_k is not None or whole.add_zero_attn:
             raise ValueError(
                 f"ParallelAttention takes a multiple of {ranks.size} heads, without dropout, "
-                "add_bias_kv and add_zero_attn."
+                "add_bias_kv or add_zero_attn."
             )
         names = "kdim", "vdim", "batch_first", "head_dim", "value_head_dim"
         settings: dict[str, Any] = {name: getattr(whole, name) for name in names}
@@ -140,14 +140,14 @@ class ParallelAttention(Module):
             setattr(heads, name, p)
 
     def forward(self, query: Any, key: Any, value: Any, **masks: Any) -> Tensor:
-        """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E), with the layout and the masks of `nn`."""
+        """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E), with the layout and masks of `nn`."""
         seen = {id(x): to_all_ranks(x, ranks=self._ranks) for x in (query, key, value)}
         given = [seen[id(x)] for x in (query, key, value)]  # one object stays one
         return self.heads(*given, need_weights=False, **masks)[0]
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
-    """Return two communicators for data x tensor ranks: for DataParallel, and for layers here.
+    """Return two communicators for data x tensor ranks: for DataParallel and for these layers.
 
     A collective. Raises ValueError unless data * tensor is the number of ranks.
     """

@@ -1,4 +1,4 @@
-"""What a training loop on several ranks needs besides: seeds, means, clipping, checkpoints."""
+"""Seeds, means, clipping and checkpoints for a training loop on several ranks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .tensor_parallel import ShardedParameter
 
 
 def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Generator:
-    """Call `ta.manual_seed(seed + rank)`: another stream on each rank; with `same` one for all."""
+    """Call `ta.manual_seed(seed + rank)`: one stream per rank, or the same for all with `same`."""
     return random.manual_seed(seed if same else seed + group(comm).rank)
 
 
 def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
-    """sum(weight * value) / sum(weight) over the ranks: a number, an array, or a dict of numbers.
+    """Return sum(weight * value) / sum(weight) over the ranks, for numbers, arrays or dicts.
 
-    A rank of weight 0 does not count, whatever its value. A collective.
+    A rank with weight 0 does not count, whatever its value. A collective.
     """
     rows = group(comm).gather("mean()", (values, weight))
     weights = [w for _, w in rows if w]
@@ -37,7 +37,7 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
 
 
 def total(values: Any, *, comm: Any = None) -> Any:
-    """The sum over the ranks: of a number, an array, or a dict of numbers. A collective."""
+    """Return the sum over the ranks, for numbers, arrays or dicts of numbers. A collective."""
     return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
@@ -56,11 +56,11 @@ def clip_grad_norm_(
     *,
     comm: Any = None,
 ) -> float:
-    """g = g min(1, max_norm / (|g| + 1e-6)), |g| the norm over all ranks; returns |g|.
+    """Set g = g min(1, max_norm / (|g| + 1e-6)), with |g| the norm over all ranks; return |g|.
 
-    After DataParallel all ranks have the same gradients. Of a ShardedParameter each has a part, and
-    the parts are added up. All ranks take rank 0's norm, since processors may round a sum
-    differently. A collective. Raises as optim.clip_grad_norm_.
+    After DataParallel all ranks have the same gradients. Each rank has only a part of a
+    ShardedParameter, so the norm includes all parts. All ranks use rank 0's norm, since processors
+    may round a sum differently. A collective. Raises what optim.clip_grad_norm_ raises.
     """
     by_owner: dict[Any, list[Any]] = {}
     for p in [parameters] if hasattr(parameters, "grad") else parameters:
@@ -86,10 +86,10 @@ def clip_grad_norm_(
 def save_checkpoint(
     path: Path, *, model: Any, optimizer: Any = None, comm: Any = None, **more: Any
 ) -> None:
-    """Let rank 0 call `ta.save_checkpoint`, with the joined state of all; the others wait.
+    """Call `ta.save_checkpoint` on rank 0 with the joined state of all; the others wait.
 
-    `more` are schedule, step and extra. The file is that of `ta.save_checkpoint`, with the
-    generators of the other ranks beside; either function can load it. A collective.
+    `more` are schedule, step and extra. The file is a `ta.save_checkpoint` file that also holds the
+    generators of the other ranks; either function can load it. A collective.
     """
     ranks = group(comm)
     states = ranks.gather("save_checkpoint", random.get_rng_state())
@@ -97,7 +97,7 @@ def save_checkpoint(
         f"ranks.{rank}.{name}": value
         for rank, state in enumerate(states[1:], 1) for name, value in state.items()
     }  # fmt: skip
-    joined = None  # a ShardedAdamW's state cannot be joined by rank 0 alone
+    joined = None  # rank 0 alone cannot join a ShardedAdamW's state
     if optimizer is not None:
         state = optimizer.state_dict()
         joined = SimpleNamespace(state_dict=lambda: state)
@@ -110,8 +110,8 @@ def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -
     """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
     Every rank reads the file. With the same number of ranks as before, each restores its own
-    generator and continues bit for bit. New ranks get streams drawn from rank 0's. Raises as
-    `ta.load_checkpoint`, and RuntimeError where ranks have read different files. A collective.
+    generator and continues bit for bit. New ranks get streams drawn from rank 0's. Raises what
+    `ta.load_checkpoint` raises, and RuntimeError if ranks read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
     progress = load_here(path, model=bare, **parts)

@@ -1,8 +1,8 @@
-"""`ta.compile`: a function that runs as flat NumPy functions, forwards and backwards.
+"""`ta.compile`: run a function as flat NumPy functions, forwards and backwards.
 
-The first call with arguments of some shapes and dtypes runs the function, traces it as `ta.source`
-does, and compares the two. Later calls run the program. Between its forward and its backward
-function is an op, whose node holds the inputs and what the backward function needs.
+The first call with given shapes and dtypes runs the function, traces it as `ta.source` does, and
+compares the two. Later calls run the program. An op links its forward and backward function; the
+op's node holds the inputs and what the backward function needs.
 """
 
 from __future__ import annotations
@@ -42,43 +42,44 @@ from .source import agree, gradients_of, largest_in
 from .trace import Trace, gradients, seed_of, stand_in, tracing
 
 PROGRAMS = 8
-"""Kinds of call for which a function has programs. Calls of further kinds run as they are."""
+"""The most kinds of call that get a program. Calls of further kinds run the function itself."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
 VALUES = (bool, int, float, str, type(None), type(...), np.generic)
 """Types whose values are part of the program."""
 LEAST = 0.005
-"""Smaller numbers are compared as those of this size are."""
+"""Smaller numbers are compared with the tolerance of this size."""
 TRACING = threading.RLock()
-"""Held while symbols are the arrays of Tensors."""
+"""Held while Tensors hold symbols in place of arrays."""
 
 
 def compile(f: Any = None, *, check: bool = False) -> Any:
     """Return f as a callable that runs as a flat NumPy program from its second call on.
 
     Outputs and gradients agree with those of f up to rounding. Whatever f reads besides its
-    arguments, parameters and buffers is read once, when it is traced, as with jax.jit.
+    arguments, parameters and buffers is read once, during tracing, as with jax.jit.
 
-    f is a function, a method or a module; also a decorator. A module becomes a module of the same
-    class with the same attributes. Gradients of every order flow as usual.
+    f is a function, a method or a module. `compile` also works as a decorator. A module becomes a
+    module of the same class with the same attributes. Gradients of every order flow as usual.
 
-    A program is for one kind of call: shapes and dtypes of arrays, values of other arguments, which
+    A program serves one kind of call: shapes and dtypes of arrays, values of other arguments, which
     Tensors require gradients, `no_grad`, the default dtype, and the parameters and `training` of
     the modules that f calls. f has up to 8 programs. At the first call of a kind f runs twice, and
-    outputs and gradients are compared with the program's. With `check=True` this is done at every
-    call, and a difference raises RuntimeError.
+    its outputs and gradients are compared with the program's. With `check=True` every call does
+    this, and a difference raises RuntimeError.
 
-    f itself runs if it draws random numbers, reads a number of an array in Python, leaves NumPy, or
-    is called in more than 8 ways; `.report()` gives the reason. So it does in plain mode, under
-    watchers such as `ta.detect_anomaly()`, and for numbers for which a VJP needs another formula.
+    f itself runs if it draws random numbers, reads a number from an array in Python, leaves NumPy,
+    or is called in more than 8 ways; `.report()` gives the reason. It also runs in plain mode,
+    under watchers such as `ta.detect_anomaly()`, and if a VJP needs another formula for the given
+    numbers.
 
-    While a call is traced other threads must not compute with the same Tensors, except by compiled
-    functions. NumPy's warnings are not given.
+    While a call is being traced, other threads must not compute with the same Tensors, except
+    through compiled functions. The program does not issue NumPy's warnings.
     """
     if f is None:
         return functools.partial(compile, check=check)
     if not callable(f):
         raise TypeError(f"ta.compile takes a function or a module, got {describe(f)}.")
-    if isinstance(f, types.MethodType):  # so that copies of its object have their own
+    if isinstance(f, types.MethodType):  # so that copies of its object get their own
         return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
     if isinstance(f, Module):
@@ -109,7 +110,7 @@ class Programs:
         self.entries: list[Entry] = []
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of f, by a program if there is one."""
+        """The output of f, from a program if there is one."""
         if context.plain or context.watchers:
             return self.f(*args, **kwargs)
         call = Nested((args, kwargs), INPUTS)
@@ -131,15 +132,15 @@ class Programs:
         return self.f(*args, **kwargs)
 
     def report(self) -> list[str]:
-        """For each kind of call the lines of its program, or the reason why there is none."""
+        """For each kind of call, the size of its program or the reason why there is none."""
         other = f"(other arguments): not compiled: it is called in more than {PROGRAMS} ways"
         return [str(e) for e in self.entries] + [other] * self.too_many
 
 
 class Nested:
-    """Nested tuples, lists and dicts, as what is in them and a form.
+    """Nested tuples, lists and dicts, split into their leaves and their form.
 
-    Forms are equal where arrays have the same shapes and dtypes, and everything else is the same.
+    Forms are equal if arrays have the same shapes and dtypes, and everything else is the same.
     """
 
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
@@ -150,7 +151,7 @@ class Nested:
         self.form = repr(self.places), self.kinds, context.recording, get_default_dtype()
 
     def place(self, x: Any) -> int:
-        """The place of x among the leaves."""
+        """Add x to the leaves and return its index."""
         self.leaves.append(x)
         if isinstance(x, self.arrays):
             array = array_of(x)
@@ -160,11 +161,11 @@ class Nested:
         return len(self.leaves) - 1
 
     def filled(self, leaves: list[Any]) -> Any:
-        """The same structure of these leaves."""
+        """The same structure with these leaves."""
         return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
-        """What f returns for arguments that are these leaves."""
+        """What f returns for arguments with these leaves."""
         args, kwargs = self.filled(leaves)
         return Nested(f(*args, **kwargs), RESULTS)
 
@@ -174,14 +175,14 @@ class Entry(Watcher):
 
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form, self.reason = f, call.form, ""
-        # No other object gets the id of one that is kept.
+        # An object that is kept alive keeps its id to itself.
         self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
         self.roots = [f, *self.objects]
-        self.tensors: dict[Any, None] = {}  # from outside, that ops differentiate
+        self.tensors: dict[Any, None] = {}  # from outside f, which its ops differentiate
         self.outer, self.begin = context.scope, next_number()
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Note the modules that run and the inputs that were there before."""
+        """Note the modules that run and the inputs that existed before the call."""
         scope = context.scope
         while scope is not self.outer:
             self.roots.append(scope.module)
@@ -196,7 +197,7 @@ class Entry(Watcher):
         return same and self.kinds == self.kinds_now()
 
     def kinds_now(self) -> list[Any]:
-        """What the program relies on in the Tensors that f reads besides its arguments."""
+        """What the program assumes of the Tensors that f reads besides its arguments."""
         return [(t._tracked, t._data.shape, t._data.dtype) for t in self.params]
 
     def __str__(self) -> str:
@@ -205,7 +206,7 @@ class Entry(Watcher):
         return f"({self.arguments}): {what}"
 
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The output of the first call, from which the program is made."""
+        """The output of the first call, during which the program is written."""
         self.arguments = ", ".join(map(describe, (*args, *kwargs.values())))
         with watching(self):
             y = self.f(*args, **kwargs)
@@ -234,7 +235,7 @@ class Entry(Watcher):
     # ---- the program
 
     def write(self, call: Nested) -> None:
-        """Trace the function, and write a program of its outputs and the gradients by each."""
+        """Trace the function, and write a program for its outputs and the gradients of each."""
         found, given = Trace(), [*call.leaves]
         for i, x in enumerate(given):
             if isinstance(x, INPUTS):
@@ -264,12 +265,12 @@ class Entry(Watcher):
         self.flat = Flat(names, *made)
 
     def inputs(self, call: Nested) -> list[Any]:
-        """What the program takes: arguments, and Tensors from outside."""
+        """The inputs of the program: arguments, and Tensors from outside."""
         return [call.leaves[i] for i in self.given] + self.params
 
     def run(self, call: Nested) -> Any:
-        """The output of the program, in which each differentiated Tensor has a node."""
-        with TRACING:  # until no other thread has symbols in these Tensors
+        """The output of the program; each differentiable Tensor in it has a node."""
+        with TRACING:  # wait until no other thread has symbols in these Tensors
             inputs = self.inputs(call)
             arrays = list(map(array_of, inputs))
         with np.errstate(all="ignore"):
@@ -296,8 +297,8 @@ class Entry(Watcher):
         alike = theirs.form == ours.form and agree(*values, LEAST)
         if not (alike and agree(found, expected, size)):
             raise RuntimeError(
-                "the program gives other numbers than the function. Does the function draw random "
-                "numbers, or keep something between calls?"
+                "the program gives different numbers from the function. Does the function draw "
+                "random numbers, or keep state between calls?"
             )
 
     def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
@@ -317,11 +318,11 @@ class Program(Op):
     def pull(self, g: Any, y: Any, node: Node, inputs: Any, needs: Any) -> Any:
         """The contributions to the inputs that need one."""
         saved, arrays, call = node.saved
-        if isinstance(g, Variable):  # the function itself is called again, and differentiated
+        if isinstance(g, Variable):  # call the function itself again, and differentiate that
             if not self.entry.fits():
                 raise RuntimeError(
-                    "a compiled function is called again to differentiate its gradient, and its "
-                    "parameters or training have been replaced since the first call. Do it before."
+                    "a compiled function is called again to differentiate its gradient, but its "
+                    "parameters or `training` were replaced since then. Differentiate before that."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

@@ -1,8 +1,8 @@
 """Flat NumPy functions, forwards and backwards, from expressions.
 
-Each expression is a line. It writes its result into the memory of an operand that no later line
-needs, so that little is allocated. No memory outlives a call, except for what the backward pass
-needs and for the results, which belong to the caller.
+Each expression is one line. Where it can, it writes its result into the memory of an operand that
+no later line needs, so little is allocated. No memory outlives a call, except what the backward
+pass needs and the results, which belong to the caller.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ FRESH = {
     "method": "sum mean max min prod any all astype copy cumsum argmax dot",
     "call": "where stack concatenate erf",
 }
-"""Besides ufuncs, what never returns a view."""
+"""Methods and functions, besides ufuncs, that never return a view."""
 VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
-"""Views in which no element comes twice, so that they may be written to."""
+"""Views in which no element occurs twice, so they may be written to."""
 
 
 class Changed(Exception):
-    """The package reads these numbers otherwise than those that were traced."""
+    """The package takes another branch for these numbers than for the traced ones."""
 
 
 class Flat:
     """The functions of one program, and their text.
 
-    `forward(inputs)` returns (outputs, saved). `backward[i](inputs, saved, g)` returns for each
-    input its gradient, or None, where g is the gradient by output i.
+    `forward(inputs)` returns (outputs, saved). `backward[i](inputs, saved, g)` takes the gradient g
+    with respect to output i, and returns the gradient of each input, or None.
     """
 
     def __init__(self, inputs: list[str], outputs: Any, gradients: list[Any], checks: Any) -> None:
@@ -57,14 +57,14 @@ class Flat:
         ]
 
     def name(self, e: Expression) -> str | None:
-        """The name of a value; that of a constant is a global of the functions."""
+        """The name of a value; the name of a constant is a global of the functions."""
         if e.kind == "constant":
             self.space[f"c{e.id}"] = e.value[()]
             return f"c{e.id}"
         return e.name if e.kind == "input" else f"t{e.id}"
 
     def function(self, title: str, given: list[str], order: Any, results: Any, saved: Any) -> Any:
-        """The function that computes these expressions and returns results, and what is saved."""
+        """The function that computes these expressions, and returns results and saved values."""
         self.users: dict[int, list[Any]] = {e.id: [] for e in order}
         for e in order:
             for x in e.operands:
@@ -83,7 +83,7 @@ class Flat:
         return self.space[title.partition("(")[0]]
 
     def free(self, x: Expression, user: Expression | None) -> bool:
-        """Whether nothing but this last user, None for the caller, needs the memory of x."""
+        """Whether only this last user (None for the caller) needs the memory of x."""
         *before, last = self.users.get(x.id) or [x]
         view = x.name in VIEWS and x.kind == "method"
         own = view and self.free(x.args[0], x) or fresh(x)
@@ -109,13 +109,13 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def fresh(e: Expression) -> bool:
-    """Whether this is surely an array of its own."""
+    """Whether this is certainly an array with its own memory."""
     if e.kind == "item":
-        return any(x.ndim for x in inside(e.args[1]))  # an index of places copies
+        return any(x.ndim for x in inside(e.args[1]))  # an array index copies
     kinds = ("operator", "update", "check")
     return e.kind in kinds or is_ufunc(e) or e.name in FRESH.get(e.kind, "").split()
 
 
 def is_ufunc(e: Expression) -> bool:
-    """Whether this is a call of one of NumPy's ufuncs that have one result."""
+    """Whether this is a call of a NumPy ufunc with one result."""
     return e.kind == "call" and getattr(getattr(np, e.name, None), "nout", 0) == 1

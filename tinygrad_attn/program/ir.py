@@ -1,7 +1,7 @@
-"""The intermediate form of a program: expressions, each made once, in an order to compute them.
+"""The intermediate form of a program: expressions, each made once, in order of computation.
 
-`trace` makes a listing of expressions, `rewrite` makes another one with the same values in fewer
-or quicker steps, and `text` (for readers) or `flat` (for speed) writes it as Python.
+`trace` makes a listing of expressions. `rewrite` makes another one with the same values in fewer
+or quicker steps. `text` (for readers) or `flat` (for speed) writes it as Python.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ LEAVES = ("input", "constant")
 
 @dataclass(eq=False, repr=False, slots=True)
 class Expression:
-    """One value of a program, and how it is computed.
+    """A value of a program, and how it is computed.
 
     `kind` is one of:
         input      an argument or parameter; `name` is its identifier
         constant   an array that the program contains
-        operator   a sign of Python's (`+`, `@`, `-` with one operand) as `name`
-        call       a function of NumPy (or `erf`)
-        method     a method of args[0]; `T`, which is none, turns its last two axes
+        operator   a Python operator (`+`, `@`, `-` with one operand) as `name`
+        call       a NumPy function (or `erf`)
+        method     a method of args[0]; also `T`, which swaps its last two axes
         item       args[0][args[1]]
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
-        check      args[0] has to be args[1]; `name` is the function that read it
+        check      args[0] must equal args[1]; `name` is the function that read it
     `args` and `settings` (keyword arguments) hold expressions, numbers and other Python values, and
     tuples, lists and slices of them. `value` is the value for the example arguments: only its shape
     and dtype are used, except for constants. `scope` is the dotted name of the module call.
-    `hint` is (priority, name). An expression without one may be the gradient by `by`.
+    `hint` is (priority, name). An expression without a hint may be the gradient with respect to
+    `by`.
     """
 
     id: int
@@ -41,11 +42,11 @@ class Expression:
     args: tuple
     settings: dict[str, Any]
     value: Any
-    backward: bool = False  # whether it is of the backward pass
+    backward: bool = False  # whether it belongs to the backward pass
     scope: str = ""
     hint: tuple[float, str] = (0, "")
     by: Expression | None = None
-    operands: list[Expression] = field(init=False)  # one that is used twice comes twice
+    operands: list[Expression] = field(init=False)  # one that is used twice is listed twice
 
     def __post_init__(self) -> None:
         self.operands = inside((self.args, self.settings))
@@ -71,7 +72,7 @@ class Expression:
 
 
 class Listing:
-    """Expressions in the order in which they were made; equal ones are one object.
+    """Expressions in the order of their making; equal ones are the same object.
 
     A subclass may override `make` to return a simpler expression with the same value.
     """
@@ -82,8 +83,8 @@ class Listing:
         self.backward, self.scope = False, ""
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
-        """The expression of this form: the known one, or a new one."""
-        start = kind == "update"  # which begins with an array
+        """The expression of this form: a known one, or a new one."""
+        start = kind == "update"  # its first operand stays an array
         rest, settings = replaced((args[start:], settings), self.operand)
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
@@ -98,10 +99,10 @@ class Listing:
         return found
 
     def operand(self, a: Any) -> Any:
-        """An array as a constant, one of a single number as this; anything else unchanged."""
+        """An array as a constant, or as a number if it is 0-d; anything else unchanged."""
         if is_(a, "constant"):
             return a if a.ndim else a.value[()]
-        is_array = issubclass(type(a), np.ndarray)  # and not a symbol for one
+        is_array = issubclass(type(a), np.ndarray)  # not a symbol for one
         return self.operand(self.constant(a)) if is_array else a
 
     def constant(self, array: Any) -> Expression:
@@ -114,14 +115,14 @@ class Listing:
 
 
 def form(kind: str, name: Any, args: tuple, settings: dict[str, Any]) -> Any:
-    """Equal for what makes equal expressions."""
+    """A key that is equal for equal expressions."""
     return kind, name, repr(args), repr(sorted(settings.items()))
 
 
 def rewrite(outputs: Any, listing: Listing) -> Any:
-    """The same outputs, nested as before, made anew in `listing`, operands first.
+    """Rebuild the same nested outputs in `listing`, operands first.
 
-    `listing.make` sees each expression with operands that are rewritten already.
+    `listing.make` sees each expression with its operands already rewritten.
     """
     new: dict[int, Expression] = {}
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
@@ -141,7 +142,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
 
 
 def reached(outputs: Any) -> list[Expression]:
-    """All expressions that these outputs need, in an order to compute them."""
+    """All expressions that these outputs need, in order of computation."""
     seen: dict[int, Expression] = {}
     waiting = inside(outputs)
     while waiting:
@@ -156,7 +157,7 @@ def reached(outputs: Any) -> list[Expression]:
 
 
 def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
-    """f of each value in nested tuples, named tuples, lists, dicts and slices."""
+    """Apply f to each value in nested tuples, named tuples, lists, dicts and slices."""
     kind = type(a)
     if kind in (tuple, list):
         return kind(replaced(x, f) for x in a)
@@ -183,6 +184,6 @@ def is_(a: Any, kind: str, name: Any = None) -> bool:
 
 
 def number_in(a: Any) -> Any:
-    """The number that this operand is, or None."""
+    """This operand if it is a number, or None."""
     single = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
     return a if single else None

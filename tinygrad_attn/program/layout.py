@@ -1,8 +1,8 @@
-"""Expressions as the lines of a function: which get a line and a name, and in which order.
+"""Expressions as the lines of a function: which ones get a line and a name, and in which order.
 
-What has a name of its own, or is used more than once, gets a line. What is used once is written
-where it is used, as long as the line stays within a hundred columns. A name is given again when
-the value that had it is not needed any more.
+An expression gets a line if it has its own name or is used more than once. Otherwise it is written
+where it is used, as long as the line stays within a hundred columns. A name is reused once its
+value is no longer needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CALLED = {
     **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
     **{">": "above", "@": "product", "-": "difference"},
 }
-"""Names for values of which nothing is known but how they were made."""
+"""Names for values known only by how they were computed."""
 
 
 class Layout:
@@ -36,20 +36,20 @@ class Layout:
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
         self.names = {e.id: e.name for e in self.order if e.kind == "input"}
-        self.given = {*self.names, *self.constants}  # what has a name and needs no line
+        self.given = {*self.names, *self.constants}  # what has a name but needs no line
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
-        self.scopes: dict[str, set[str]] = {}  # by a wished name: the module calls that wish for it
+        self.scopes: dict[str, set[str]] = {}  # by wished name: the module calls that wish for it
         for e in self.order:
             if e.id in self.lines:
                 self.scopes.setdefault(self.wished(e), set()).add(e.scope)
         self.text = Text(self.name, sizes)
 
     def has_name(self, e: Expression) -> bool:
-        """Whether other lines name e, rather than spell it out."""
+        """Whether other lines refer to e by name rather than spell it out."""
         return e.id in self.lines or e.id in self.given
 
     def name(self, e: Expression) -> str | None:
-        """The name of what has one; before names are given, one that is about as long."""
+        """The name of e, if any; before names are given, a placeholder of about that length."""
         if self.has_name(e):
             return self.names.get(e.id) or f"{self.prefixed(self.wished(e), e)}_"
         return None
@@ -57,20 +57,20 @@ class Layout:
     # ---- which expressions get a line
 
     def needs_a_line(self, e: Expression) -> bool:
-        """Whether it is computed on a line of its own, whatever its length."""
-        turned = e.name in ("T", "swapaxes")  # which costs nothing
+        """Whether e gets its own line, whatever its length."""
+        turned = e.name in ("T", "swapaxes")  # a view, which costs nothing
         if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
         if e.kind == "constant":
             return self.uses[e.id] > 1 and e.id not in self.given
         cheap = turned and self.needs_a_line(e.args[0])
-        called = e.by if e.by and not e.hint[0] else e  # what it has a name of its own from
+        called = e.by if e.by and not e.hint[0] else e  # the expression that it is named after
         named = called.kind != "input" and called.hint[0] > NAMED_BY_OP
         statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or named or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
-        """Give lines of their own to parts of lines that are too long; return how many."""
+        """Move parts of overlong lines to their own lines; return how many."""
         before = len(self.lines)
         ahead = [e for e in reversed(self.order) if e.id in self.lines]
         while ahead:
@@ -85,12 +85,12 @@ class Layout:
         return len(self.lines) - before
 
     def worth(self, x: Expression) -> int:
-        """How much a line of its own would help: a long one, but no longer than a line."""
+        """How much its own line would help: best if long, but no longer than a line."""
         width = len(self.text.spelled(x)[0])
         return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * ("keepdims" in x.settings)
 
     def within(self, e: Expression) -> list[Expression]:
-        """What the line of e spells out, and what it names."""
+        """The expressions that the line of e spells out or names."""
         found: dict[int, Expression] = {}
         waiting = spelled_in(e)
         while waiting:
@@ -104,7 +104,7 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        """The name of e if nothing else had it."""
+        """The name that e would get if it were free."""
         if e.id in self.result_names:
             return self.result_names[e.id]
         by = e.by
@@ -119,7 +119,7 @@ class Layout:
         return CALLED.get(e.name, "h")
 
     def give_names(self) -> None:
-        """Name each line, with names again whose values are not needed any more."""
+        """Name each line, reusing names whose values are no longer needed."""
         statements = [e for e in self.order if e.id in self.lines]
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
@@ -138,7 +138,7 @@ class Layout:
             taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
-        """The wished name, after the module's where other modules wish for it too."""
+        """The wished name, prefixed with the module's if other modules wish for it too."""
         scopes = self.scopes.get(wish, ())
         if len(scopes) < 2 or not e.scope or wish in ("g", "h"):
             return wish
@@ -149,7 +149,7 @@ class Layout:
         where = identifier(next((t for t in tails if alone(t) and not t[0].isdigit()), e.scope))
         if where.endswith(bare):
             bare = ""
-        bare = bare.removeprefix(f"{parts[-1]}_")  # norm1_input is named after the module already
+        bare = bare.removeprefix(f"{parts[-1]}_")  # norm1_input already has the module's name
         return "d_" * (wish[:2] == "d_") + "_".join(filter(None, [where, bare]))
 
     # ---- text
@@ -173,10 +173,10 @@ class Layout:
         return [INDENT + line for line in lines]
 
     def body(self) -> list[str]:
-        """All lines of the function but the first and the last."""
+        """All lines of the function except the first and the last."""
         self.cut()
         self.give_names()
-        while self.cut():  # a name is longer than it was expected to be
+        while self.cut():  # a name turned out longer than expected
             self.give_names()
         found: list[str] = []
         backward, part = False, ""
@@ -191,25 +191,25 @@ class Layout:
             if others:
                 names = ", ".join(self.names[x.id] for x in (e, *others))
                 first = f"{INDENT}{names} = {self.text.of(e.args[0])}"
-            if e.ndim:  # the shape of the result, where there is room
+            if e.ndim:  # the shape of the result, if there is room
                 shape = self.sizes.shape(e.shape).replace("3*E", "3E")
                 whole = f"{first:<{COMMENT_AT}}  # {shape}{' each' * bool(others)}"
                 first = whole if len(whole) <= WIDTH else first
             for line in (first, *rest):
                 name, equals, value = line.partition(" = ")
-                long = equals and len(line) > WIDTH  # by its names alone
+                long = equals and len(line) > WIDTH  # because of its names alone
                 found += [f"{name} = (", 2 * INDENT + value, f"{INDENT})"] if long else [line]
         return found
 
 
 def spelled_in(e: Expression) -> list[Expression]:
-    """The operands that the line of e spells. A constant that is changed is made anew."""
+    """The operands that the line of e spells; an updated constant is created in place."""
     anew = e.kind == "update" and e.args[0].kind == "constant"
     return e.operands[anew:]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
-    """The wished name, or with a number the first that is free; g and h always have a number."""
+    """The wished name, or the first free one with a number; g and h always have a number."""
     n, name = 1, wish
     while name in ("g", "h") or taken.get(name, -1) > now:
         n += name not in ("g", "h")
@@ -218,7 +218,7 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
 
 
 def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
-    """The statements; those that take x[0], x[1], ... in one: `q, k, v = x`."""
+    """The statements, with those that take x[0], x[1], ... grouped as one: `q, k, v = x`."""
     while statements:
         e, parts = statements[0], statements[:1]
         if e.kind == "item" and e.args[0].ndim:

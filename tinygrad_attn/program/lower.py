@@ -1,7 +1,7 @@
 """The form of a program that NumPy computes fastest: the same numbers up to rounding.
 
-Where arrays are small, most of the time goes into the way to NumPy's loops. A product of matrices
-with one matrix is a single call of BLAS if it is flat, and a sum is a product with ones.
+For small arrays, most of the time is overhead before NumPy's loops. A product of a stack of
+matrices with one matrix becomes a single BLAS call if flattened; a sum is a product with ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lowering(Rewriting):
         return self.of("method", "reshape", x, *shape)
 
     def method_reshape(self, e: Expression) -> Expression | None:
-        """x.reshape(shape), also of another one"""
+        """x.reshape(shape), also after another reshape"""
         x = e.args[0]
         if x.shape == e.shape:
             return x
@@ -40,7 +40,7 @@ class Lowering(Rewriting):
         return None
 
     def call_matmul(self, e: Expression) -> Expression | None:
-        """a @ b with one matrix b, as one product of two matrices"""
+        """a @ b with a single matrix b, as one product of two matrices"""
         a, b = e.args
         if b.ndim != 2 or a.ndim < 2 or e.value.size == 0 or a.dtype != b.dtype:
             return None
@@ -68,7 +68,7 @@ class Lowering(Rewriting):
     method_mean = method_sum
 
     def method_max(self, e: Expression) -> Expression | None:
-        """x.max(-1), picked by argmax: NumPy's maximum begins anew in each row."""
+        """x.max(-1) by argmax, since NumPy's max starts again in each row."""
         x, usual = e.args[0], ({"axis": -1}, {"axis": -1, "keepdims": True})
         if e.settings not in usual or not e.ndim or not e.value.size:
             return None

@@ -1,12 +1,12 @@
-"""Rewrite rules, written in the language that a program is printed in: `x + -y -> x - y`.
+"""Rewrite rules, written in the same notation as the program: `x + -y -> x - y`.
 
 A rule is `pattern -> replacement`, or `pattern -> replacement  if conditions`. In a pattern
-    a lower-case letter matches any operand, and `m` and `n` single numbers only;
-    a letter that stands twice matches the same expression, or the same number;
+    a lower-case letter matches any operand, but `m` and `n` only single numbers;
+    a letter that occurs twice matches the same expression, or the same number;
     `**s` matches the keyword arguments of a method or of `np.f(...)`;
     `x.T` is the transpose of matrices, whatever the number of axes.
-In a condition `here` is the expression that matches the pattern. What is made of letters, such as
-`u / r`, is the expression of that form in the listing, or None.
+In a condition, `here` is the expression that matches the pattern. A term such as `u / r` is the
+expression of that form in the listing, or None.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pattern(NDArrayOperatorsMixin):
         return Pattern("operator", OPERATORS[ufunc], *args)
 
     def keys(self) -> list[str]:
-        """That of the settings in `f(**s)`."""
+        """The letter of the settings in `f(**s)`."""
         return [self.name]
 
     def __getitem__(self, name: str) -> Pattern:
@@ -57,7 +57,7 @@ class Pattern(NDArrayOperatorsMixin):
 
 
 def table(text: str, **functions: Callable[..., Any]) -> Rules:
-    """The rules in these lines, by the kind and name of what they match."""
+    """The rules in these lines, by the kind and name of the expressions they match."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
     found: Rules = {}
@@ -70,7 +70,7 @@ def table(text: str, **functions: Callable[..., Any]) -> Rules:
 
 
 def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
-    """Whether e has the form p; what the letters match is added to `found`."""
+    """Whether e has the form p; adds what the letters match to `found`."""
     if isinstance(p, Pattern) and p.kind != "letter":
         if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
             return False
@@ -85,17 +85,17 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
 
 
 class Rewriting(Listing):
-    """A listing whose `make` applies the rules of a table, and its methods `kind_name`.
+    """A listing whose `make` applies the rules of a table and its own methods `kind_name`.
 
-    Such a method, and the subclass's `shorter` before it, returns an expression, or None where the
-    given one stays as it is.
+    Such a method returns an expression, or None to leave the given one as it is. So does the
+    subclass's `shorter`, which comes first.
     """
 
     rules: Rules = {}
     shorter: Callable[[Any], Any]
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
-        """The expression, or what the first rule that fits puts in its place."""
+        """The expression, or its replacement by the first rule that fits."""
         e = Expression(-1, kind, name, args, settings, value, self.backward)
         rule = getattr(self, f"{kind}_{name}", lambda _: None)
         tried = (way(e) for way in (self.shorter, rule, self.ruled))
@@ -103,7 +103,7 @@ class Rewriting(Listing):
         return super().make(kind, name, value, *args, **settings) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
-        """What the first rule that fits puts in the place of e."""
+        """The replacement of e by the first rule that fits."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
             found: dict[str, Any] = {"here": e}
@@ -114,7 +114,7 @@ class Rewriting(Listing):
         return None
 
     def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:
-        """A pattern with what its letters have matched."""
+        """A pattern filled with what its letters have matched."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
         if p.kind == "letter":
@@ -123,7 +123,7 @@ class Rewriting(Listing):
         return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
     def of(self, kind: str, name: str, /, *args: Any, **settings: Any) -> Expression:
-        """The expression of these operands, with its value."""
+        """Make an expression of these operands, with its value."""
         x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
         with np.errstate(all="ignore"):
             if kind == "operator":

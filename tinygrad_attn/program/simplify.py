@@ -1,7 +1,7 @@
-"""The same values in fewer and plainer steps, equal up to rounding.
+"""The same values in fewer and simpler steps, equal up to rounding.
 
 What the backward rules compute is right but wordy: sums of negatives, transposes of transposes,
-numbers multiplied one after the other.
+numbers multiplied one after another.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .ir import Expression, is_, number_in, rewrite
 from .rules import Rewriting, table
 
 SUMMED_IN_SINGLE = 1024
-"""How many float32 numbers may be added in float32 where the op adds in float64: of more, added one
-after the other, up to four digits would be lost.
+"""How many float32 numbers may be added in float32 where the op adds in float64. Longer sums, added
+one by one, could lose up to four digits.
 """
 RULES = """
 x + y -> x                                        if nothing(y), like(x, here)
@@ -79,7 +79,7 @@ np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(her
 
 
 def simplified(outputs: Any) -> Any:
-    """The outputs, nested as they were, from simpler expressions; a third pass finds little."""
+    """The same nested outputs from simpler expressions, in two passes; a third finds little."""
     return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
@@ -87,18 +87,18 @@ def simplified(outputs: Any) -> Any:
 
 
 def like(x: Any, e: Any) -> bool:
-    """An expression of the shape and dtype of e."""
+    """Whether x is an expression of the shape and dtype of e."""
     return isinstance(x, Expression) and x.shape == e.shape and x.dtype == e.dtype
 
 
 def counts(total: Any, n: Any) -> bool:
-    """A sum of n numbers, in their own dtype."""
+    """Whether this is a sum of n numbers, in their own dtype."""
     x, size = total.args[0], total.value.size
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
 def rows(quotient: Any, e: Any) -> bool:
-    """A gradient u / r as large and exact as e, where r is one number for each row of e."""
+    """Whether u / r is a gradient as large and exact as e, with one number r for each row of e."""
     u, r = quotient.args
     if not (quotient.backward and isinstance(u, Expression) and isinstance(r, Expression)):
         return False
@@ -107,13 +107,13 @@ def rows(quotient: Any, e: Any) -> bool:
 
 
 def turns(product: Any, e: Any) -> bool:
-    """A product of matrices, not broadcast, which the pass of e has to compute anyway."""
+    """Whether this is a matrix product without broadcasting that e's pass computes anyway."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
 
 def span(e: Any, *args: Any) -> bool:
-    """Operands that are broadcast to the shape of e."""
+    """Whether these operands broadcast to the shape of e."""
     return np.broadcast_shapes(*map(np.shape, args)) == e.shape
 
 
@@ -130,7 +130,7 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---- what rules cannot say
+# ---- what rules cannot express
 
 
 class Simplifier(Rewriting):
@@ -139,7 +139,7 @@ class Simplifier(Rewriting):
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """A number, or a constant of one number again and again; plainer sums and products."""
+        """A number, a constant that repeats one number, or a simpler sum or product."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
@@ -149,7 +149,7 @@ class Simplifier(Rewriting):
         return None
 
     def unrepeated(self, e: Expression) -> Expression | None:
-        """The operator without the repetition that broadcasting does by itself."""
+        """The operator without a repetition that broadcasting does anyway."""
         for i in (0, 1):
             x, other = e.args[i], e.args[1 - i]
             small: Any = None
@@ -163,8 +163,8 @@ class Simplifier(Rewriting):
         return None
 
     def collected(self, e: Expression) -> Expression | None:
-        """Gradients of x[0], x[1], ... or of x[:8], x[8:], ..., put into zeros and added up: one
-        np.stack or np.concatenate.
+        """One np.stack or np.concatenate for a sum of gradients put into zeros, such as those of
+        x[0], x[1], ... or of x[:8], x[8:], ...
         """
         parts = terms_of(e)
         if not e.ndim or not all(map(put_in_zeros, parts)):
@@ -181,7 +181,7 @@ class Simplifier(Rewriting):
         return self.make("call", "stack", e.value, parts, axis=0)
 
     def method_transpose(self, e: Expression) -> Expression | None:
-        """x.transpose(axes) as x.T or x.swapaxes, also of a stack."""
+        """x.transpose(axes) as x.T or x.swapaxes, also for a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
         if is_(x, "call", "stack") and x.settings == {"axis": 0}:
@@ -195,7 +195,7 @@ class Simplifier(Rewriting):
         return None
 
     def method_reshape(self, e: Expression) -> Expression | None:
-        """x.reshape(shape), also of a sum that keeps its axes."""
+        """x.reshape(shape), also for a sum that keeps its axes."""
         x = e.args[0]
         if x.shape == e.shape:
             return x
@@ -206,7 +206,7 @@ class Simplifier(Rewriting):
         return None
 
     def method_mean(self, e: Expression) -> Expression | None:
-        """A mean or sum of all elements, whatever shape they were given before."""
+        """A mean or sum of all elements, without a reshape before it."""
         x = e.args[0]
         if not e.settings and is_(x, "method", "reshape"):
             return self.make("method", e.name, e.value, x.args[0])
@@ -215,7 +215,7 @@ class Simplifier(Rewriting):
     method_sum = method_mean
 
     def method_astype(self, e: Expression) -> Expression | None:
-        """A sum of few float32 numbers in float64, rounded: a sum in float32."""
+        """A rounded float64 sum of few float32 numbers, as a sum in float32."""
         x, dtype = e.args
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
             if dtype == np.float32 and x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
@@ -238,7 +238,7 @@ def is_zero(a: Any) -> bool:
 
 
 def repeats(array: Any) -> bool:
-    """Whether it is one number again and again."""
+    """Whether all elements are the same number."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
@@ -256,8 +256,8 @@ def put_in_zeros(e: Any) -> bool:
 
 
 def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a method of x as a reader writes them: -1 for the last axis, nothing for all,
-    and without those that change nothing.
+    """The settings of a method of x as a reader would write them: axis -1 for the last axis, none
+    for all axes, and no settings without effect.
     """
     usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
     left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}

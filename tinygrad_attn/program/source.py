@@ -1,7 +1,7 @@
-"""`ta.source`: the forward and the backward pass of a function, written as plain NumPy.
+"""`ta.source`: write the forward and backward pass of a function as plain NumPy.
 
 There is no second table of derivatives: `trace` runs the function and its backward pass on symbols.
-`simplify` makes the listing plainer, and `layout` and `text` write it as lines with names.
+`simplify` shortens the listing, and `layout` and `text` write it as named lines.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     """Write the program that computes f(*args) and its gradients, as the text of one NumPy file.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
-    The program takes arrays of the same shapes and dtypes. Its gradients are with respect to
+    The program takes arrays of the same shapes and dtypes. It gives gradients with respect to
     floating arguments, except Tensors that require none, and to parameters that require one.
     `params` is a module, or a mapping from names to Tensors; by default the module that f is or
-    belongs to. Other arguments (numbers, None) and what else f reads are constants of the program.
+    belongs to. Other arguments (numbers, None) and anything else f reads become constants.
 
-    With `backward=False` the program has the forward pass only, and f may also return several
-    tensors in a tuple, list or dict. If the output is no single number, the program takes its
-    gradient as one more argument, d_output.
+    With `backward=False` the program has only the forward pass, and f may also return several
+    tensors in a tuple, list or dict. If the output is not a single number, the program takes its
+    gradient as an extra argument, d_output.
 
-    Raises TypeError where f reads a number from an array in Python (`if loss > 1`), draws random
+    Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
     numbers or leaves NumPy; for a Tensor that requires a gradient and is not in params; and if f
-    returns another value when it is called again. Some VJPs choose a formula by the numbers: the
-    program raises ValueError for numbers that need another one.
+    returns a different value when called again. Some VJPs choose a formula by the numbers: the
+    program raises ValueError for numbers that need another formula.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
@@ -70,23 +70,23 @@ class Program:
     """A function as one plain NumPy file, forwards and backwards, for arrays of these shapes.
 
     `text` is the file, which imports NumPy and nothing else. `save(path)` writes it.
-    `program(*args)` runs it on arrays or Tensors, with the present values of the parameters. It
-    returns the value and {name: gradient}, or with `backward=False` the value alone. `arrays()` are
-    the parameters and the other arrays that the function in the file takes by name.
+    `program(*args)` runs it on arrays or Tensors, with the current values of the parameters. It
+    returns the value and {name: gradient}, or with `backward=False` only the value. `arrays()`
+    returns the parameters and other arrays that the function in the file takes by name.
     """
 
     def __init__(
         self, text: str, name: str, arguments: Mapping[str, Any], held: Mapping[str, Any]
     ) -> None:
         self.text, self.name = text, name
-        self._arguments = arguments  # name: shape and dtype, None for what is no array
+        self._arguments = arguments  # name: shape and dtype, or None if it is not an array
         self._held = held  # identifier: a parameter, or a constant array
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable[..., Any] = space[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters and constants by the names that the function in the file has for them."""
+        """The parameters and constants, by their names in the function in the file."""
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
@@ -102,7 +102,7 @@ class Program:
         return self.function(*arrays.values(), **self.arrays())
 
     def save(self, path: str | Path) -> Path:
-        """Write the text to a file, atomically; returns its path."""
+        """Write the text to a file atomically, and return its path."""
         write_atomically(self.text, path)
         return Path(path)
 
@@ -114,11 +114,11 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-# ---- the program and the function give the same
+# ---- comparing the program with the function
 
 
 def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
-    """Raise TypeError unless the program gives what the function gives when it is called again."""
+    """Raise TypeError unless the program gives what the function gives when called again."""
     seeds = [found.seed.value] if found.gradients else []
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
@@ -131,10 +131,9 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(inside(outputs, object), expected, size):
         raise TypeError(
-            "ta.source: the function returns another value when it is called again than it gave "
-            "here. Does it draw random numbers, keep something between calls (a cache, a counter), "
-            "or change an array through a view of it? Pass what changes as an argument, and return "
-            "what it becomes."
+            "ta.source: the function returns another value when it is called again. Does it draw "
+            "random numbers, keep state between calls (a cache, a counter), or change an array "
+            "through a view of it? Pass what changes as an argument, and return its new value."
         )
 
 
@@ -144,19 +143,19 @@ def is_floating(x: Any) -> bool:
 
 
 def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
-    """The gradients of a weighted sum of the outputs, zeros where there is none."""
+    """The gradients of a weighted sum of the outputs; zeros if there is none."""
     with no_grad(), np.errstate(all="ignore"):
         by = sweep(outputs, seeds, wanted=inputs, retain_graph=True, stop=True)
     return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
 
 
 def agree(mine: list[Any], expected: list[Any], size: float) -> bool:
-    """Whether numbers agree up to the rounding of numbers of this size."""
+    """Whether values agree up to the rounding of numbers of this size."""
     return len(mine) == len(expected) and all(map(same, mine, expected, repeat(size)))
 
 
 def same(mine: Any, expected: Any, size: float) -> bool:
-    """Whether two arrays agree in shape, dtype and, up to rounding, in numbers."""
+    """Whether two arrays agree in shape, in dtype and, up to rounding, in their numbers."""
     if not isinstance(expected, (np.ndarray, np.generic)):
         return bool(mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
@@ -200,7 +199,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
-    """The results by the names that they have in the program."""
+    """The results by their names in the program."""
     name = "value"
     if isinstance(outputs, Expression):
         name = "output" if np.ndim(outputs.value) else "loss"
@@ -225,12 +224,12 @@ def erf(x):
     terms = (w * np.exp(-((half + half * s) ** 2)) for s, w in zip(NODES, WEIGHTS))
     return 2 / np.sqrt(np.pi) * half * sum(terms)
 '''.splitlines()[1:]
-"""The error function, which NumPy lacks: right to 3e-15, and in twice the time of Python's."""
+"""The error function, which NumPy lacks: right to 3e-15, in twice the time of Python's."""
 
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
-    """Words with commas between them, in as few lines as they need."""
-    whole = [word.replace(" ", "\0") for word in (start, *words)]  # which no line break parts
+    """Words separated by commas, in as few lines as possible."""
+    whole = [word.replace(" ", "\0") for word in (start, *words)]  # so that no line break splits it
     blank = "\0" * (indent or len(start))
     text = whole[0] + ", ".join(whole[1:]) + close
     lines = textwrap.wrap(
@@ -240,7 +239,7 @@ def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[st
 
 
 def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
-    """What is computed, and for which arrays."""
+    """The docstring: what is computed, and for which arrays."""
     arrays = [f"{n} {kind_of(found.inputs[n].value)}" for n in positional]
     what += " and its gradients" * bool(found.gradients)
     text = f'"""{what}{", for " * bool(arrays)}{", ".join(arrays)}.'
@@ -251,7 +250,7 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 
 
 def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
-    """The check of the arguments' shapes, with the letters that the program has anyway."""
+    """The checks of the arguments' shapes, with the letters that the program uses anyway."""
     pairs = [(f"{n}.shape", sizes.shape(found.inputs[n].shape)) for n in names]
     tests = [f"    if {given} != {wanted}:" for given, wanted in pairs]
     whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))
@@ -262,7 +261,7 @@ def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
 
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
-    """`return loss, {"weight": d_weight}`, in which each array is the caller's own."""
+    """`return loss, {"weight": d_weight}`, with copies so that the caller owns each array."""
     text = layout.text
     seen: set[int] = set()
 

@@ -1,9 +1,9 @@
 """The array that a function is traced with.
 
-A Symbol takes the place of a Tensor's array: each call of NumPy on it becomes an expression. Its
-value for the example arguments gives shapes and dtypes. A number that Python reads, to choose a
-branch, would be frozen into the program. If the package itself reads one, the program checks each
-time that the answer is the same; elsewhere it raises.
+A Symbol takes the place of a Tensor's array: each NumPy call on it becomes an expression. Its value
+for the example arguments gives shapes and dtypes. A number that Python reads to choose a branch
+would be frozen into the program. If the package itself reads it, the program checks each time that
+it is the same. If other code reads it, tracing raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUNCTIONS = str(Path(PACKAGE, "functional"))
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
 OTHERS = ("var", "copy", "cumsum", "cumprod")
-"""These, reductions and what moves or reshapes are written as methods."""
+"""These, reductions and functions that move or reshape axes are written as methods."""
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
 SHAPED_BY_NUMBERS = (
@@ -44,9 +44,9 @@ METHODS = (
     "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take dot diagonal "
     "swapaxes copy repeat clip round trace searchsorted squeeze ravel"
 )
-"""Methods with the name and arguments of a function of NumPy's."""
+"""Methods with the name and arguments of a NumPy function."""
 ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
-"""Methods of a Tensor that read numbers for their caller."""
+"""Methods of a Tensor that read numbers on behalf of their caller."""
 
 
 def is_symbol(x: Any) -> bool:
@@ -55,12 +55,12 @@ def is_symbol(x: Any) -> bool:
 
 
 def concrete(a: Any) -> Any:
-    """The value in place of each symbol."""
+    """Replace each symbol by its value."""
     return replaced(a, lambda x: x.value if is_symbol(x) else x)
 
 
 def frames() -> Iterator[Any]:
-    """The running frames of the function that is traced, the innermost first."""
+    """The running frames of the traced function, innermost first."""
     frame: Any = sys._getframe(1)
     while is_in(frame, HERE, NUMPY):
         frame = frame.f_back
@@ -71,12 +71,12 @@ def frames() -> Iterator[Any]:
 
 
 def is_in(frame: Any, *folders: str) -> bool:
-    """Whether a frame is of a file in these folders."""
+    """Whether a frame belongs to a file in these folders."""
     return bool(frame.f_code.co_filename.startswith(folders))
 
 
 def is_public(frame: Any) -> bool:
-    """Whether a frame is of a function that users find in F."""
+    """Whether a frame belongs to a public function of F."""
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
 
@@ -95,10 +95,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.expression, self.listing = expression, listing
         self.lent = False  # set by the engine: the user may have it as a Tensor's array
         if isinstance(self.value, np.ndarray):
-            self.value.flags.writeable = False  # of functions that change what they are given
+            self.value.flags.writeable = False  # against functions that change their arguments
 
     def as_it_is(self) -> Symbol:
-        """The same values, whatever is written to this one later."""
+        """The present values, unaffected by later writes to this symbol."""
         return Symbol(self.expression, self.listing)
 
     def __getattr__(self, name: str) -> Any:
@@ -117,14 +117,14 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- reading numbers
 
     def _read(self, answer: Any) -> Any:
-        """Let the program check what the package reads; refuse what others read."""
+        """Let the program check what the package reads; refuse what other code reads."""
         inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS.split(), frames())
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
         if not calls or isinstance(answer, (float, list)):
             raise self.listing.refusal(
                 "reads a number: the program would be right for this number only",
                 "Choose with np.where(condition, a, b), or choose before the call and pass the "
-                "choice as an argument that is no array.",
+                "choice as an argument that is not an array.",
             )
         function = next(filter(is_public, calls), calls[0]).f_code.co_name
         self.listing.check(self.expression, answer, function.strip("_"))
@@ -143,7 +143,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._read(operator.index(self.value))
 
     def item(self) -> Any:
-        """The number, for the package."""
+        """The number, if the package reads it."""
         return self._read(self.value.item())
 
     def tolist(self) -> Any:
@@ -154,9 +154,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         raise self.listing.refusal(
             "turns an argument, or what was computed from one, into a plain array",
             "Compute with operators, methods and functions of NumPy (np.where, np.sum, ...), "
-            "without np.asarray, np.array or functions of other libraries. A plain array that is "
-            "indexed by it is to be an argument too; one that it is written into is to be made "
-            "by np.zeros_like, and returned.",
+            "without np.asarray, np.array or functions of other libraries. If it indexes a plain "
+            "array, pass that array as an argument too. If it is written into one, make that array "
+            "with np.zeros_like and return it.",
         )
 
     # ---- calls of NumPy
@@ -176,7 +176,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **settings: Any
     ) -> Any:
-        if any(isinstance(x, Variable) for x in inputs):  # which handles the operation itself
+        if any(isinstance(x, Variable) for x in inputs):  # a Tensor handles the operation itself
             return NotImplemented
         if method == "at":
             target, *args = inputs
@@ -194,7 +194,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             made = self._made("call", name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
-        # x += y; of a part of x, Python calls x[i] = ... next
+        # x += y; for a part of x, Python calls x[i] = ... next
         return out[0]._change(made.astype(out[0].dtype).expression)
 
     def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
@@ -205,7 +205,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         name = self._name(function)
         if name in SHAPED_BY_NUMBERS.split() or function is np.where and len(args) == 1:
             raise self.listing.refusal(
-                f"calls np.{name}, whose result has another shape for other numbers",
+                f"calls np.{name}, whose result has a different shape for different numbers",
                 "Use np.where(condition, a, b), or pass the indices as an argument.",
             )
         value = function(*concrete(args), **concrete(settings))
@@ -228,7 +228,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._made("method", name, value, *args, **settings)
 
     def _name(self, function: Any) -> str:
-        """What stands after `np.`"""
+        """The name to write after `np.`."""
         module = getattr(function, "__module__", None) or "numpy"  # a ufunc has none
         name = f"{module}.{function.__name__}".removeprefix("numpy.")
         found: Any = np
@@ -237,14 +237,14 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if found is function:
             return name
         raise self.listing.refusal(
-            f"calls {function.__name__}, which is no function of NumPy's",
-            "The program has nothing but NumPy: write the function with NumPy's.",
+            f"calls {function.__name__}, which is not a NumPy function",
+            "The program uses only NumPy: write the function with NumPy functions.",
         )
 
-    # ---- writing in place: a wrong alias is found when the program is compared with the function
+    # ---- writing in place: comparing the program with the function finds a wrong alias
 
     def _change(self, expression: Expression) -> Symbol:
-        """From here on the symbol is the changed array."""
+        """Make the symbol stand for the changed array from here on."""
         if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
                 "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."

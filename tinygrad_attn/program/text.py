@@ -16,12 +16,12 @@ from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
-"""How tightly an operator binds; a comparison, which is not here, binds least."""
+"""How tightly an operator binds; comparisons, which are not listed, bind least."""
 PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "ones", "True": "ones"}
 
 
 class Sizes:
-    """Sizes as letters, where a letter is known and no other has the same size."""
+    """Sizes as letters, if a letter is known and no other has the same size."""
 
     def __init__(self, letters: Mapping[str, int]) -> None:
         sizes = list(letters.values())
@@ -40,7 +40,7 @@ class Sizes:
         return self.texts.get(n, str(n))
 
     def several(self, shape: Sequence[int]) -> str:
-        """Sizes with commas between them."""
+        """Sizes separated by commas."""
         return ", ".join(map(self.one, shape))
 
     def shape(self, shape: Sequence[int]) -> str:
@@ -48,19 +48,19 @@ class Sizes:
         return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
     def used(self, lines: Sequence[str]) -> dict[str, int]:
-        """The letters that stand in these lines."""
+        """The letters that occur in these lines."""
         found = re.findall(r"(?<![A-Za-z_])[A-Z]\b", "\n".join(lines))
         return {k: n for k, n in self.letters.items() if k in found}
 
 
 def dtype_text(dtype: Any) -> str:
-    """A dtype: `np.float64`, `bool`."""
+    """The text of a dtype: `np.float64`, `bool`."""
     name = np.dtype(dtype).name
     return name if name == "bool" else f"np.{name}"
 
 
 def literal(value: Any, dtype: Any = None) -> str:
-    """What is no expression; a number with its dtype unless it is beside an array of this dtype."""
+    """A value that is not an expression; a number has its dtype unless an operand has it too."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
     if isinstance(value, np.generic):
@@ -77,7 +77,7 @@ def literal(value: Any, dtype: Any = None) -> str:
 
 
 def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
-    """A constant as a call of NumPy; None where it is none."""
+    """A constant as a NumPy call, or None."""
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
     if a.size == 0 or repeats(a):
         text = literal(a.flat[0], a.dtype) if a.size else "0"
@@ -100,7 +100,7 @@ class Text:
     def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
         """An operand, in brackets if it binds less tightly than `least`.
 
-        `dtype` is that of the array beside it, from which a number takes its own.
+        `dtype` is the dtype of the other operand, from which a number takes its own.
         """
         if isinstance(a, Expression):
             name = self.name_of(a)
@@ -116,13 +116,13 @@ class Text:
         return f"({text})" if precedence < least else text
 
     def pairs(self, a: dict[Any, Any]) -> list[str]:
-        """The items of a dict, a text as key in double quotes."""
+        """The items of a dict, with string keys in double quotes."""
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else repr(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
     def spelled(self, e: Expression) -> tuple[str, int]:
         """An expression written out, and how tightly it binds."""
-        if e.kind == "constant":  # one without a pattern is an argument, which has a name
+        if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
         if e.kind == "operator":
             return self.operator(e)
@@ -157,9 +157,9 @@ class Text:
         return f"{first} {e.name} {self.of(b, right, beside(b, [a]))}", precedence
 
     def update(self, e: Expression, name: str, reused: bool = False) -> list[str]:
-        """The statements that change a copy of an array, or if it is reused the array itself."""
+        """The statements that change a copy of an array, or the array itself if `reused`."""
         base, index, *values = e.args
-        # Constants with a pattern are made anew.
+        # A constant with a pattern is created on the spot.
         anew = pattern(base.value, self.sizes) if base.kind == "constant" else None
         start = self.of(base) if reused else anew or f"{self.of(base, ATOM)}.copy()"
         words = [self.of(v.value.flat[0].item() if uniform(v) else v, -1, e.dtype) for v in values]
@@ -181,14 +181,14 @@ class Text:
 
 
 def beside(x: Any, others: Sequence[Any]) -> Any:
-    """The dtype that the number x may take from what is beside it, or None."""
+    """The dtype that the number x may take from the other operands, or None."""
     dtypes = [o.dtype for o in others if isinstance(o, Expression)]
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
 def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index picks no place twice, as far as its form shows: integers and slices, or one
-    place in each row, as np.take_along_axis does.
+    """Whether the form of an index shows that it picks no element twice: integers and slices, or
+    one element of each row, as in np.take_along_axis.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):

@@ -1,7 +1,7 @@
-"""Run a function and its backward pass on symbols, which gives a listing of expressions.
+"""Run a function and its backward pass on symbols to get a listing of expressions.
 
 It runs in plain mode, so the listing has the functions of F, the ops' functions and their VJPs.
-Values get the names of variables, functions of F and modules that give them.
+Values are named after variables, functions of F and modules that produce them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
-"""Whose names come first. A name of the last two kinds gives no line of its own."""
+"""The priority of names by their source. The last two kinds do not force a separate line."""
 NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
-"""The files of the package whose names for their values a reader would choose."""
+"""The files of the package whose variable names suit a reader."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
     "part parts total weight bias query key target src tgt memory given found made losses wide "
     "tensor operands"
 )
-"""Names that say nothing of a value."""
+"""Names that say nothing about a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 
 
@@ -55,45 +55,45 @@ class Trace(Listing, Watcher):
         self.inputs: dict[str, Expression] = {}  # by identifier
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
-        self.originals: dict[str, str] = {}  # identifier: the name as the user knows it
-        self.root = root  # the module from which others have their dotted names
-        self.letters: dict[str, int] = {}  # the size of an axis, 0 for one of several sizes
-        self.kinds: dict[str, str] = {}  # by a module call's name: ` (Linear)` for a number
+        self.originals: dict[str, str] = {}  # identifier: the name that the user knows
+        self.root = root  # the module from which dotted names start
+        self.letters: dict[str, int] = {}  # the size of an axis, 0 if it varies
+        self.kinds: dict[str, str] = {}  # by name of a module call: ` (Linear)` if it is a number
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
-        self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None for what is no array
-        self.seed: Any = None  # the gradient by the output
+        self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None if not an array
+        self.seed: Any = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # the numbers that the package has read
-        self.facts: dict[int, Expression] = {}  # arrays whose elements are known since a check
-        self.refused: list[Exception] = []  # also those that the function has caught
+        self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
+        self.refused: list[Exception] = []  # including those that the function has caught
         self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
-        self.running: Any = None  # the module call that runs
+        self.running: Any = None  # the running module call
         self.last: Any = None  # the last output in it
-        self.call: Any = None  # the frame of the outermost function of F that runs
+        self.call: Any = None  # the frame of the outermost running function of F
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
-        """The dotted name of a module call, seen from the root or from the outermost module."""
+        """The dotted name of a module call, from the root or from the outermost module."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
-        """The expression with this key, of the module call that runs."""
+        """The expression with this key, in the running module call."""
         if not self.backward:
             self.scope = self.scope_name(context.scope)
         return super().once(key, *parts)
 
     def operand(self, a: Any) -> Any:
-        """An expression in place of a Tensor, a symbol or an array."""
+        """The expression for a Tensor, a symbol or an array."""
         a = array_of(a)
         return super().operand(self.facts.get(a.expression.id, a.expression) if is_symbol(a) else a)
 
     def constant(self, array: Any) -> Expression:
-        """A constant array, as it is now."""
+        """A constant array with its present values."""
         found = super().constant(array)
         self.origins[id(array)] = array, found
         return found
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
-        """Let the program check that this has the same value as here."""
+        """Let the program check that this value is the same as here."""
         self.checks.append(self.make("check", function, asked.value, asked, answer))
         of_all = asked.name in ("any", "all") and not asked.settings
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
@@ -101,7 +101,7 @@ class Trace(Listing, Watcher):
             self.facts[array.id] = self.constant(np.full(array.shape, answer))
 
     def refusal(self, what: str, instead: str) -> Exception:
-        """A TypeError that quotes the user's line; raised at the end if the function catches it."""
+        """A TypeError that quotes the user's line; raised later even if the function catches it."""
         frame = user_frame()
         line = quoted(frame.f_code.co_filename, frame.f_lineno)
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
@@ -110,7 +110,7 @@ class Trace(Listing, Watcher):
     # ---- names
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Refuse a parameter that would be frozen; note when calls of functions have ended."""
+        """Refuse a parameter that would be frozen; note when function calls have ended."""
         for x in inputs:
             if tracked(x) and x._node is None and not is_symbol(x._data):
                 raise self.refusal(
@@ -131,7 +131,7 @@ class Trace(Listing, Watcher):
             suggest(output, NAMED_BY_OP, op.__name__)
 
     def left(self, now: Any) -> None:
-        """Name the last output after the modules whose calls have ended since."""
+        """Name the last output after the modules whose calls have just ended."""
         running, name = open_scopes(now), ""
         for scope in open_scopes(self.running):
             if scope not in running:
@@ -147,7 +147,7 @@ class Trace(Listing, Watcher):
             suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
 
     def letters_of(self, has: dict[str, Any]) -> None:
-        """The sizes that an attention or a feed-forward layer has letters for."""
+        """Assign letters to the sizes of an attention or feed-forward layer."""
         if "num_heads" in has and "embed_dim" in has:
             heads, width = has["num_heads"], has["embed_dim"]
             self.letter(E=width, H=heads, D=width // heads)
@@ -160,7 +160,7 @@ class Trace(Listing, Watcher):
             self.letter(F=has["linear1"].out_features)
 
     def letter(self, **sizes: int) -> None:
-        """Letters for sizes; 0 for what has several sizes in one model."""
+        """Assign letters to sizes; 0 if a letter has several sizes in one model."""
         letters = self.letters
         for letter, size in sizes.items():
             letters[letter] = size if letters.get(letter, size) == size else 0
@@ -172,8 +172,8 @@ class Trace(Listing, Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Name a gradient after what it is the gradient by; after the input of an op where it
-        passes an op of one input unchanged.
+        """Name a gradient after the value it belongs to; after the input of an op if it passes
+        unchanged through an op with one input.
         """
         if not (is_symbol(total) and is_symbol(x._data)):
             return
@@ -187,7 +187,7 @@ class Trace(Listing, Watcher):
             e.hint, e.by = (0, ""), by
 
     def look(self) -> None:
-        """Suggest the names that the running functions have for their values."""
+        """Suggest the names that the running functions give to their values."""
         scope = context.scope
         for frame in frames():
             here, ours = frame.f_locals, is_in(frame, PACKAGE)
@@ -201,7 +201,7 @@ class Trace(Listing, Watcher):
                 scope = scope.outer
 
     def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
-        """Suggest the names of one frame's variables, the user's or the package's."""
+        """Suggest the variable names of one frame, the user's or the package's."""
         for name, x in variables.items():
             array = array_of(x)
             if is_symbol(array):
@@ -215,7 +215,7 @@ class Trace(Listing, Watcher):
 
 
 def identifier(name: str) -> str:
-    """A name as Python allows it: `layers.0.weight` as `layers_0_weight`."""
+    """A valid identifier for a name: `layers_0_weight` for `layers.0.weight`."""
     made = "".join(c if c.isalnum() else "_" for c in name)
     if not made or made[0].isdigit():
         made = "layer" + made
@@ -239,13 +239,13 @@ def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) ->
 
 @contextmanager
 def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iterator[None]:
-    """Symbols in the parameters while the block runs, watched by these alone, in plain mode."""
+    """Put symbols into the parameters inside the block, in plain mode, with only these watchers."""
     before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
     watched, context.watchers = context.watchers, watchers
     states = np.random.get_state(), random.get_rng_state()
     try:
         for name, p in params.items():
-            if not is_symbol(p._data):  # else one tensor under two names
+            if not is_symbol(p._data):  # else it is one tensor under two names
                 p._data = input_symbol(found, name, np.asarray(p._data))
                 found.parameters[p._data.expression.name] = p
         with plain():
@@ -253,11 +253,11 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
         drawn = np.random.get_state(), random.get_rng_state()
         if pickle.dumps(drawn) != pickle.dumps(states):
             raise TypeError(
-                "ta.source: the function draws random numbers (dropout in training mode, say), and "
-                "a program would drop the same elements each time. Call model.eval() before, or "
-                "draw outside and pass what was drawn as an argument."
+                "ta.source: the function draws random numbers (dropout in training mode, say), but "
+                "a program would drop the same elements each time. Call model.eval() first, or "
+                "draw outside and pass the numbers as an argument."
             )
-        for error in found.refused:  # which the function, or a VJP, has caught
+        for error in found.refused:  # that the function, or a VJP, has caught
             raise error
     finally:
         context.watchers = watched
@@ -285,12 +285,12 @@ def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[A
 
 
 def kind_of(array: Any) -> str:
-    """Shape and dtype."""
+    """The shape and dtype of an array, as text."""
     return f"{array.shape} {array.dtype.name}"
 
 
 def stand_in(found: Trace, name: str, x: Any) -> Any:
-    """A symbol in place of an array, or a Tensor of it in place of a Tensor."""
+    """A symbol in place of an array, or a Tensor that holds one in place of a Tensor."""
     symbol = input_symbol(found, name, np.asarray(array_of(x)))
     if not isinstance(x, Variable):
         return symbol
@@ -314,7 +314,7 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
 
 
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
-    """The backward pass, run on symbols."""
+    """Run the backward pass on symbols."""
     if not is_symbol(array_of(y)) or array_of(y) is y:
         raise TypeError(
             "ta.source differentiates a function that returns one Tensor made from its arguments, "
@@ -333,13 +333,13 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
 
 
 def seed_of(found: Trace, name: str, y: Any) -> Symbol:
-    """The gradient by y as an input; of its numbers it matters only that no two are alike."""
+    """The gradient with respect to y, as an input; its example numbers only need to differ."""
     example = np.random.default_rng(0).standard_normal(y.shape)
     return input_symbol(found, name, np.asarray(example, y.dtype))
 
 
 def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
-    """The gradients by the leaves, by their identifiers."""
+    """The gradients with respect to the leaves, by their identifiers."""
     found.backward = True
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
@@ -350,7 +350,7 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
 
 
 def open_scopes(scope: Any) -> list[Any]:
-    """This module call and those around it, from the inside out."""
+    """This module call and those around it, innermost first."""
     found = []
     while scope is not None:
         found.append(scope)
@@ -359,7 +359,7 @@ def open_scopes(scope: Any) -> list[Any]:
 
 
 def suggest(x: Any, priority: float, name: str) -> None:
-    """Call a tensor or a symbol so, unless it has a better name."""
+    """Give a tensor or a symbol this name, unless it has a better one."""
     array = array_of(x)
     if is_symbol(array) and not name.startswith("_"):
         if array.expression.hint[0] < priority:

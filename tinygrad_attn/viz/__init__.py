@@ -1,4 +1,4 @@
-"""Pictures: the computation graph, the backward pass step by step, attention weights."""
+"""Pictures of the computation graph, the backward pass step by step, and attention weights."""
 
 from .attention import attention, attention_html
 from .graph import Graph, graph, graph_html

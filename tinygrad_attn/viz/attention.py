@@ -1,4 +1,4 @@
-"""Attention weights as heat maps, and as a page with all numbers behind them."""
+"""Attention weights as heat maps, and as a page with all the numbers behind them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .picture import printable
 
 
 def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
-    """One label for each position, with visible blanks; numbers where none are given."""
+    """One label for each position, with visible blanks; position numbers by default."""
     tokens = [str(x) for x in (range(count) if given is None else given)]
     if len(tokens) != count:
         raise ValueError(f"{len(tokens)} labels for {count} {what}; give one label for each.")
@@ -31,8 +31,8 @@ def _with_heads(x: Any, what: str) -> np.ndarray:
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(
-            f"{what} must be a matrix, or one for each head, got {describe(x)}. Of a batch choose "
-            f"one element, {what}[0]."
+            f"{what} must be a matrix, or one for each head, got {describe(x)}. For a batch, "
+            f"choose one element, {what}[0]."
         )
     return array
 
@@ -50,8 +50,8 @@ def attention(
 
     `weights` (T, S) or (H, T, S), a Tensor or an array. `queries` are T labels and `keys` S labels,
     numbers by default. `ax` is a matplotlib Axes, or a sequence of H of them; by default a new
-    figure is made. Returns the Axes of one head, an array of H Axes for several. Raises ValueError
-    where the numbers of labels, heads and Axes differ, ImportError without matplotlib.
+    figure is made. Returns the Axes of one head, or an array of H Axes for several. Raises
+    ValueError if the numbers of labels, heads and Axes differ, ImportError without matplotlib.
     """
     heads = _with_heads(weights, "weights")  # (H, T, S)
     rows = _labels(queries, heads.shape[1], "queries")
@@ -80,10 +80,10 @@ def _new_axes(heads: np.ndarray) -> list[Any]:
     except ImportError:
         raise ImportError(
             'heat maps need matplotlib: pip install "tinygrad_attn[viz]". The page of '
-            "ta.viz.attention_html needs nothing."
+            "ta.viz.attention_html works without it."
         ) from None
     across, down = min(len(heads), 4), -(-len(heads) // 4)
-    inches = 0.42 if heads[0].size <= 100 else 0.2  # of a row or column
+    inches = 0.42 if heads[0].size <= 100 else 0.2  # per row or column
     size = min(12.0, max(2.6, max(heads.shape[1:]) * inches))
     figure = plt.figure(figsize=(size * across + 1.2, size * down + 0.6), layout="constrained")
     return [figure.add_subplot(down, across, place) for place in range(1, len(heads) + 1)]
@@ -100,7 +100,7 @@ def _write_labels(ax: Any, rows: list[str], columns: list[str]) -> None:
 
 @cache
 def fonts(text: str) -> list[str]:
-    """Fonts that have the characters of a text: matplotlib's usual one, and another if needed."""
+    """Fonts with the characters of a text: matplotlib's default, and another if needed."""
     from matplotlib import font_manager
 
     known = lambda path: font_manager.get_font(path).get_charmap().keys()
@@ -136,13 +136,13 @@ def attention_html(
 
     `attention_html(q, k, v, mask)` takes Tensors or arrays q (T, D) or (H, T, D), k (S, D) and
     v (S, Dv) with the same heads. `attention_html(model, x)` calls a module or function with
-    one to three inputs and shows each attention inside, of the first element of a batch.
+    one to three inputs and shows every attention in it, for the first element of a batch.
     `attention_html(seen)` shows the weights that `ta.record_attention` has recorded.
 
     `mask` broadcasts to (H, T, S), as in `functional.scaled_dot_product_attention`: True where a
-    query may look, or floats that are added. `queries` and `keys` are labels of the positions,
-    `chosen` the query that is shown first. Raises ValueError where shapes or labels disagree,
-    numbers are not finite or no attention was called, TypeError for a mask of integers.
+    query may look, or floats to add. `queries` and `keys` are labels of the positions; `chosen`
+    is the query shown first. Raises ValueError if shapes or labels disagree, numbers are not
+    finite or no attention was called, and TypeError for a mask of integers.
     """
     if isinstance(q, Mapping):
         calls = [
@@ -174,7 +174,7 @@ def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
         run = run_plainly(function, *inputs)
     for given in run.attended:
         if given["keep"] is not None:
-            raise ValueError(f"{given['name']} drops weights at random; call model.eval() before.")
+            raise ValueError(f"{given['name']} drops weights at random; call model.eval() first.")
         numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
         for name in "qkv":
             if not np.isfinite(numbers[name]).all():
@@ -183,14 +183,14 @@ def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
                 )
         scores = numbers.pop("scores")
         numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
-        if given["mask"] is not None or given["is_causal"]:  # what it added
+        if given["mask"] is not None or given["is_causal"]:  # what the mask added
             numbers["mask"] = np.round(scores - numbers["score"] * given["scale"], 5) + 0.0
         lists = {key: _lists(x) for key, x in numbers.items()}
         yield {"name": given["name"], "scale": given["scale"], **lists}
 
 
 def _one(x: Any, what: str) -> np.ndarray:
-    """(H, T, D) of the first element of a batch."""
+    """The first element of a batch, as (H, T, D)."""
     array = np.asarray(array_of(x), np.float64)
     return _with_heads(array[:1] if array.ndim == 4 else array, what)
 

@@ -1,4 +1,4 @@
-"""From tensors to a picture: which boxes there are, which frames, and which operand goes where."""
+"""From tensors to a picture: its boxes, its frames, and the arrows of operands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 class Source:
-    """What pictures are drawn from: outputs, the ops behind them, and their names."""
+    """The material of a picture: outputs, the ops behind them, and their names."""
 
     def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
         function = callable(tensor) and not isinstance(tensor, Module)
@@ -43,7 +43,7 @@ class Source:
         self.ops = history(self.roots)
         self.names = Names(model, self.ops, run)
         self.deepest = max(map(len, self.names.chains.values()), default=0)
-        self.opened = self.deepest if plain else 1  # the usual depth
+        self.opened = self.deepest if plain else 1  # the default depth
 
     def picture(self, depth: int | None, expand: Sequence[str], limit: int | None) -> Picture:
         """Draw with the arguments of `viz.graph`."""
@@ -70,7 +70,7 @@ class Source:
 
 @dataclass
 class Unit:
-    """The ops that share a box: a single one, or those of a folded call."""
+    """The ops that share a box: a single op, or all ops of a folded call."""
 
     chain: tuple[Any, ...]  # the open module calls around it
     scope: Any = None  # the call that is folded
@@ -82,7 +82,7 @@ class Unit:
 class Builder:
     """Draws the boxes of one plan, in forward order, and then the arrows.
 
-    `is_open(level, call)` says which calls are frames, and not boxes.
+    `is_open(level, call)` says which calls become frames rather than boxes.
     """
 
     def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
@@ -119,7 +119,7 @@ class Builder:
                 folded[id(scope)] = units[-1]
             unit = home[id(t)] = folded[id(scope)]
             unit.ops.append(t)
-            for i, x in operands(t):  # a tensor has one box, a number has one for each use
+            for i, x in operands(t):  # a tensor has one box; a number has one for each use
                 key: Any = (id(t), i) if isinstance(x, (float, int)) else id(x)
                 unit.edges.append((t, i, x, key))
                 self.uses[key] += 1
@@ -131,13 +131,13 @@ class Builder:
 
     def _draw(self, unit: Unit) -> None:
         """Draw the leaves of a unit that are not drawn yet, and its box."""
-        hidden = []  # leaves inside of a folded call
+        hidden = []  # leaves inside a folded call
         for _, _, x, key in unit.edges:
             if computed(x) or key in self.numbers:
                 continue
             if unit.scope is not None and self.user[key] and key not in self.visible:
                 hidden.append(key)
-            else:  # an input of the modules is outside of them
+            else:  # an input of the modules is outside them
                 box = self._leaf(x)
                 outside = box.kind in ("leaf", "input") and key in self.visible
                 self._add(box, () if outside else unit.chain, [key])
@@ -174,7 +174,7 @@ class Builder:
                 self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _op(self, t: Variable) -> Box:
-        """`y = sum(axis=-1)`: the op, the tensor's own name, settings and output."""
+        """The box of an op: name, op and settings as in `y = sum(axis=-1)`, and its output."""
         name, op, settings = t.name or self.names.run.name(t), op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
         lines = [RELEASED] if op == "released" else settings
@@ -186,7 +186,7 @@ class Builder:
         return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
 
     def _blocked(self, t: Variable) -> int:
-        """How many scores a mask has set to -inf, which is no mistake."""
+        """How many scores a mask has set to -inf, on purpose."""
         calls = [getattr(scope, "title", "") for scope in self.names.chain(t)]
         masked = "attention_weights" in calls and np.all(t._data < np.inf)
         return int(np.sum(t._data == -np.inf)) if masked else 0
@@ -195,7 +195,7 @@ class Builder:
         return "" if self._blocked(t) else values.not_finite(t._data)
 
     def _leaf(self, x: Any) -> Box:
-        """A parameter, an input or a constant, with its values."""
+        """The box of a parameter, an input or a constant, with its values."""
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)
@@ -211,7 +211,7 @@ class Builder:
         return Box(kind, self.names.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
-        """A folded module call: class, number of parameters, shapes of its outputs."""
+        """The box of a folded module call: class, number of parameters, output shapes."""
         title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
         if not isinstance(unit.scope, FunctionCall):
@@ -223,13 +223,13 @@ class Builder:
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
-        """Each use of a tensor makes a contribution to its gradient."""
+        """A line if a tensor is used more than once: each use contributes to its gradient."""
         k = self.uses[id(x)] if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
 def _broadcast(t: Any, x: Any) -> list[str]:
-    """`(D,) -> (B, T, D)` where an operand is repeated: its gradient is a sum along these axes."""
+    """`(D,) -> (B, T, D)` if an operand is broadcast; its gradient is summed along these axes."""
     own, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
         return []

@@ -1,4 +1,4 @@
-"""DOT text of a picture, and its rendering by Graphviz."""
+"""The DOT text of a picture, and its rendering by Graphviz."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STYLES = {
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
-"""The palette of Okabe and Ito, which readers with any colour vision tell apart."""
+"""The Okabe-Ito palette, which readers with any colour vision can tell apart."""
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
-MOST_DRAWN = 1000  # boxes: Graphviz takes seconds for these, and hours for ten times more
+MOST_DRAWN = 1000  # boxes: Graphviz takes seconds for these, hours for ten times as many
 LONGEST = 300  # characters of a line; Graphviz refuses labels of more than 16,384 bytes
-FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz measures text alike on all systems
+FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz measures it alike on all systems
 HEAD = f"""digraph "graph" {{
 graph [bgcolor=white fontname={FONT} fontsize=11 nodesep=0.25 ranksep=0.3 nslimit=2 nslimit1=2]
 node [fontname={FONT} fontsize=10.5 height=0.3 margin="0.12,0.06" style=filled]
@@ -29,7 +29,7 @@ edge [fontname={FONT} fontsize=9 color="#555555" arrowsize=0.7]"""
 
 
 def to_dot(picture: Picture) -> str:
-    """The DOT text. It is the same on every run."""
+    """The DOT text, the same on every run."""
     inside: dict[int | None, list[str]] = {}  # the lines of each frame
     for box in picture.boxes:
         inside.setdefault(box.frame, []).append(f"n{box.number} {_attributes(_look(box))}")
@@ -46,7 +46,7 @@ def to_dot(picture: Picture) -> str:
     for i, arrow in enumerate(picture.arrows):
         look = {"id": f"e{i}"}
         if arrow.label:
-            look["label"] = f"<&#160;{_clean(arrow.label)}>"  # a gap beside the line
+            look["label"] = f"<&#160;{_clean(arrow.label)}>"  # a gap next to the line
         lines.append(f"n{arrow.source} -> n{arrow.target} {_attributes(look)}")
     if picture.notes:
         lines.append(f"label=<{'<br/>'.join(map(_clean, picture.notes))}>")
@@ -77,7 +77,7 @@ def _clean(text: str) -> str:
 def render(picture: Picture, format: str) -> bytes:
     """Draw a picture as "svg", "png" or "pdf", by Graphviz's `dot` program or by pygraphviz.
 
-    Raises RuntimeError where neither is installed, ValueError for a picture that is too large.
+    Raises RuntimeError if neither is installed, ValueError if the picture is too large.
     """
     if len(picture.boxes) > MOST_DRAWN:
         raise ValueError(
@@ -100,13 +100,13 @@ def render(picture: Picture, format: str) -> bytes:
 
 
 def svg(picture: Picture) -> str:
-    """The SVG element alone, so that it can be part of an HTML page."""
+    """The bare SVG element, to embed in an HTML page."""
     text = render(picture, "svg").decode()
     return text[text.index("<svg") :]
 
 
 def drawing(picture: Picture) -> str:
-    """The picture as HTML; where nothing can draw it, the reason."""
+    """The picture as HTML, or the reason why it cannot be drawn."""
     try:
         return svg(picture)
     except Exception as error:  # a repr never raises

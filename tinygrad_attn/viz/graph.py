@@ -14,15 +14,15 @@ from .page import Page, as_json, page
 from .picture import Picture
 
 LIMIT = 150
-"""Boxes of a picture that can still be read."""
+"""The most boxes in a readable picture."""
 MOST_BOXES, MOST_PICTURES = 200, 60
-"""What a page holds at most: boxes of a picture, and pictures."""
+"""The most boxes per picture, and the most pictures, on a page."""
 
 
 class Graph:
-    """A picture of the computation graph. A notebook shows it.
+    """A picture of the computation graph. A notebook displays it.
 
-    It holds text and numbers only, so it keeps no tensor alive and does not change afterwards.
+    It holds only text and numbers, so it keeps no tensor alive and does not change afterwards.
     """
 
     def __init__(self, picture: Picture) -> None:
@@ -41,11 +41,11 @@ class Graph:
         return dot.svg(self.picture)
 
     def text(self) -> str:
-        """The picture as a tree of text, from the output to the inputs. Needs nothing installed."""
+        """The picture as a tree of text, from the output to the inputs. Needs no other library."""
         return self.picture.text()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture as .svg, .png, .pdf, .dot or .txt; the suffix chooses.
+        """Write the picture as .svg, .png, .pdf, .dot or .txt, by the suffix of `path`.
 
         Raises ValueError for another suffix, and what `svg` raises.
         """
@@ -67,7 +67,7 @@ class Graph:
     def _repr_html_(self) -> str | None:
         try:
             return self.svg()
-        except Exception:  # the notebook shows the text
+        except Exception:  # the notebook then shows the text
             return None
 
 
@@ -83,16 +83,16 @@ def graph(
     """Draw how a tensor was computed: ops, operands, and modules as frames around them.
 
     `tensor` is a Tensor, a list of them, or a function without arguments that returns one. Dotted
-    names are seen from `model`, or else from the outermost module that was called. `depth` levels
-    of modules are opened, 1 by default; `expand=["layers.0.self_attn"]` opens single ones. Where
-    there are more than `limit` boxes, the depth falls, and the picture says so.
+    names start from `model`, or else from the outermost module that was called. `depth` levels of
+    modules are opened, 1 by default; `expand=["layers.0.self_attn"]` opens single modules. With
+    more than `limit` boxes the depth is reduced, and the picture says so.
 
     `plain=True` runs the function in plain mode: attention is drawn as scores, mask, softmax and
-    product, layer norm and GELU as their formulas. Each has a frame with its name, and boxes have
-    the names of the variables in the code. All levels are opened, as far as `limit` permits.
+    product, and layer norm and GELU as their formulas. Each has a frame with its name, and boxes
+    are named after the variables in the code. All levels are opened, as far as `limit` allows.
 
-    Raises TypeError for something that is no Tensor, ValueError for a name in `expand` of no module
-    that was called.
+    Raises TypeError for anything but Tensors, and ValueError if `expand` names a module that was
+    not called.
     """
     return Graph(Source(tensor, model, plain).picture(depth, expand, limit))
 
@@ -100,9 +100,9 @@ def graph(
 def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
     """Draw how a tensor was computed as a page: `graph_html(loss).save("graph.html")`.
 
-    A slider opens the modules of all levels up to one. A click on a module opens it, and a click on
-    the title of its frame closes it. The arguments are those of `graph`. The page is one file and
-    needs no network. It leaves out pictures of more than 200 boxes, and those after the first 60.
+    A slider opens all modules down to a level. A click on a module opens it, and a click on the
+    title of its frame closes it. The arguments are those of `graph`. The page is one file and
+    needs no network. It leaves out pictures of more than 200 boxes, and any after the first 60.
     """
     source = Source(tensor, model, plain)
     chains = sorted(dict.fromkeys(source.names.chains.values()), key=len)

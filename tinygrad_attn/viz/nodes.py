@@ -1,4 +1,4 @@
-"""What a picture reads from the graph: ops, operands, and the names of modules and parameters."""
+"""What a picture reads from the graph: ops, operands, and names of modules and parameters."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def op_name(t: Any) -> str:
 
 
 def settings_of(t: Any) -> list[str]:
-    """`axis=-1`: the settings of the op that computed t, without those at their defaults."""
+    """The settings of the op that computed t, as in `axis=-1`, without defaults."""
     usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
     given = t._node.settings.items()
     return [f"{name}={values.setting(x)}" for name, x in given if repr(x) != usual.get(name)]
 
 
 def shown(x: Any) -> Any:
-    """What a box stands for: a tensor with a gradient as it is, otherwise its array."""
+    """What a box stands for: a tensor that requires a gradient itself, otherwise its array."""
     return x if isinstance(x, Variable) and x._tracked else array_of(x)
 
 
 def operands(t: Any) -> list[tuple[int, Any]]:
-    """The operands of the op that computed t, with their indices. Leaves out None and functions."""
+    """The operands of the op that computed t, with their indices, without None and functions."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
 def _memory(x: Any) -> int:
-    """The id of the array that owns the memory of x, so that a slice of a table has its name."""
+    """The id of the array that owns the memory of x, so that a slice of a table gets its name."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
@@ -57,15 +57,15 @@ def _memory(x: Any) -> int:
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays, seen from a model.
+    """Dotted names of modules, parameters and arrays, starting from a model.
 
-    Without a model, names are seen from the outermost modules that were called.
+    Without a model, names start from the outermost modules that were called.
     """
 
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
-            raise TypeError(f"model= is a Module whose names are shown, got {describe(model)}.")
-        self.modules = {id(None): ""}  # a function may be called by no module
+            raise TypeError(f"model= must be a Module, to take names from, got {describe(model)}.")
+        self.modules = {id(None): ""}  # for a function called outside any module
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
         self.chains: dict[int, tuple[Any, ...]] = {}  # by the id of a call
@@ -90,7 +90,7 @@ class Names:
                 self.parameters.setdefault(id(x), name)
 
     def _merge(self, ops: Iterable[Variable]) -> None:
-        """Leave out a function that is all that a module calls, such as layer_norm in LayerNorm."""
+        """Leave out a function that is all a module calls, such as layer_norm in LayerNorm."""
         sizes = Counter(scope for t in ops for scope in self.chain(t))
         for key, chain in self.chains.items():
             kept = []
@@ -102,13 +102,13 @@ class Names:
             self.chains[key] = tuple(kept)
 
     def heading(self, scope: Any) -> list[str]:
-        """The dotted name of a module, if it has one, and its class; or a function's name."""
+        """The dotted name of a module, if any, and its class; or a function's name."""
         if isinstance(scope, FunctionCall):
             return [scope.title]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
     def equation(self, scope: Any) -> str:
-        """What a function computes, or a module that only calls a function."""
+        """The equation of a function, or of a module that only calls a function."""
         return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
 
     def chain(self, t: Any) -> tuple[Any, ...]:
@@ -131,14 +131,14 @@ class Names:
         return isinstance(x, Parameter) or id(x) in self.parameters
 
     def leaf(self, x: Any) -> str:
-        """The dotted name of a parameter, or of an array kept by a module, or its own."""
+        """The dotted name of a parameter or of a module's array, or the tensor's own name."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or self.run.name(x)
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
         """The ids of leaves that come from outside the modules.
 
-        These are tensors, and arrays that an op combines with nothing but parameters and what was
+        These are tensors, and arrays that an op combines only with parameters or with values
         computed from parameters. Any other array, such as a mask, counts as a constant.
         """
         found: set[int] = set()
@@ -154,7 +154,7 @@ class Names:
         return found - self.arrays.keys()
 
     def check(self, expand: Sequence[str]) -> None:
-        """Raise ValueError for a name of no module that was called."""
+        """Raise ValueError for a name that belongs to no module that was called."""
         called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
         for name in expand:
             if name not in called:

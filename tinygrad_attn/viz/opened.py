@@ -1,7 +1,7 @@
-"""Run a function in plain mode, and keep what its values are called in the code that made them.
+"""Run a function in plain mode, and keep the names that the code gives to its values.
 
 The functions of `functional` that kernels replace, such as softmax, count as calls around their
-ops, as modules do. Their variables (`q`, `scores`, `weights`) name the boxes of a picture.
+ops, just as modules do. Their variables (`q`, `scores`, `weights`) name the boxes of a picture.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEANINGLESS = ("x", "y", "packed", "heads")
 
 
 class FunctionCall(Scope):
-    """A call of a function, among the module calls around an op."""
+    """A function call, among the module calls around an op."""
 
     __slots__ = ("title", "equation")
     title: str
@@ -33,13 +33,13 @@ class FunctionCall(Scope):
 
 @cache
 def _functions() -> dict[CodeType, Any]:
-    """The functions that kernels replace, by their code."""
+    """The functions that kernels replace, by code object."""
     found = [f for module in (basic, attention) for f in vars(module).values()]
     return {inspect.unwrap(f).__code__: f for f in found if hasattr(f, "function")}
 
 
 class Run:
-    """One run of a function: what it returned, and the names of its values by their ids."""
+    """One run of a function: what it returned, and the names of its values by id."""
 
     def __init__(self) -> None:
         self.result: Any = None
@@ -47,14 +47,14 @@ class Run:
         self.scores: Any = None  # of the last one
         self.variables: dict[int, str] = {}
         self.arguments: dict[int, str] = {}
-        self.kept: list[Any] = []  # so that no id is used again
+        self.kept: list[Any] = []  # so that no id is reused
 
     def name(self, x: Any) -> str:
-        """The name of a value: that of a variable, or else of an argument; or empty."""
+        """The name of a value: of a variable, or else of an argument; or empty."""
         return self.variables.get(id(x)) or self.arguments.get(id(x)) or ""
 
     def profile(self, frame: FrameType, event: str, result: Any) -> None:
-        """Follow calls and returns, as sys.setprofile reports them."""
+        """Follow the calls and returns that sys.setprofile reports."""
         function = _functions().get(frame.f_code)
         if function and event == "call":
             call = FunctionCall(getattr(context.scope, "module", None), context.scope)
@@ -70,7 +70,7 @@ class Run:
                 more = {"name": dotted_name(context.scope), "scores": self.scores, "output": result}
                 self.attended.append(values | values["settings"] | more)
         elif event == "return" and frame.f_code is attention.masked_softmax.__code__:
-            self.scores = frame.f_locals["scores"]  # with the mask
+            self.scores = frame.f_locals["scores"]  # with the mask added
             for name, x in frame.f_locals.items():
                 self._add(self.variables, x, name)
         elif event == "return" and frame.f_code is basic.largest.__code__:

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from one template: styles for light and dark, and no network."""
+"""Self-contained HTML pages from one template, with light and dark styles and no network."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Page:
 
 
 def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
-    """Return a page of NAME.html, filled with HTML fields, NAME.css and NAME.js of a folder.
+    """Return a page from NAME.html, NAME.css and NAME.js of a folder, filled with HTML fields.
 
-    page.css and page.js, which all pages have in common, come before those.
+    page.css and page.js, which all pages share, come first.
     """
     (frame, look, tools), (body, style, script) = (
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
@@ -49,5 +49,5 @@ def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand inside a script element."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value).replace("<", "\\u003c")

@@ -1,6 +1,6 @@
 """A picture of a graph as boxes, arrows and frames, and as a tree of text.
 
-A picture holds text and numbers only. It keeps no tensor alive and does not change when the graph
+A picture holds only text and numbers. It keeps no tensor alive and does not change when the graph
 is released.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 DEEPEST = 30
-"""Levels of indentation of the text; what is deeper starts again at the left margin."""
+"""The most levels of indentation; deeper parts start again at the left margin."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Box:
 
 @dataclass
 class Arrow:
-    """An operand: from the box that holds it to the box that uses it, as input `index`."""
+    """An operand, from the box that holds it to the box that uses it as input `index`."""
 
     source: int
     target: int
@@ -59,7 +59,7 @@ class Picture:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return a tree, from the output to its inputs; each box has its operands once."""
+        """Return a tree from the output to its inputs; each box lists its operands only once."""
         operands: dict[int, list[Arrow]] = {}
         for arrow in self.arrows:
             operands.setdefault(arrow.target, []).append(arrow)

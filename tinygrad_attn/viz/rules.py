@@ -1,4 +1,4 @@
-"""What an op computes and how its gradient flows back: in mathematics, and the line of code."""
+"""What an op computes and how its gradient flows back, as formulas and as source code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EQUATIONS = {
     "packed_attention": "y = softmax(q kᵀ · scale + mask) v, with q, k, v side by side",
     "attention_weights": "y = softmax(q kᵀ · scale + mask)",
 }  # fmt: skip
-"""Of ops whose name and docstring do not say it."""
+"""Equations of ops whose name and docstring do not give them."""
 
 _DELTA = "with δ = p ⊙ (g vᵀ − rowsum(p ⊙ g vᵀ)) · scale, p = the weights"
 RULES = {
@@ -41,7 +41,7 @@ RULES = {
     "attention": f"δ k, {_DELTA}; δᵀ q, {_DELTA}; pᵀ g, p = the weights",
     "packed_attention": f"[δ k, δᵀ q, pᵀ g], {_DELTA}",
 }  # fmt: skip
-"""The gradients of the inputs where the code of the VJP is longer than the formula."""
+"""Gradients of inputs, for VJPs whose code is longer than the formula."""
 
 _SIGNS = (("np.", ""), ("math.", ""), (".mT", "ᵀ"), (" * ", " · "), (" @ ", " "), (" - ", " − "),
           ("-g", "−g"), (" ** 2", "²"))  # fmt: skip
@@ -64,14 +64,14 @@ def equation(op: Any) -> str:
 
 
 def letter(op: Any, i: int) -> str:
-    """What equations and rules call input i."""
+    """The name of input i in equations and rules."""
     names = op.input_names or ("ab" if op.count == 2 else "x")
     return names[i] if i < len(names) else f"x{i}"
 
 
 @cache
 def rule(op: Any, i: int) -> str:
-    """The gradient with respect to input i, by g, y and the inputs; empty where it is not known."""
+    """The gradient with respect to input i, in terms of g, y and the inputs; empty if unknown."""
     name = op.stands_for.__name__
     if name in RULES and op.__module__.startswith(PACKAGE):
         known = RULES[name].split("; ")
@@ -79,7 +79,7 @@ def rule(op: Any, i: int) -> str:
     vjp = _vjp(op, i)
     if op.joint_vjp is not None or not hasattr(vjp, "__code__"):
         return ""
-    line, end, start, stop = list(vjp.__code__.co_positions())[-2]  # what it returns last
+    line, end, start, stop = list(vjp.__code__.co_positions())[-2]  # the value it returns
     text = linecache.getline(vjp.__code__.co_filename, line or 0).rstrip()[start:stop]
     for code, sign in _SIGNS if line == end else ():
         text = text.replace(code, sign)
@@ -88,7 +88,7 @@ def rule(op: Any, i: int) -> str:
 
 @cache
 def code(op: Any, i: int) -> tuple[str, str]:
-    """The source of the VJP of input i, and where it is; empty where Python does not know."""
+    """The source and location of the VJP of input i; empty if Python cannot find them."""
     try:
         lines, number = inspect.getsourcelines(vjp := inspect.unwrap(_vjp(op, i)))
     except (OSError, TypeError):
@@ -100,5 +100,5 @@ def code(op: Any, i: int) -> tuple[str, str]:
 
 
 def _vjp(op: Any, i: int) -> Any:
-    """The VJP of input i, or that of all inputs."""
+    """The VJP of input i, or of all inputs."""
     return op.joint_vjp or (op.vjps[i] if i < len(op.vjps) else None)

@@ -1,4 +1,4 @@
-"""A backward pass to step through: `backward_steps(loss)` runs it and keeps what each op did."""
+"""A backward pass to step through: `backward_steps(loss)` runs it and keeps every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .page import Page, as_json, page
 from .picture import Picture
 
 MOST = 1000
-"""Steps of a page at most."""
+"""The most steps on a page."""
 
 
 class Contribution(NamedTuple):
@@ -27,11 +27,11 @@ class Contribution(NamedTuple):
     box: int  # the number of that input's box
     name: str
     value: np.ndarray
-    total: np.ndarray  # the sum of the contributions so far
-    first: bool  # whether it is the first one; later ones are added
+    total: np.ndarray  # the sum of contributions so far
+    first: bool  # whether it is the first one; later ones are added to it
     operand: dict[str, Any]  # the values of the input, as `values.cells` has them
-    letter: str  # what the rule calls this input
-    rule: str  # the contribution in mathematics, by g (incoming), y (output) and the inputs
+    letter: str  # the name of this input in the rule
+    rule: str  # the contribution as a formula of g (incoming), y (output) and inputs
     code: tuple[str, str]  # the source of the VJP, and its file and line
 
 
@@ -40,15 +40,15 @@ class Step(NamedTuple):
 
     op: str
     box: int
-    incoming: np.ndarray  # the gradient of the loss by the op's output, complete by now
+    incoming: np.ndarray  # the gradient with respect to the op's output, complete by now
     contributions: list[Contribution]
-    freed: list[str]  # outputs whose memory was freed until the next step
+    freed: list[str]  # outputs whose memory was freed before the next step
     equation: str
     output: dict[str, Any]  # its values, as `values.cells` has them
 
 
 class _Recorder(Watcher):
-    """Copies what the backward pass computes, and keeps no tensor alive."""
+    """Copies what the backward pass computes, without keeping tensors alive."""
 
     def __init__(self, picture: Picture, numbers: dict[int, int], ops: list[Any]) -> None:
         self.picture, self.numbers = picture, numbers
@@ -66,9 +66,9 @@ class _Recorder(Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Add a contribution; those of one op follow one another and are one step."""
+        """Add a contribution; consecutive ones from the same op form one step."""
         if node.number not in self.boxes:
-            return  # the VJP of some op differentiates a graph of its own
+            return  # a VJP that differentiates a graph of its own
         op, copy = node.op, lambda x: np.array(array_of(x))
         if node.number != self.last:
             self.last = node.number
@@ -84,14 +84,14 @@ class _Recorder(Watcher):
 
 
 class Steps(list[Step]):
-    """A backward pass that was run: a list of `Step`, as text or a page."""
+    """A recorded backward pass: a list of `Step`, shown as text or a page."""
 
     def __init__(self, base: Picture, steps: list[Step]) -> None:
         super().__init__(steps)
         self.base = base
 
     def text(self) -> str:
-        """One line for each step, and under it one for each input."""
+        """One line for each step, followed by one for each input."""
         lines = []
         for k, step in enumerate(self, 1):
             lines.append(f"{k:3}. n{step.box} {step.op}: incoming {values.gradient(step.incoming)}")
@@ -104,7 +104,7 @@ class Steps(list[Step]):
         return "\n".join(lines)
 
     def html(self) -> str:
-        """A self-contained page with a slider, to step through by the arrow keys."""
+        """A self-contained page with a slider; the arrow keys step through it."""
         return self._page().text
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -117,7 +117,7 @@ class Steps(list[Step]):
         return self._page()._repr_html_()
 
     def _page(self) -> Page:
-        """The page. Where nothing can draw the graph, it gives the reason."""
+        """The page; if the graph cannot be drawn, it gives the reason."""
         many = f"This page has the first {MOST:,} of {len(self):,} steps."
         note = many if len(self) > MOST else ""
         shown = [self._as_dict(step) for step in self[:MOST]]
@@ -163,23 +163,23 @@ def backward_steps(
     """Run `loss.backward(gradient, retain_graph)` and keep what each op did.
 
     Each `Step` has the op's equation, the incoming gradient, and for each input the backward rule,
-    the contribution and the sum so far. See them by `.text()`, `.html()` and
+    the contribution and the sum so far. View them with `.text()`, `.html()` and
     `.save("steps.html")`. The pass is a real one: leaves receive their `.grad`, and the graph is
-    released unless `retain_graph`. `model` gives parameters their dotted names. `loss` may be a
-    function that returns the Tensor. With `plain=True` it is run in plain mode: softmax, attention,
-    layer norm and GELU are then steps through their formulas.
+    released unless `retain_graph` is true. `model` gives parameters their dotted names. `loss` may
+    be a function that returns the Tensor. With `plain=True` it runs in plain mode, so the steps go
+    through the formulas of softmax, attention, layer norm and GELU.
 
-    Raises TypeError for something that is no Tensor, and what `backward` raises.
+    Raises TypeError if `loss` is not a Tensor, and whatever `backward` raises.
     """
     root, picture, numbers = _drawn(loss, model, plain)
     with watching(_Recorder(picture, numbers, history([root]))) as recorder:
         root.backward(gradient, retain_graph=retain_graph)
-    recorder.references.clear()  # what is freed from now on belongs to no step
+    recorder.references.clear()  # memory freed from now on belongs to no step
     return Steps(picture, recorder.steps)
 
 
 def _drawn(loss: Any, model: Any, plain: bool) -> tuple[Any, Picture, dict[Any, int]]:
-    """The tensor, its picture, and the box of each tensor; nothing else keeps the graph alive."""
+    """The tensor, its picture, and the box of each tensor, without keeping the graph alive."""
     source = Source(loss, model, plain)
     drawn = Builder(source, lambda *_: True)
     (root,) = source.roots

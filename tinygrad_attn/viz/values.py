@@ -1,4 +1,4 @@
-"""Short texts for arrays, gradients and settings, as boxes and steps show them."""
+"""Short texts for arrays, gradients and settings in boxes and steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 SMALL = 6
-"""Arrays of up to this many elements are shown as numbers, larger ones by shape and statistics."""
+"""Arrays up to this size are shown as numbers, larger ones by shape and statistics."""
 WIDEST = 16
-"""Rows and columns of a heat map at most."""
+"""The most rows or columns of a heat map."""
 
 
 def number(x: Any) -> str:
@@ -18,7 +18,7 @@ def number(x: Any) -> str:
 
 
 def numbers(array: np.ndarray) -> str:
-    """Format all elements: `1 2 3`, and `1 2; 3 4` for rows."""
+    """Format all elements: `1 2 3`, or `1 2; 3 4` for rows."""
     rows = array.reshape(-1, array.shape[-1]) if array.ndim and array.size else array.reshape(1, -1)
     return "; ".join(" ".join(map(number, row)) for row in rows.tolist())
 
@@ -35,7 +35,7 @@ def norm(array: np.ndarray) -> str:
 
 
 def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
-    """Describe an array and its gradient: numbers of a small one, statistics of a large one."""
+    """Describe an array and its gradient: numbers if small, statistics if large."""
     if array.size <= SMALL:
         text = f"data {numbers(array)}" if array.size else "empty"
         text += "" if grad is None else f" | grad {numbers(grad)}"
@@ -54,7 +54,7 @@ def gradient(array: np.ndarray) -> str:
 
 
 def cells(array: Any) -> dict[str, Any]:
-    """A matrix of an array for a heat map: its first one, and of that at most 16 x 16 numbers."""
+    """The first matrix of an array for a heat map, at most 16 x 16 numbers of it."""
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
     part = "[0]" * (matrix.ndim - 2)
@@ -66,12 +66,12 @@ def cells(array: Any) -> dict[str, Any]:
 
 
 def _short(x: Any) -> Any:
-    """A number with five digits; what JSON has no number for as text."""
+    """A number with five digits; text if JSON has no such number."""
     return float(f"{x:.5g}") if np.isfinite(x) else str(x)
 
 
 def not_finite(array: Any) -> str:
-    """Count what is not finite: `2 NaN, 1 Inf`, or an empty string."""
+    """Count non-finite elements: `2 NaN, 1 Inf`, or an empty string."""
     array = np.asarray(array)
     if array.dtype.kind != "f":
         return ""

@@ -18,7 +18,7 @@ from .training import Run, loss_of, train
 def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     """Train, check the gradients, and write report.html into the folder `out`.
 
-    Trains on random splits with seeds `seed`, `seed` + 1, ..., and with the default of three runs
+    Trains on random splits with seeds `seed`, `seed` + 1, ...; with the default of three runs, also
     on the ordered split. Returns 0, or 1 if a gradient is wrong.
     """
     if not all(map(find_spec, ("sklearn", "matplotlib", "tqdm"))):
@@ -26,7 +26,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     from .report import accuracy_table, write_report
 
     reuse_memory()
-    set_num_threads(1)  # a second thread gains nothing for matrices this small
+    set_num_threads(1)  # a second thread gains nothing with matrices this small
     print("Digits of 8 x 8 pixels, as 16 patches: 1,437 images to train on, 360 to test on.")
     done: list[Run] = []
     for number in [*range(seed, seed + runs)] + [None] * (runs == 3):
@@ -47,7 +47,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
 
 
 def check_gradients(run: Run, images: int = 8) -> Any:
-    """The report of gradcheck on a trained model's loss, in float64 and in random directions."""
+    """The gradcheck report on a trained model's loss, in float64 and in random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
     loss = lambda: loss_of(model, *some)

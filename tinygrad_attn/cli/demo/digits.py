@@ -29,8 +29,8 @@ class Split(NamedTuple):
 def load_split(seed: int | None) -> Split:
     """Return 1,437 images to train on and 360 to test on.
 
-    With a seed, the split is random and keeps the proportions of the ten digits. With None, it is
-    the order of the file: other people wrote its last fifth, which is harder.
+    With a seed, the split is random and keeps the proportions of the ten digits. With None, it
+    follows the file: other people wrote the last fifth, so this split is harder.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -55,7 +55,7 @@ def patches(images: np.ndarray) -> np.ndarray:
 def wiggle(images: np.ndarray, rng: Generator) -> np.ndarray:
     """Turn, scale and move each image a little at random, (B, 8, 8) -> (B, 8, 8).
 
-    Each pixel of the output is interpolated between the four pixels around the place it came from.
+    Each output pixel is interpolated between the four pixels around the place it came from.
     """
     from scipy.ndimage import affine_transform
 
@@ -75,7 +75,7 @@ def baselines(split: Split) -> dict[str, float]:
     from sklearn.neighbors import KNeighborsClassifier
 
     _, images, labels, test_images, test_labels = split
-    # In float32 the regression gives other numbers on another processor.
+    # In float32 the regression gives different numbers on different processors.
     train, test = (x.reshape(-1, SIDE * SIDE).astype(np.float64) for x in (images, test_images))
     right = lambda model: 100 * model.fit(train, labels).score(test, test_labels)
     return {

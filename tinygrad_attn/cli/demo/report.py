@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure  # unknown to pyplot, so that no window opens
+from matplotlib.figure import Figure  # not known to pyplot, so no window opens
 
 from ... import record_attention
 from ...viz import attention_html, graph_html
@@ -32,7 +32,7 @@ def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]
 def write_report(
     path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[str, float]], check: Any
 ) -> None:
-    """Write the page. The first run is shown; `check` is the report of gradcheck."""
+    """Write the page. It shows the first run; `check` is the report of gradcheck."""
     first, model, split = runs[0], runs[0].model, runs[0].split
     wrong, mistakes = _errors(first)
     loss = lambda: loss_of(model, split.train_images[:8], split.train_labels[:8])
@@ -61,14 +61,14 @@ def write_report(
 
 
 def _image(figure: Any, words: str) -> str:
-    """A figure as an image inside the page, and its description."""
+    """A figure as an image inside the page, with its description."""
     figure.savefig(file := io.BytesIO(), format="svg")
     data = base64.b64encode(file.getvalue()).decode()
     return f'<div class="picture"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
 
 
 def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> Any:
-    """Left the mean loss of each epoch, right the accuracy after it."""
+    """Two plots: on the left the mean loss of each epoch, on the right the accuracy after it."""
     figure = Figure((9.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for run in runs:
@@ -85,7 +85,7 @@ def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]
 
 
 def _looking_data(run: Run, images: np.ndarray) -> str:
-    """The data of the page's script: pixels in sixteenths and attention weights in thousandths."""
+    """The data for the page's script: pixels in sixteenths, attention weights in thousandths."""
     with record_attention() as seen:
         predict(run.model, images)
     weights = np.stack([layer for (layer,) in seen.values()])  # (layers, N, H, 16, 16)
@@ -103,7 +103,7 @@ def _looking_data(run: Run, images: np.ndarray) -> str:
 
 
 def _errors(run: Run) -> tuple[str, str]:
-    """How many images are read wrongly, and a picture of them."""
+    """The number of misread images, and a picture of them."""
     labels, probabilities = run.split.test_labels, predict(run.model, run.split.test_images)
     said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     wrong = sorted(np.flatnonzero(said != labels), key=lambda i: -sure[i])

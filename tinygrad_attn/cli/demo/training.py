@@ -24,7 +24,7 @@ class DigitClassifier(nn.Module):
     def __init__(self) -> None:
         self.embed = nn.Linear(PATCH_NUMBERS, 64)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, 64)
-        # Large, because the place of a stroke matters as much as its form.
+        # Large, because the position of a stroke matters as much as its shape.
         nn.init.normal_(self.positions.weight, std=0.5)
         layer = nn.TransformerEncoderLayer(
             64, 4, 128, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
@@ -39,12 +39,12 @@ class DigitClassifier(nn.Module):
 
 @dataclass
 class Run:
-    """One training: the model, and its losses and accuracies on the way."""
+    """One training run: the model, and its losses and accuracies along the way."""
 
     split: Split
     model: DigitClassifier
-    losses: list[float]  # one an update
-    accuracies: list[float]  # one an epoch, on test images, in %
+    losses: list[float]  # one per update
+    accuracies: list[float]  # one per epoch, on test images, in %
     seconds: float = 0.0
 
 
