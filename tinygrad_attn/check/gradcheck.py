@@ -62,9 +62,8 @@ def gradcheck(
     state. VJPs must return new arrays, be linear in g and be right near the inputs too. Outputs
     that stay infinite, such as blocked scores, are left out.
 
-    Returns a Report, which is true if nothing is wrong. Otherwise raises GradcheckError, an
-    AssertionError, unless `raise_exception` is False. Raises TypeError for float32, which is too
-    coarse.
+    Returns a Report, true if nothing is wrong. Otherwise raises GradcheckError, an AssertionError,
+    unless `raise_exception` is False. Raises TypeError for float32, which is too coarse.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")

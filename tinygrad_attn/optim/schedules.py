@@ -22,7 +22,7 @@ def _initial(group: dict[str, Any]) -> float:
 class Schedule:
     """lr = initial_lr * factor(t), where t starts at 0 and grows by one at each `step()`.
 
-    As `torch.optim.lr_scheduler.LambdaLR`, for any object with `param_groups`.
+    Like `torch.optim.lr_scheduler.LambdaLR`, but for any object with `param_groups`.
     """
 
     get_last_lr = MissingName("get_last_lr", "schedule.lr")

@@ -12,7 +12,7 @@ from .group import group
 
 
 class Batch(NamedTuple):
-    """This rank's part of one batch of all ranks.
+    """This rank's part of a batch that is split across all ranks.
 
     `indices` are its samples, and `samples` counts them. Averaged over the ranks, `weight` times
     the rank's mean loss gives the mean over the whole batch. A rank without samples gets one from
