@@ -111,7 +111,7 @@ def turns(axes: int) -> list[tuple[int, ...]]:
 
 
 def other_operands(c: Case) -> Iterator[Row]:
-    """The VJP is right if an operand, such as a weight, is all ones or is transposed."""
+    """The VJP would be right if an operand were all ones, or transposed."""
     for k, a in c.operands.items():
         text = (
             f"the VJP is right if operand {k} is all ones, and wrong for other values: it is "

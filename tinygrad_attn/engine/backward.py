@@ -282,7 +282,7 @@ def grad(
     another pass (default: the value of `create_graph`). With `create_graph=True`, the gradients can
     be differentiated again. Only VJPs on paths to the inputs are called, and no `.grad` changes.
     Raises ValueError for an input that the outputs do not depend on; with `allow_unused` its
-    gradient is None. Raises RuntimeError for a released graph. As torch.autograd.grad.
+    gradient is None. Raises RuntimeError for a released graph. Like torch.autograd.grad.
     """
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = _inputs(inputs)

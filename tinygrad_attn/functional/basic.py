@@ -270,7 +270,7 @@ def cross_entropy(
     probabilities it divides by the number of samples. Label smoothing e replaces a target by
     (1 - e) target + e / C. Raises TypeError for float class labels, and ValueError for labels out
     of range and shapes that do not fit.
-    As torch.nn.functional.cross_entropy.
+    Like torch.nn.functional.cross_entropy.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")

@@ -93,7 +93,7 @@ class Sequential(_Numbered):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of modules that belong to the module that holds it. As torch.nn.ModuleDict."""
+    """A dictionary of modules that belong to the module that holds it. Like torch.nn.ModuleDict."""
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 

@@ -40,7 +40,7 @@ class Identity(Module):
 class Linear(Module):
     """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
 
-    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). As torch.nn.Linear.
+    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -195,7 +195,7 @@ class Tanh(_Elementwise):
 
 
 class GELU(Module):
-    """y = x P(Z <= x), Z standard normal; or its approximation "tanh". As torch.nn.GELU."""
+    """y = x P(Z <= x), Z standard normal; or its approximation "tanh". Like torch.nn.GELU."""
 
     _shown = ("approximate",)
 
@@ -244,7 +244,7 @@ class MSELoss(Module):
 class CrossEntropyLoss(Module):
     """-log softmax(x)[target], by default the mean over all targets; see `F.cross_entropy`.
 
-    `weight` (C,) is a weight for each class. As torch.nn.CrossEntropyLoss.
+    `weight` (C,) is a weight for each class. Like torch.nn.CrossEntropyLoss.
     """
 
     _shown = ("ignore_index", "reduction", "label_smoothing")

@@ -90,7 +90,7 @@ def merge_masks(
     past: int = 0,
     extra: int = 0,
 ) -> tuple[Any, bool]:
-    """Merge all masks of one call into (mask or None, is_causal), for functional.attention.
+    """Merge all masks for one call into (mask or None, is_causal), as functional.attention expects.
 
     `shape` is the shape of the scores. `past` keys, from a cache, come before the first query.
     `extra` keys at the end, which every query may look at, are not counted in `shape`.

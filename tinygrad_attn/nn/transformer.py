@@ -182,7 +182,7 @@ class _Stack(Module):
 class TransformerEncoder(_Stack):
     """norm(layer_N(... layer_1(src))): N copies of one encoder layer, initially equal.
 
-    `enable_nested_tensor` and `mask_check` are ignored. As torch.nn.TransformerEncoder.
+    `enable_nested_tensor` and `mask_check` are ignored. Like torch.nn.TransformerEncoder.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """norm(layer_N(... layer_1(tgt, memory), memory)). As torch.nn.TransformerDecoder."""
+    """norm(layer_N(... layer_1(tgt, memory), memory)). Like torch.nn.TransformerDecoder."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)

@@ -14,7 +14,7 @@ from .optimizer import Array, Group, Optimizer
 class SGD(Optimizer):
     """d = g + wd p;  b = momentum b + (1 - dampening) d  (b = d in the first step);  p = p - lr b.
 
-    With `nesterov`, the step goes along d + momentum b instead of b. As `torch.optim.SGD`.
+    With `nesterov`, the step goes along d + momentum b instead of b. Like `torch.optim.SGD`.
     """
 
     def __init__(

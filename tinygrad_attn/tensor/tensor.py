@@ -233,7 +233,7 @@ class Tensor(Variable):
         are recorded too. Each `.grad` then refers to a graph that refers back to its tensor, so
         clear it with zero_grad(), or use ta.grad. Raises ValueError if several elements have no
         `gradient`, if its shape differs, or if a needed value was changed in place. Raises
-        RuntimeError for a released graph. As torch.Tensor.backward.
+        RuntimeError for a released graph. Like torch.Tensor.backward.
         """
         backward.backward([self], [gradient], retain_graph, create_graph)
 

@@ -158,7 +158,7 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     that f uses from outside, such as a layer's parameters. Both runs draw the same random numbers
     (dropout). Checkpoints can be nested and differentiated again. Inside f, take gradients with
     value_and_grad or vjp. f must return one Tensor (else TypeError), and the same one when it runs
-    again (else ValueError). As torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
+    again, else ValueError. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
     with sublinear memory cost" (2016).
     """
     if not context.recording:
