@@ -149,8 +149,9 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     """A kind, a text, and gradients that must be a multiple of the first ones."""
     g = f.cotangents
     text = (
-        "gives a different gradient when called again: its VJP keeps state between calls, or "
-        "draws random numbers. Draw them once, in the forward pass, and save them."
+        "gives a different gradient when called again: its VJP changes a saved value, keeps state "
+        "between calls, or draws random numbers. Draw them once, in the forward pass, and save "
+        "them."
     )
     for _ in range(2):  # state may alternate
         yield CHANGES, text, 1, f.pull(g)
@@ -164,8 +165,8 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
         "returns the same array each time, so a second call overwrites the first gradient. Return "
         "a new array."
     )
-    twin = OneOp(f.step, f.backend)  # its call overwrites what the first returned
-    both = f.backend.vjp(f.run() + twin.run(), f.tensors + twin.tensors, [*g, *(-c for c in g)])
+    second = OneOp(f.step, f.backend)  # its call overwrites what the first returned
+    both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
     text = "gives a different gradient when only one operand needs it. Check how it uses `needs`."
     yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]

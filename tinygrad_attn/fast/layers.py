@@ -35,7 +35,7 @@ from .threads import dot, split, workers
 
 
 def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
-    """Return a @ b + bias in one thread, or with few rows in those of BLAS."""
+    """Return a @ b + bias without threads of ours; with few rows, BLAS may use its own."""
     if a.size == 1 or b.size == 1:
         y = a * b  # dot with a single 0 gives zeros even where the other is NaN
     elif few and a.size * b.shape[1] >= tuning.BLAS_PRODUCT:

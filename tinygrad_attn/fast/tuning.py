@@ -19,8 +19,8 @@ LONG_ROW = 1 << 13  # width from which a mean by one product would lose digits
 FAR_FROM_ZERO = 2  # standard deviations from which the mean of a row is corrected
 SMALL_DOT = 1 << 13  # size of the larger operand, below which BLAS starts no threads
 BLAS_PRODUCT = 1 << 21  # multiplications from which BLAS may start its threads
-SHARED_PRODUCT = 1 << 25  # multiplications from which our threads share a product,
-SHARED_ROWS = 384  # if it has so many rows
+SHARED_PRODUCT = 1 << 25  # multiplications from which our threads share a product
+SHARED_ROWS = 384  # rows of the activations from which they do so
 
 # attention.py
 ATTENTION_BLOCK = 1 << 17  # scores in a block

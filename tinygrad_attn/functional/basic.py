@@ -168,7 +168,7 @@ def rms_norm(
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O).
 
-    A weight (I,) with a bias () gives (...). Raises ValueError if the shapes do not fit. As
+    A weight (I,) with a bias () gives (...). Raises ValueError if the shapes do not fit. Like
     torch.nn.functional.linear.
     """
     x = real(x, "linear", weight.dtype)

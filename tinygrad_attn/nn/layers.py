@@ -62,8 +62,8 @@ class Linear(Module):
 class Embedding(Module):
     """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.
 
-    Initial values: standard normal. The row `padding_idx` starts as zeros and gets no gradient. As
-    torch.nn.Embedding.
+    Initial values: standard normal. The row `padding_idx` starts as zeros and gets no gradient.
+    Like torch.nn.Embedding.
     """
 
     _shown = ("num_embeddings", "embedding_dim", "padding_idx")

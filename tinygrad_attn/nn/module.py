@@ -51,7 +51,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    You need not call `super().__init__()`. Put lists of modules into a `ModuleList`. As
+    You need not call `super().__init__()`. Put lists of modules into a `ModuleList`. Like
     torch.nn.Module.
     """
 

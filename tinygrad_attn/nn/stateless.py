@@ -30,7 +30,7 @@ def functional_call(
     The module's own tensors are back in place after the call. Gradients reach the given tensors.
     `args` is a tuple, a single argument, or None. A shared parameter is replaced under all its
     names. During the call other threads see the given tensors too: give each thread a
-    copy.deepcopy(module). Raises ValueError for an unknown name or a wrong shape. As
+    copy.deepcopy(module). Raises ValueError for an unknown name or a wrong shape. Like
     torch.func.functional_call.
     """
     parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}

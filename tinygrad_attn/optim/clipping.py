@@ -58,7 +58,7 @@ def clip_grad_norm_(
     """g = g min(1, max_norm / (|g| + 1e-6)); returns |g|, the norm of all gradients as one vector.
 
     `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`. With
-    `error_if_nonfinite`, also raises it for a norm that is NaN or infinite. As
+    `error_if_nonfinite`, also raises it for a norm that is NaN or infinite. Like
     `torch.nn.utils.clip_grad_norm_`.
     """
     if not is_number(max_norm) or not max_norm >= 0:
