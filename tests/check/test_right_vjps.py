@@ -73,6 +73,7 @@ RIGHT = {
     "cubed zeros": (lambda x: x**3, np.zeros((2, 3))),
     "exp at zeros": (np.exp, np.zeros((2, 3))),
     "cancelling": (lambda a, b: (a * a).sum(-1) + (b * b).sum(-1) - 2 * (a * b).sum(-1), NORMAL + 1e5, NORMAL * 1.1 + 1e5),
+    "sine of large numbers": (np.sin, np.array([1e6, 1e9, 1.37e11])),
     "far out": (far, np.array([25.0])),
     "sigmoid, far out": (lambda x: x.sigmoid(), np.array([30.0])),
     "gelu, far out": (F.gelu, np.array([-7.33])),

@@ -148,20 +148,24 @@ class Program:
         known = sizes[np.isfinite(sizes) & (sizes > 0)]
         typical = float(np.median(known)) if known.size else 1.0
         own = greatest(sizes * (direction != 0)) or typical
-        h, last, middle = 0.1 * max(own, typical, 1e-3), list[Array](), self.moved(which, 0)
+        h = 2.0 ** np.floor(np.log2(0.2 * max(own, typical, 1e-3)))  # keeps x + h exact
+        last, middle = list[Array](), self.moved(which, 0)
         best, error, score, bend = (np.full(middle.shape, v) for v in (np.nan, *3 * [np.inf]))
-        d, moves = middle * np.nan, np.zeros(middle.shape, bool)
-        while h > 1e-9 * min(own, typical):
+        d = curve = rough = middle * np.nan
+        moves = np.zeros(middle.shape, bool)
+        while h > min(1e-9 * min(own, typical), 1e-3):
             before, (above, below, d) = d, self.sides(which, direction, h)
-            bend, less = np.abs(above - 2 * middle + below) / (2 * h), bend / 2
-            bend = np.fmax(bend, np.abs(d - before))
+            curve, former = above - 2 * middle + below, curve  # falls by 16 where F is smooth
+            last_rough, rough = rough, np.abs(curve - former / 16)
+            noise = np.fmax(rough, last_rough / 16) / h
+            bend, less = np.fmax(np.abs(curve) / (2 * h), np.abs(d - before)), bend / 2
             moves |= d != 0
             rounding = np.where(moves | ~moves.any(), ROUNDING * np.abs(middle) / h, 0)
             kink = (bend > less) & (bend > 1e-3 * np.abs(d) + 8 * rounding)
             row = [np.where(kink, np.nan, d)]
             for j, p in enumerate(last, 1):
                 row.append((16**j * row[-1] - p) / (16**j - 1))
-                e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p)) + rounding
+                e = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - p)) + rounding + noise
                 relative = e / (np.abs(row[j]) + rounding + 1e-300)
                 better, score = relative < score, np.fmin(relative, score)
                 best, error = np.where(better, row[j], best), np.where(better, e, error)
@@ -217,7 +221,7 @@ def flatten(arrays: Sequence[Array]) -> Array:
 
 
 def random_like(y: Array, rng: np.random.Generator) -> Array:
-    """Random weights for results, of both signs and all sizes."""
+    """Draw normal random weights in the shape of y."""
     return rng.standard_normal(y.shape)
 
 
