@@ -1,4 +1,4 @@
-"""From tensors to a picture: its boxes, its frames, and the arrows of operands."""
+"""Build a picture from tensors: boxes, frames, and an arrow for each operand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine import Variable, array_of, history
 from ..errors import describe
-from ..nn import Module
+from ..nn import Module, Parameter
 from . import values
 from .nodes import Names, computed, gradient_of, op_name, operands, settings_of, shown
 from .opened import FunctionCall, run_plainly
@@ -21,23 +21,23 @@ RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 class Source:
-    """The material of a picture: outputs, the ops behind them, and their names."""
+    """The outputs to draw, the ops that computed them, and their names."""
 
     def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
         function = callable(tensor) and not isinstance(tensor, Module)
         if plain and not function:
             raise TypeError(
-                f"plain=True runs a function in plain mode, got {describe(tensor)}. Write lambda: "
-                "before the expression, as in ta.viz.graph(lambda: model(x), plain=True)."
+                f"plain=True needs a function, got {describe(tensor)}. Write lambda: before the "
+                "expression, as in ta.viz.graph(lambda: model(x), plain=True)."
             )
         run = run_plainly(tensor) if plain else None
         result = run.result if run else tensor() if function else tensor
-        self.roots = list(result) if isinstance(result, (list, tuple)) else [result]
+        self.roots = [*result] if isinstance(result, (list, tuple)) else [result]
         for root in self.roots:
             if not isinstance(root, Variable):
                 raise TypeError(
                     "a picture shows how a Tensor was computed; it needs that Tensor, or a "
-                    f"function that returns it, got {describe(root)}. For a module, write "
+                    f"function that returns it, got {describe(root)}. For a module write "
                     "ta.viz.graph(module(x), model=module)."
                 )
         self.ops = history(self.roots)
@@ -75,15 +75,12 @@ class Unit:
     chain: tuple[Any, ...]  # the open module calls around it
     scope: Any = None  # the call that is folded
     ops: list[Variable] = field(default_factory=list)
+    # Op, place of the operand, operand, and the key of the operand's box.
     edges: list[tuple[Variable, int, Any, Any]] = field(default_factory=list)
-    """Op, place, operand, and what identifies the operand's box."""
 
 
 class Builder:
-    """Draws the boxes of one plan, in forward order, and then the arrows.
-
-    `is_open(level, call)` says which calls become frames rather than boxes.
-    """
+    """Draws boxes in forward order, then arrows; calls with `is_open(level, call)` are frames."""
 
     def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
         self.names, self.result = source.names, Picture()
@@ -158,7 +155,7 @@ class Builder:
         self.numbers.update(dict.fromkeys(keys, box.number))
 
     def _draw_arrows(self, units: list[Unit]) -> None:
-        """One arrow for each operand of an op; a folded box has one for each source."""
+        """Draw an arrow for each operand of an op, and for each source of a folded box."""
         merged: Counter[tuple[int, int]] = Counter()
         for unit in units:
             for t, i, x, key in unit.edges:
@@ -174,7 +171,7 @@ class Builder:
                 self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _op(self, t: Variable) -> Box:
-        """The box of an op: name, op and settings as in `y = sum(axis=-1)`, and its output."""
+        """The box of an op and its output, with a title such as `y = sum(axis=-1)`."""
         name, op, settings = t.name or self.names.run.name(t), op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
         lines = [RELEASED] if op == "released" else settings
@@ -182,11 +179,11 @@ class Builder:
             title, lines = f"{title}({', '.join(lines)})", []
         shown = values.value(t._data, gradient_of(t))
         if blocked := self._blocked(t):
-            shown = [*shown[:1], f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
+            shown[1:] = [f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
         return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
 
     def _blocked(self, t: Variable) -> int:
-        """How many scores a mask has set to -inf, on purpose."""
+        """The number of attention scores that a mask has set to -inf."""
         calls = [getattr(scope, "title", "") for scope in self.names.chain(t)]
         masked = "attention_weights" in calls and np.all(t._data < np.inf)
         return int(np.sum(t._data == -np.inf)) if masked else 0
@@ -195,14 +192,14 @@ class Builder:
         return "" if self._blocked(t) else values.not_finite(t._data)
 
     def _leaf(self, x: Any) -> Box:
-        """The box of a parameter, an input or a constant, with its values."""
+        """The box of a parameter, an input or a constant."""
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)
         lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
         if grad is not None and not bad and (bad := values.not_finite(grad)):
             bad += " in the gradient"
-        if self.names.is_parameter(x):
+        if isinstance(x, Parameter) or id(x) in self.names.parameters:
             kind = "parameter"
         elif isinstance(x, Variable):
             kind = "leaf"
@@ -211,29 +208,29 @@ class Builder:
         return Box(kind, self.names.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
-        """The box of a folded module call: class, number of parameters, output shapes."""
+        """The box of a folded call, with its output shapes and number of parameters."""
         title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
         if not isinstance(unit.scope, FunctionCall):
             count = sum(p.size for p in unit.scope.module.parameters())
             lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
-        lines += ["-> " + ", ".join(values.shape(t._data) for t in outputs)]
+        lines += ["-> " + ", ".join(str(t._data.shape) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
         bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
-        """A line if a tensor is used more than once: each use contributes to its gradient."""
+        """A line if a tensor is used more than once."""
         k = self.uses[id(x)] if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
 def _broadcast(t: Any, x: Any) -> list[str]:
-    """`(D,) -> (B, T, D)` if an operand is broadcast; its gradient is summed along these axes."""
+    """A label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
     own, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
         return []
-    if op_name(t) == "matmul":  # broadcasts only the axes before the last two
+    if op_name(t) == "matmul":  # the last two axes are not broadcast
         if len(own) < 2 or len(full) < len(own):
             return []
         full = full[:-2] + own[-2:]

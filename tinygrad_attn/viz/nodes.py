@@ -1,4 +1,4 @@
-"""What a picture reads from the graph: ops, operands, and names of modules and parameters."""
+"""Read ops, operands, and the names of modules and parameters from a graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine import Variable, array_of
 from ..errors import describe, nearest
-from ..nn import Module, Parameter
+from ..nn import Module
 from . import values
 from .opened import FunctionCall, Run
 
@@ -26,30 +26,30 @@ def gradient_of(x: Any) -> np.ndarray | None:
 
 
 def op_name(t: Any) -> str:
-    """The name of the op that computed t; "released" after a backward pass."""
+    """The name of the op that computed t, or "released" after a backward pass."""
     return str(t._node.op.__name__)
 
 
 def settings_of(t: Any) -> list[str]:
-    """The settings of the op that computed t, as in `axis=-1`, without defaults."""
+    """The settings of the op that computed t, without defaults, such as `axis=-1`."""
     usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
     given = t._node.settings.items()
     return [f"{name}={values.setting(x)}" for name, x in given if repr(x) != usual.get(name)]
 
 
 def shown(x: Any) -> Any:
-    """What a box stands for: a tensor that requires a gradient itself, otherwise its array."""
+    """Return x if it is a tensor that requires a gradient, else its array."""
     return x if isinstance(x, Variable) and x._tracked else array_of(x)
 
 
 def operands(t: Any) -> list[tuple[int, Any]]:
-    """The operands of the op that computed t, with their indices, without None and functions."""
+    """The operands of the op that computed t, with their indices; only tensors and numbers."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
 def _memory(x: Any) -> int:
-    """The id of the array that owns the memory of x, so that a slice of a table gets its name."""
+    """The id of the array that owns the memory of x: a slice has the name of its table."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
@@ -57,14 +57,11 @@ def _memory(x: Any) -> int:
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays, starting from a model.
-
-    Without a model, names start from the outermost modules that were called.
-    """
+    """Dotted names of modules, parameters and arrays, from a model or the outermost calls."""
 
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
-            raise TypeError(f"model= must be a Module, to take names from, got {describe(model)}.")
+            raise TypeError(f"model= must be a Module, got {describe(model)}.")
         self.modules = {id(None): ""}  # for a function called outside any module
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
@@ -90,7 +87,7 @@ class Names:
                 self.parameters.setdefault(id(x), name)
 
     def _merge(self, ops: Iterable[Variable]) -> None:
-        """Leave out a function that is all a module calls, such as layer_norm in LayerNorm."""
+        """Leave out the only function that a module calls, such as layer_norm in LayerNorm."""
         sizes = Counter(scope for t in ops for scope in self.chain(t))
         for key, chain in self.chains.items():
             kept = []
@@ -102,17 +99,17 @@ class Names:
             self.chains[key] = tuple(kept)
 
     def heading(self, scope: Any) -> list[str]:
-        """The dotted name of a module, if any, and its class; or a function's name."""
+        """The dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
             return [scope.title]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
     def equation(self, scope: Any) -> str:
-        """The equation of a function, or of a module that only calls a function."""
+        """The equation of a function, or of a module that only calls this function."""
         return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
 
     def chain(self, t: Any) -> tuple[Any, ...]:
-        """The calls around the op that computed t, outermost first."""
+        """The calls in which an op computed t, outermost first."""
         return self._chain(t._node.scope)
 
     def _chain(self, scope: Any) -> tuple[Any, ...]:
@@ -126,20 +123,16 @@ class Names:
         """The dotted name of the module of a call; empty for the model itself."""
         return self.modules.get(id(scope.module), "")
 
-    def is_parameter(self, x: Any) -> bool:
-        """Whether this operand is a parameter, or the array of a frozen one."""
-        return isinstance(x, Parameter) or id(x) in self.parameters
-
     def leaf(self, x: Any) -> str:
-        """The dotted name of a parameter or of a module's array, or the tensor's own name."""
+        """The dotted name of a parameter or module's array, or else the name of the tensor."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or self.run.name(x)
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
-        """The ids of leaves that come from outside the modules.
+        """The ids of leaves from outside the modules: tensors, and arrays that meet only weights.
 
-        These are tensors, and arrays that an op combines only with parameters or with values
-        computed from parameters. Any other array, such as a mask, counts as a constant.
+        Weights are parameters and values computed from them. Other arrays, such as masks, are
+        constants.
         """
         found: set[int] = set()
         weights = set(self.parameters)
@@ -154,7 +147,7 @@ class Names:
         return found - self.arrays.keys()
 
     def check(self, expand: Sequence[str]) -> None:
-        """Raise ValueError for a name that belongs to no module that was called."""
+        """Raise ValueError if no module of a given name was called."""
         called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
         for name in expand:
             if name not in called:

@@ -1,7 +1,6 @@
-"""Run a function in plain mode, and keep the names that the code gives to its values.
+"""Run a function in plain mode, and name its values after the variables in the code.
 
-The functions of `functional` that kernels replace, such as softmax, count as calls around their
-ops, just as modules do. Their variables (`q`, `scores`, `weights`) name the boxes of a picture.
+Functions of `functional` that kernels replace, such as softmax, are recorded as module calls are.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MEANINGLESS = ("x", "y", "packed", "heads")
 
 
 class FunctionCall(Scope):
-    """A function call, among the module calls around an op."""
+    """A call of a function, recorded like the call of a module."""
 
     __slots__ = ("title", "equation")
     title: str
@@ -39,7 +38,7 @@ def _functions() -> dict[CodeType, Any]:
 
 
 class Run:
-    """One run of a function: what it returned, and the names of its values by id."""
+    """A run of a function: its result, and the names of its values by id."""
 
     def __init__(self) -> None:
         self.result: Any = None
@@ -50,11 +49,11 @@ class Run:
         self.kept: list[Any] = []  # so that no id is reused
 
     def name(self, x: Any) -> str:
-        """The name of a value: of a variable, or else of an argument; or empty."""
+        """The name of the variable or argument that holds x, or an empty string."""
         return self.variables.get(id(x)) or self.arguments.get(id(x)) or ""
 
     def profile(self, frame: FrameType, event: str, result: Any) -> None:
-        """Follow the calls and returns that sys.setprofile reports."""
+        """Handle an event of `sys.setprofile`."""
         function = _functions().get(frame.f_code)
         if function and event == "call":
             call = FunctionCall(getattr(context.scope, "module", None), context.scope)
