@@ -1,4 +1,4 @@
-"""`detect_anomaly`: find the first op that makes NaN or Inf, where it was called, and why."""
+"""`detect_anomaly`: find the first op that makes NaN or Inf."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def detect_anomaly() -> Iterator[None]:
             loss = model(x)
             loss.backward()
 
-    The error names the op and the pass, the index and the operands there, the line that called
-    the op, its module, and the reason. It does not report infinities that come in as operands,
-    such as the -inf of a mask. Watches only this thread. Like torch.autograd.detect_anomaly.
+    The error names the op, its module, the line that called it, the index and the likely reason.
+    Infinite operands, such as the -inf of a mask, raise no error. Covers the forward and backward
+    passes of this thread, as torch.autograd.detect_anomaly does.
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)
@@ -36,9 +36,8 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector(Watcher):
     def __init__(self) -> None:
-        # By sequence number. Dropped with the output: a whole training run may happen inside.
-        self.places: dict[int, tuple[Any, weakref.ref]] = {}
-        self.heard = set[str]()  # NumPy's complaints about the current op
+        self.places: dict[int, tuple[Any, weakref.ref]] = {}  # by sequence number
+        self.heard = set[str]()  # NumPy's warnings about the current op
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         place, value = user_place(), output._data
@@ -51,7 +50,7 @@ class _Detector(Watcher):
         is_bad = np.isnan if np.isnan(value).any() else np.isinf
         for x in filter(numeric, (*inputs, *settings.values())):
             if is_bad is np.isnan and getattr(x, "_node", None) is None:
-                continue  # it came in with the data
+                continue  # NaN in the data
             if is_bad(array_of(x)).any():
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
@@ -74,7 +73,7 @@ class _Detector(Watcher):
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
-    """An operand's element at the index if the op is elementwise; else NaN."""
+    """The element of an operand at an index, or NaN if the shapes do not fit."""
     with suppress(ValueError):
         return float(np.broadcast_to(array_of(x), made.shape)[at])
     return np.nan
@@ -83,7 +82,7 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
 def _error(
     heard: set[str], what: str, step: Step, made: Array, g: Any = None
 ) -> FloatingPointError:
-    """The error for NaN or Inf in an output, or in a gradient that was computed from g."""
+    """The error for an output, or for a gradient that was computed from g."""
     index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
     backward = "in the backward pass, " * (g is not None)
     inside = f" in the module {step.module!r}" * (step.scope is not None)

@@ -1,4 +1,4 @@
-"""Faults that finite differences cannot show."""
+"""Find faults that finite differences cannot show."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ Gradients = Sequence[Any]
 
 
 def alike(first: Gradients, second: Gradients) -> bool:
-    """Whether arrays agree where both exist."""
+    """Whether gradients agree where both exist."""
     pairs = [(a, b) for a, b in zip(first, second) if a is not None and b is not None]
     return all(same(a, b, 1e-6, 1e-9 * max(1, greatest(a))) for a, b in pairs)
 
 
-# ---- tests of a function, or of one op
-
-
 def modified(f: Program) -> Found:
-    """An input that was changed in place."""
+    """Find an input that was changed in place."""
     for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
             return "input modified", (
@@ -37,7 +34,7 @@ def modified(f: Program) -> Found:
 
 
 def unrepeatable(f: Program) -> Found:
-    """Different outputs for the same inputs."""
+    """Find different outputs for the same inputs."""
     again = list(map(f.backend.value, f.run()))
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
@@ -48,7 +45,7 @@ def unrepeatable(f: Program) -> Found:
 
 
 def shared_state(f: Program) -> Found:
-    """A different output or gradient if f runs on other values before the backward pass."""
+    """Find a gradient that changes if f runs on other values before the backward pass."""
     outputs = f.run()
     values = list(map(f.backend.value, outputs))
     first = [*f.pull(f.cotangents), *(y.copy() for y in values)]
@@ -66,7 +63,7 @@ def shared_state(f: Program) -> Found:
 
 
 def through_infinity(f: Program) -> Found:
-    """A gradient that flows back from outputs that stay infinite."""
+    """Find a gradient that flows back from infinite outputs."""
     found = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
     names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
     return None if not names else (
@@ -78,15 +75,12 @@ def through_infinity(f: Program) -> Found:
 
 
 def scaled(x: Array, by: Array) -> Array:
-    """Each element times its factor; a zero moves as far as a one would."""
+    """Multiply x by factors; move a zero as far as a one."""
     return np.where(x == 0, by - 1, x * by)
 
 
-# ---- single ops
-
-
 def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
-    """The ops that ran, each by itself; in long runs, one of each op, shapes and settings."""
+    """Yield each op alone; in long runs, only once for the same shapes and settings."""
     seen = set[Any]()
     for step in steps:
         shapes = [getattr(x, "shape", ()) for x in step.inputs]
@@ -98,7 +92,7 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
 
 
 def outcome(test: Callable[[Any], Found], f: Program) -> Found:
-    """What a test finds in f; an error that it raises counts as a finding."""
+    """Return what a test finds in f; an error counts as a finding."""
     try:
         return test(f)
     except Exception as failure:
@@ -108,7 +102,7 @@ def outcome(test: Callable[[Any], Found], f: Program) -> Found:
 def accuse(
     report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
 ) -> Diagnosis | None:
-    """Point at the first op in which a test finds a fault, and return the fault."""
+    """Find the first op with a fault, note it in the report, and return the diagnosis."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
             report.point_at(f.step)
@@ -120,7 +114,7 @@ CHANGES = "VJP changes its operands"
 
 
 def inconsistent(f: OneOp) -> Found:
-    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
+    """Find a VJP that changes arrays, is not linear in g, or depends on more than values."""
     arrays = [f.backend.value(t) for t in (*f.outputs, *f.tensors)]
     arrays += [*f.cotangents, *(a for a in f.leaves if isinstance(a, Array))]
     before = [a.copy() for a in arrays]
@@ -146,7 +140,7 @@ def inconsistent(f: OneOp) -> Found:
 
 
 def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
-    """A kind, a text, and gradients that must be a multiple of the first ones."""
+    """Yield a kind of fault, its text, k, and gradients that must be k times the first ones."""
     g = f.cotangents
     text = (
         "gives a different gradient when called again: its VJP changes a saved value, keeps state "

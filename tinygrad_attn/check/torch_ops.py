@@ -1,4 +1,4 @@
-"""PyTorch's side of gradcheck: the same check on torch functions, modules and tensors."""
+"""Let gradcheck check torch functions and modules."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TorchBackend(Backend):
 
     @contextmanager
     def watch(self) -> Iterator[Any]:
-        """List each call of a torch.autograd.Function; other ops have PyTorch's own VJPs."""
+        """List the calls of each torch.autograd.Function."""
         trace, running = SimpleNamespace(steps=[]), list[Any]()
         code = torch.autograd.Function.apply.__func__.__code__
 
