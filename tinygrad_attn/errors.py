@@ -284,10 +284,10 @@ class MissingName:
 # ---- the user's line
 
 
-def user_frame() -> FrameType:
-    """Return the innermost frame outside the package and NumPy."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
+def user_frame(*libraries: str) -> FrameType:
+    """Return the innermost frame outside the package, NumPy and other libraries."""
+    frame, inner = sys._getframe(1), INNER + libraries
+    while frame.f_code.co_filename.startswith(inner) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 

@@ -96,14 +96,14 @@ def _error(
 
 
 COMPLAINTS = {
-    "divide by zero": "a division by zero, log 0, or an infinite slope (of a root or logarithm at "
-    "0). Add a small eps, as in sqrt(x + eps), choose a safe value with np.where beforehand, or "
-    "use log_softmax instead of log(softmax).",
+    "divide by zero": "a division by zero, log 0, or an infinite slope (of sqrt or log at 0). Add "
+    "a small eps, as in sqrt(x + eps), replace the zeros first with np.where, or use log_softmax "
+    "instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale the "
     "loss, normalise, or before exp subtract the maximum, as softmax and logsumexp do.",
-    "invalid value": "0/0, a mean or variance over no elements (are all targets ignored?), or an "
-    "argument outside the domain, such as the root or logarithm of a negative number (rounding "
-    "can turn a small variance negative): apply np.maximum(x, 0) first.",
+    "invalid value": "0/0, a mean over no elements (as with all targets ignored), or an argument "
+    "outside the domain, such as the root or logarithm of a negative number. If rounding made a "
+    "variance negative, apply np.maximum(x, 0) first.",
 }
 
 
@@ -113,23 +113,22 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
     for o in operands:
         if (nan := np.isnan(o)).any():
             return (
-                f"an operand already holds NaN, at index {index_of_largest(nan)}. It came in with "
-                "the data, or an optimiser step made the weights NaN (learning rate too high)."
+                f"an operand already holds NaN, at index {index_of_largest(nan)}. Either the data "
+                "have NaN, or an optimiser step made the weights NaN (learning rate too high)."
             )
     if g is not None and not np.isfinite(g).all():
         return "the gradient given to backward() already holds NaN or Inf."
     rows = [o for o in operands if o.ndim and o.shape[-1] > 1]
     if np.isnan(made[at]) and any(np.isneginf(row).all(-1).any() for row in rows):
         return (
-            "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "
-            "blocked. Leave one key open, or use F.scaled_dot_product_attention, which returns "
-            "zeros for such a row."
+            "empty softmax row (inf - inf): every score of the row is -inf, since every key is "
+            "blocked. Allow one key, or use F.scaled_dot_product_attention, which returns zeros."
         )
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (
-            "0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the "
-            f"other branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the "
-            "argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
+            "0 x inf behind a mask: the incoming gradient is 0 there (np.where chose the other "
+            f"branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the argument "
+            "safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (

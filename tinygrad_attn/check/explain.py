@@ -72,13 +72,12 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
     if not finite.all():
         return "nan", (
             f"the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope is "
-            "finite. Look for 0/0, log 0 or 0 x inf; np.where does not help once the bad value has "
-            "been computed."
+            "finite. Look for 0/0, log 0 or 0 x inf. Use np.where before them, not after."
         )
     R, J = R[:, known], J[:, known]
     if not R.any():
         return "zero", (
-            "the gradient is zero everywhere, although the function depends on this input. The VJP "
+            "the gradient is zero everywhere, but the function depends on this input. The VJP "
             "returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
     if c := factor(R, J):
@@ -129,8 +128,8 @@ def elsewhere(c: Case) -> Iterator[Row]:
     for order in orders:
         yield kind, text, c.R, J4.transpose(order).reshape(c.R.shape)
     text = (
-        "the VJP does to g what the function does to the input, but needs the transpose of that: "
-        "transpose the matrix (.mT), sum from the other end, turn back, undo the permutation"
+        "the VJP applies the function to g instead of its transpose: transpose the matrix (.mT), "
+        "sum from the other end, rotate back, or undo the permutation"
     )
     yield "transposed", text, c.R, c.J.T
 
@@ -174,15 +173,15 @@ def zeros(c: Case) -> Found:
     if extra.any() and not (lost.any() and others_off):
         return "mask or index", (
             f"the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} for some "
-            "outputs, but the gradient is not. The VJP uses no mask, or a different mask or "
-            "different indices from the forward pass. Save them and use them in the VJP (a causal "
-            "mask, the index of the maximum, a shift, the inverse of argsort)."
+            "outputs, but the gradient is not. The VJP must use the mask or the indices of the "
+            "forward pass (a causal mask, the index of the maximum, a shift, the inverse of "
+            "argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
         return "missed use", (
             f"the contribution from the output at {places(lost.any(axis=1).reshape(c.y.shape))} is "
-            "missing. A sum is missing, a repeated index overwrites what was there (use "
-            "np.add.at), or a loop ends too early."
+            "missing. Look for a missing sum, a repeated index that overwrites (use np.add.at), or "
+            "a loop that ends too early."
         )
     return at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
 
@@ -192,7 +191,7 @@ def no_pattern(c: Case) -> tuple[str, str]:
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return "missing sum", (
             f"the error mixes elements along axes {axes}: a term with a sum or mean over them is "
-            "missing, is scaled wrongly, or sums something else."
+            "missing or wrong."
         )
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))

@@ -27,8 +27,8 @@ def modified(f: Program) -> Found:
     for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
             return "input modified", (
-                f"{name} is changed in place, so its slope cannot be measured and saved values go "
-                "wrong. Compute a new tensor (x = x + 1, not x.data += 1), or copy first."
+                f"{name} is changed in place, so saved values are wrong and its slope cannot be "
+                "measured. Compute a new tensor (x = x + 1, not x.data += 1), or copy first."
             )
     return None
 
@@ -39,7 +39,7 @@ def unrepeatable(f: Program) -> Found:
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
     return "not deterministic", (
-        "different results for the same inputs, so there is no slope. Switch dropout off "
+        "different results for the same inputs, so there is no slope. Turn dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
@@ -56,9 +56,9 @@ def shared_state(f: Program) -> Found:
     if alike(first, [*f.pull(f.cotangents, outputs), *values]):
         return None
     return "shared state", (
-        "one more call before backward() changes the result or the gradient of the first call. "
-        "Something is stored on the layer, or in an outside variable, and the second call "
-        "overwrites it. Store it per call, and return a new array each time."
+        "one more call before backward() changes the result or the gradient of the first call: it "
+        "overwrites a value stored on the layer or in an outside variable. Store values per call, "
+        "and return a new array each time."
     )
 
 
@@ -68,9 +68,9 @@ def through_infinity(f: Program) -> Found:
     names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
     return None if not names else (
         "infinite result",
-        f"outputs that stay infinite when the inputs move pass a gradient on to {names}. If the op "
-        "fills in -inf, its VJP must give zero there: g times the mask. If -inf was added, no "
-        "slope can be measured: check what follows instead, such as the softmax.",
+        f"infinite outputs pass a gradient on to {names}. If the op fills in -inf, its VJP must "
+        "give zero there: g times the mask. If it adds -inf, no slope can be measured: check the "
+        "function that follows, such as the softmax.",
     )  # fmt: skip
 
 
@@ -144,8 +144,7 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     g = f.cotangents
     text = (
         "gives a different gradient when called again: its VJP changes a saved value, keeps state "
-        "between calls, or draws random numbers. Draw them once, in the forward pass, and save "
-        "them."
+        "between calls, or draws random numbers. Draw and save them in the forward pass."
     )
     for _ in range(2):  # state may alternate
         yield CHANGES, text, 1, f.pull(g)
@@ -155,10 +154,7 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
         yield "incoming gradient", text, k, f.pull([k * c for c in g])
-    text = (
-        "returns the same array each time, so a second call overwrites the first gradient. Return "
-        "a new array."
-    )
+    text = "overwrites its first gradient in a second call. Return a new array each time."
     second = OneOp(f.step, f.backend)  # its call overwrites what the first returned
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]

@@ -217,9 +217,8 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
 
 NEARBY = (
     "the gradient looks right at these inputs, but is wrong close by, or for a result that is much "
-    "smaller than the others. Either these inputs are special (a weight of ones, zeros, equal "
-    "elements) and hide a wrong VJP, which random ones will show; or the VJP uses something that "
-    "an earlier call left behind; or larger results hide its error."
+    "smaller than the others. The inputs may be special (a weight of ones, zeros, equal elements): "
+    "try random ones. Or the VJP uses a value from an earlier call."
 )
 
 

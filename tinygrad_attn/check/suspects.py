@@ -60,10 +60,10 @@ def of_elements(entry: Entry) -> tuple[str, str]:
 
 
 EXCUSES = {
-    "domain": "at {} of {} the function is not finite, or raises an error, a step to one side: the "
-    "input is on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
+    "domain": "at {} of {} the function is infinite or raises an error to one side: the input is "
+    "on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
     "kink": "at {} of {} the slopes to the left and to the right differ: the input is at a kink or "
-    "a jump, so the VJP may well be right. Move the input away from it.",
+    "a jump, so the VJP may be right. Move the input away from it.",
     "precision": "at {} of {} the slope cannot be measured: large numbers cancel inside the "
     "function, or it is not smooth. Check at inputs of moderate size.",
 }
@@ -75,9 +75,8 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     if not (finite(program.values) or finite([e.analytic for e in report.entries])):
         return Diagnosis(
             "domain",
-            "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
-            "in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
-            "choose other inputs.",
+            "the result is NaN or Inf at these inputs, so there is no slope. Choose other inputs, "
+            "or find the op with ta.detect_anomaly().",
         )
     if any(e.wrong.any() for e in report.entries):
         return blame(report, program, steps) or between_the_ops(report, program.backend)

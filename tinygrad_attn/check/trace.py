@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, tracked, watching
-from ..errors import INNER, quoted
+from ..errors import quoted, user_frame
 from ..nn.calls import dotted_name
 
 Array = np.ndarray
@@ -25,12 +25,10 @@ class Place(NamedTuple):
         return quoted(self.file, self.line)
 
 
-def user_place(*libraries: str) -> Place | None:
+def user_place(*libraries: str) -> Place:
     """The innermost line on the stack that belongs to no library."""
-    frame: Any = sys._getframe(1)
-    while frame and frame.f_code.co_filename.startswith((*INNER, *libraries, "<frozen ")):
-        frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno) if frame else None
+    frame = user_frame(*libraries)
+    return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def array_of(x: Any) -> Array:
@@ -51,7 +49,7 @@ class Step(NamedTuple):
     settings: dict[str, Any]
     result: Any
     scope: Any
-    place: Place | None
+    place: Place
 
     @property
     def name(self) -> str:
