@@ -223,30 +223,24 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
     """Yield texts, and functions that change a torch module and its arguments accordingly."""
     import torch
 
-    yield (
-        "mask inverted: ours reads boolean masks the other way round. In torch.nn True means "
-        "blocked; in scaled_dot_product_attention True means allowed.",
-        masks(lambda mask: ~mask),
+    text = (
+        "mask inverted: ours reads boolean masks the other way round. True means blocked in "
+        "torch.nn, but allowed in scaled_dot_product_attention."
     )
-    yield (
-        "the mask is not applied: ours gives what torch gives without a mask.",
-        masks(lambda mask: None),
-    )
+    yield text, masks(lambda mask: ~mask)
+    text = "the mask is not applied: ours gives what torch gives without a mask."
+    yield text, masks(lambda mask: None)
     for k in (0, 2):
-        yield (
-            f"causal mask off by one: ours blocks np.triu(ones, {k}), torch np.triu(ones, 1).",
-            masks(lambda mask: torch.ones_like(mask).triu(k)),  # noqa: B023
-        )
+        text = f"causal mask off by one: ours blocks np.triu(ones, {k}), torch np.triu(ones, 1)."
+        yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
     for name in ("batch_first", "norm_first"):
         text = f"{name} is set the opposite way in torch. Give both the same {name}."
         yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
         text = f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps."
         yield text, attribute("eps", lambda _: eps)  # noqa: B023
-    yield (
-        "GELU: one has the tanh approximation, the other is exact. Give both the same approximate.",
-        attribute("approximate", lambda kind: "none" if kind == "tanh" else "tanh"),
-    )
+    text = "GELU: one has the tanh approximation, the other is exact. Give both the same one."
+    yield text, attribute("approximate", lambda kind: "none" if kind == "tanh" else "tanh")
     for name, p in torch_module.named_parameters():
         if p.ndim == 2 and p.shape[0] == p.shape[1]:
             text = (

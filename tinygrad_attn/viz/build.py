@@ -108,7 +108,7 @@ class Builder:
         folded: dict[int, Unit] = {}
         home: dict[int, Unit] = {}
         for t in ops:
-            chain = self.names.chain(t)
+            chain = self.names.chain(t._node.scope)
             level = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
             scope = chain[level] if level < len(chain) else None
             if scope is None or id(scope) not in folded:
@@ -172,7 +172,7 @@ class Builder:
 
     def _op(self, t: Variable) -> Box:
         """The box of an op and its output, with a title such as `y = sum(axis=-1)`."""
-        name, op, settings = t.name or self.names.run.name(t), op_name(t), settings_of(t)
+        name, op, settings = t.name or self.names.run.names.get(id(t)), op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
         lines = [RELEASED] if op == "released" else settings
         if lines and sum(map(len, lines)) <= 40:
@@ -184,7 +184,7 @@ class Builder:
 
     def _blocked(self, t: Variable) -> int:
         """The number of attention scores that a mask has set to -inf."""
-        calls = [getattr(scope, "title", "") for scope in self.names.chain(t)]
+        calls = [getattr(scope, "title", "") for scope in self.names.chain(t._node.scope)]
         masked = "attention_weights" in calls and np.all(t._data < np.inf)
         return int(np.sum(t._data == -np.inf)) if masked else 0
 

@@ -20,7 +20,6 @@ STYLES = {
 }
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
 MOST_DRAWN = 1000  # boxes; Graphviz needs seconds for them, but hours for ten times as many
-LONGEST = 300  # characters of a line; Graphviz refuses labels of more than 16,384 bytes
 FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz computes the same widths on every system
 HEAD = f"""digraph "graph" {{
 graph [bgcolor=white fontname={FONT} fontsize=11 nodesep=0.25 ranksep=0.3 nslimit=2 nslimit1=2]
@@ -70,7 +69,6 @@ def _attributes(look: dict[str, str]) -> str:
 
 def _clean(text: str) -> str:
     r"""Escape text for an HTML-like label; Graphviz replaces \N even there."""
-    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     return html.escape(printable(text)).replace("\\", "&#92;&#8203;").replace("]", "&#93;")
 
 

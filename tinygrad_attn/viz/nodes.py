@@ -71,7 +71,7 @@ class Names:
         if model is not None:
             self._add(model)
         for t in ops:
-            for scope in self.chain(t)[:1]:
+            for scope in self.chain(t._node.scope)[:1]:
                 if id(scope.module) not in self.modules:
                     self._add(scope.module)
         self._merge(ops)
@@ -88,7 +88,7 @@ class Names:
 
     def _merge(self, ops: Iterable[Variable]) -> None:
         """Leave out the only function that a module calls, such as layer_norm in LayerNorm."""
-        sizes = Counter(scope for t in ops for scope in self.chain(t))
+        sizes = Counter(scope for t in ops for scope in self.chain(t._node.scope))
         for key, chain in self.chains.items():
             kept = []
             for outer, scope in zip((None, *chain), chain):
@@ -108,15 +108,12 @@ class Names:
         """The equation of a function, or of a module that only calls this function."""
         return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
 
-    def chain(self, t: Any) -> tuple[Any, ...]:
-        """The calls in which an op computed t, outermost first."""
-        return self._chain(t._node.scope)
-
-    def _chain(self, scope: Any) -> tuple[Any, ...]:
+    def chain(self, scope: Any) -> tuple[Any, ...]:
+        """A call and the calls around it, outermost first."""
         if scope is None:
             return ()
         if id(scope) not in self.chains:
-            self.chains[id(scope)] = (*self._chain(scope.outer), scope)
+            self.chains[id(scope)] = (*self.chain(scope.outer), scope)
         return self.chains[id(scope)]
 
     def module(self, scope: Any) -> str:
@@ -126,7 +123,7 @@ class Names:
     def leaf(self, x: Any) -> str:
         """The dotted name of a parameter or module's array, or else the name of the tensor."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
-        return name or getattr(x, "name", "") or self.run.name(x)
+        return name or getattr(x, "name", "") or self.run.names.get(id(x), "")
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
         """The ids of leaves from outside the modules: tensors, and arrays that meet only weights.

@@ -44,13 +44,8 @@ class Run:
         self.result: Any = None
         self.attended: list[dict[str, Any]] = []  # the values of each attention
         self.scores: Any = None  # of the last one
-        self.variables: dict[int, str] = {}
-        self.arguments: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self.kept: list[Any] = []  # so that no id is reused
-
-    def name(self, x: Any) -> str:
-        """The name of the variable or argument that holds x, or an empty string."""
-        return self.variables.get(id(x)) or self.arguments.get(id(x)) or ""
 
     def profile(self, frame: FrameType, event: str, result: Any) -> None:
         """Handle an event of `sys.setprofile`."""
@@ -60,26 +55,23 @@ class Run:
             call.title, call.equation = function.__name__, equation_of(function)
             context.scope = call
         elif function and event == "return":
-            context.scope, values, code = context.scope.outer, frame.f_locals, frame.f_code
-            taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            for name, x in values.items():
-                if name not in MEANINGLESS:
-                    self._add(self.arguments if name in taken else self.variables, x, name)
+            context.scope, values = context.scope.outer, frame.f_locals
+            self._add(values)
             if function is attention.attention:
                 more = {"name": dotted_name(context.scope), "scores": self.scores, "output": result}
                 self.attended.append(values | values["settings"] | more)
         elif event == "return" and frame.f_code is attention.masked_softmax.__code__:
             self.scores = frame.f_locals["scores"]  # with the mask added
-            for name, x in frame.f_locals.items():
-                self._add(self.variables, x, name)
+            self._add(frame.f_locals)
         elif event == "return" and frame.f_code is basic.largest.__code__:
-            self._add(self.variables, result, "largest of each row, a constant")
+            self._add({"largest of each row, a constant": result})
 
-    def _add(self, names: dict[int, str], x: Any, name: str) -> None:
-        if isinstance(x, (Variable, np.ndarray)):
-            names.setdefault(id(x), name)
-            names.setdefault(id(array_of(x)), name)
-            self.kept.append(x)
+    def _add(self, values: dict[str, Any]) -> None:
+        for name, x in values.items():
+            if isinstance(x, (Variable, np.ndarray)) and name not in MEANINGLESS:
+                self.names.setdefault(id(x), name)
+                self.names.setdefault(id(array_of(x)), name)
+                self.kept.append(x)
 
 
 def run_plainly(function: Callable[..., Any], *inputs: Any) -> Run:
