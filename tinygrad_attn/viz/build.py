@@ -135,9 +135,7 @@ class Builder:
             if unit.scope is not None and self.user[key] and key not in self.visible:
                 hidden.append(key)
             else:  # an input of the modules is outside them
-                box = self._leaf(x)
-                outside = box.kind in ("leaf", "input") and key in self.visible
-                self._add(box, () if outside else unit.chain, [key])
+                self._add(self._leaf(x), () if key in self.visible else unit.chain, [key])
         box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
         self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
         if unit.scope is not None:
@@ -160,15 +158,14 @@ class Builder:
         for unit in units:
             for t, i, x, key in unit.edges:
                 source, target = self.numbers[key], self.numbers[id(unit)]
-                if unit.scope is not None:
-                    merged[source, target] += source != target
-                else:
+                if unit.scope is None:
                     index = [str(i)] if len(unit.edges) > 1 else []
                     label = ": ".join(index + _broadcast(t, x))
                     self.result.arrows.append(Arrow(source, target, i, label))
+                elif source != target:
+                    merged[source, target] += 1
         for (source, target), k in merged.items():
-            if k:
-                self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
+            self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _op(self, t: Variable) -> Box:
         """The box of an op and its output, with a title such as `y = sum(axis=-1)`."""

@@ -54,7 +54,6 @@ class _Recorder(Watcher):
         self.boxes = {t._node.number: numbers[id(t)] for t in ops}  # by sequence number
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
-        self.last = 0
         steps = self.steps  # not self, so that no cycle keeps the references alive
         self.references = []
         for t in ops:
@@ -68,10 +67,9 @@ class _Recorder(Watcher):
         """Add a contribution to the step of its op."""
         if node.number not in self.boxes:
             return  # a graph inside a VJP
-        op, copy = node.op, lambda x: np.array(array_of(x))
-        if node.number != self.last:
-            self.last = node.number
-            box, output = self.boxes[self.last], values.cells(y._data)
+        op, box, copy = node.op, self.boxes[node.number], lambda x: np.array(array_of(x))
+        if not self.steps or self.steps[-1].box != box:
+            output = values.cells(y._data)
             self.steps.append(Step(op.__name__, box, copy(g), [], [], rules.equation(op), output))
         number = self.numbers[id(x)]
         name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
