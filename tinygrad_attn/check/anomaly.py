@@ -18,15 +18,15 @@ from .trace import Array, Step, array_of, numeric, user_place
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Raise FloatingPointError at the first op that makes NaN or Inf from finite numbers.
+    """Raise FloatingPointError at the first op whose output or gradient has NaN or Inf.
 
         with ta.detect_anomaly():
             loss = model(x)
             loss.backward()
 
     The error names the op, its module, the line that called it, the index and the likely reason.
-    Infinite operands, such as the -inf of a mask, raise no error. Covers the forward and backward
-    passes of this thread, as torch.autograd.detect_anomaly does.
+    An infinity that comes from an operand, such as the -inf of a mask, is no error. Covers this
+    thread only. Unlike torch.autograd.detect_anomaly, it also checks the forward pass.
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)
@@ -108,7 +108,7 @@ COMPLAINTS = {
 
 
 def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: Any) -> str:
-    """Why the element is NaN or Inf."""
+    """Explain why the element is NaN or Inf."""
     name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
     for o in operands:
         if (nan := np.isnan(o)).any():

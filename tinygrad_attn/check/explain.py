@@ -33,7 +33,7 @@ def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
 
 
 def factor(a: Any, b: Any) -> float:
-    """The c with a = c b, or 0 if there is none."""
+    """The number c with a = c b, or 0 if there is none."""
     c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
     return c if c and np.isfinite(c) and close(a, c * b).all() else 0.0
 
@@ -86,7 +86,7 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Found:
-    """Find columns that are wrong if most are right."""
+    """Name the wrong columns if most are right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
@@ -99,7 +99,7 @@ def turns(axes: int) -> list[tuple[int, ...]]:
 
 
 def other_operands(c: Case) -> Iterator[Row]:
-    """Rows: the VJP is right if an operand is all ones, or is transposed."""
+    """Rows for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
             f"the VJP is right if operand {k} is all ones, and wrong for other values: it is "
@@ -118,7 +118,7 @@ def other_operands(c: Case) -> Iterator[Row]:
 
 
 def elsewhere(c: Case) -> Iterator[Row]:
-    """Rows: R has the numbers of J at other indices."""
+    """Rows for an R that has the numbers of J at other indices."""
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
     orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
     orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
@@ -135,7 +135,7 @@ def elsewhere(c: Case) -> Iterator[Row]:
 
 
 def factors(c: Case) -> Iterator[Row]:
-    """Rows: R has a factor that J lacks, or lacks one that J has."""
+    """Rows for a factor that only R or only J has."""
     text = "the gradient is g itself: the op's own derivative is missing"
     yield "wrong factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)

@@ -140,7 +140,7 @@ def inconsistent(f: OneOp) -> Found:
 
 
 def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
-    """Yield a kind of fault, its text, k, and gradients that must be k times the first ones."""
+    """Yield a kind of fault, its text, k, and gradients that must be k times the original ones."""
     g = f.cotangents
     text = (
         "gives a different gradient when called again: its VJP changes a saved value, keeps state "

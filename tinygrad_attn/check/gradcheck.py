@@ -46,8 +46,8 @@ def gradcheck(
     `f` is a function or a Module that returns a Tensor or a tuple of Tensors. `inputs` is a Tensor,
     or a sequence of Tensors, arrays and other arguments. `params` are further tensors that f
     depends on, by default a Module's parameters. The check covers `params`, float64 arrays, and the
-    Tensors that require a gradient, or all floating Tensors if none does. It checks PyTorch's
-    gradients if it is given torch tensors or a torch.nn.Module.
+    Tensors that require a gradient, or all floating Tensors if none does. Given torch tensors or a
+    torch.nn.Module, it checks PyTorch's gradients.
 
     An element is wrong if |analytic - numeric| > atol + rtol |numeric|, where `atol` is smaller for
     gradients below 1. An element that is off at the step `eps`, or hidden by rounding there, is
@@ -55,9 +55,9 @@ def gradcheck(
     random projections; with `fast_mode`, every input in 2. `order=2` also checks the gradient of
     the gradient.
 
-    Also checks that f is deterministic, leaves its inputs unchanged and keeps no state, and that
-    VJPs return new arrays and are linear in g. Infinite outputs, such as blocked scores, are left
-    out.
+    The check also requires that f is deterministic, leaves its inputs unchanged and keeps no state,
+    and that VJPs return new arrays and are linear in g. It leaves out infinite outputs, such as
+    blocked scores.
 
     Returns a Report, which is true if nothing is wrong. Otherwise raises GradcheckError, an
     AssertionError, unless `raise_exception` is False. Raises TypeError for float32.

@@ -11,7 +11,7 @@ Array = np.ndarray
 
 
 class Verdict:
-    """An object that is true if `ok` is, with its text as repr."""
+    """An object with the truth value of `ok`, and with its text as repr."""
 
     ok: Any
 
@@ -23,7 +23,7 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """A string that consists of the kind of mistake, `kind`, and its explanation, `text`."""
+    """A string with the `kind` of a mistake and the `text` that explains it."""
 
     kind: str
     text: str
@@ -106,7 +106,6 @@ class Report(Verdict):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no diagnosis and every entry is right."""
         return not self.diagnosis and all(e.ok for e in self.entries)
 
     def point_at(self, step: Any) -> None:

@@ -30,7 +30,6 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether both agree."""
         return max(self.value, self.gradient) <= TOLERANCE
 
 
@@ -49,7 +48,6 @@ class TorchComparison(Verdict):
 
     @property
     def ok(self) -> bool:
-        """Whether all rows agree."""
         return all(row.ok for row in self.rows)
 
     def __str__(self) -> str:

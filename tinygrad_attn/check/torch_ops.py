@@ -18,7 +18,7 @@ LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
 
 class TorchBackend(Backend):
-    """torch tensors, and torch.autograd.grad for VJPs."""
+    """Access to torch tensors and torch.autograd.grad."""
 
     ours = False
     kind = torch.Tensor
@@ -56,7 +56,7 @@ class TorchBackend(Backend):
 
     @contextmanager
     def watch(self) -> Iterator[Any]:
-        """List the calls of each torch.autograd.Function."""
+        """List the calls of every torch.autograd.Function."""
         trace, running = SimpleNamespace(steps=[]), list[Any]()
         code = torch.autograd.Function.apply.__func__.__code__
 

@@ -107,15 +107,15 @@ def attention_html(
 ) -> Page:
     """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
-    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv), or these with H heads
-      first. `mask` is True where a query may look, or is added to the scores.
+    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv), or each with a leading
+      axis of H heads. A boolean `mask` is True where a query may look; a float mask is added.
     - `attention_html(model, x)` calls a module or function with one to three inputs. It shows every
       attention in it, for the first element of a batch.
-    - `attention_html(seen)` shows the weights that `ta.record_attention` recorded.
+    - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
     `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
-    Raises ValueError for shapes or labels that do not fit, NaN or infinity, or if no attention was
-    called, and TypeError for a mask of integers.
+    Raises ValueError for shapes or labels that do not fit, for NaN or infinity, and if no attention
+    is called. Raises TypeError for a mask of integers.
     """
     if isinstance(q, Mapping):
         calls = [

@@ -80,7 +80,7 @@ class Unit:
 
 
 class Builder:
-    """Draws boxes in forward order, then arrows; calls with `is_open(level, call)` are frames."""
+    """Draws boxes and arrows; a call is a frame if `is_open(level, call)`, else a box."""
 
     def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
         self.names, self.result = source.names, Picture()
@@ -217,7 +217,7 @@ class Builder:
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
-        """A line if a tensor is used more than once."""
+        """A line with the number of uses of a tensor, if there are several."""
         k = self.uses[id(x)] if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 

@@ -18,7 +18,7 @@ MOST_BOXES, MOST_PICTURES = 200, 60  # in a picture of a page; on a page
 
 
 class Graph:
-    """A picture of the computation graph, which notebooks display. It keeps no tensor alive."""
+    """A picture of the computation graph. Notebooks display it, and it keeps no tensor alive."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture

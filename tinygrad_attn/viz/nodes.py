@@ -43,13 +43,13 @@ def shown(x: Any) -> Any:
 
 
 def operands(t: Any) -> list[tuple[int, Any]]:
-    """The operands of the op that computed t, with their indices; only tensors and numbers."""
+    """The tensors, arrays and numbers that the op of t received, with their indices."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
 def _memory(x: Any) -> int:
-    """The id of the array that owns the memory of x: a slice has the name of its table."""
+    """The id of the array that owns the memory of x, such as the table behind a slice."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
@@ -57,7 +57,7 @@ def _memory(x: Any) -> int:
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays, from a model or the outermost calls."""
+    """Dotted names of modules, parameters and arrays, seen from a model or the outermost calls."""
 
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
@@ -126,10 +126,10 @@ class Names:
         return name or getattr(x, "name", "") or self.run.names.get(id(x), "")
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
-        """The ids of leaves from outside the modules: tensors, and arrays that meet only weights.
+        """The ids of tensors and arrays that come from outside the modules.
 
-        Weights are parameters and values computed from them. Other arrays, such as masks, are
-        constants.
+        These arrays are combined only with parameters, or with values computed from parameters.
+        Other arrays, such as masks, are constants.
         """
         found: set[int] = set()
         weights = set(self.parameters)
@@ -144,7 +144,7 @@ class Names:
         return found - self.arrays.keys()
 
     def check(self, expand: Sequence[str]) -> None:
-        """Raise ValueError if no module of a given name was called."""
+        """Raise ValueError if `expand` names a module that was not called."""
         called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
         for name in expand:
             if name not in called:

@@ -1,6 +1,6 @@
 """Run a function in plain mode, and name its values after the variables in the code.
 
-Functions of `functional` that kernels replace, such as softmax, are recorded as module calls are.
+Functions of `functional` that kernels replace, such as softmax, are recorded like module calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FunctionCall(Scope):
 
 @cache
 def _functions() -> dict[CodeType, Any]:
-    """The functions that kernels replace, by code object."""
+    """The functions that kernels replace, keyed by code object."""
     found = [f for module in (basic, attention) for f in vars(module).values()]
     return {inspect.unwrap(f).__code__: f for f in found if hasattr(f, "function")}
 

@@ -36,7 +36,7 @@ class Page:
 
 
 def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
-    """Fill the templates page.* and then NAME.* of a folder with the fields, which hold HTML."""
+    """Fill the shared template page.* and the template NAME.* of a folder with HTML fields."""
     (frame, look, tools), (body, style, script) = (
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
         for place, part in ((TEMPLATES, "page"), (folder, name))

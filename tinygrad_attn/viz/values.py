@@ -11,7 +11,7 @@ WIDEST = 16  # rows or columns of a heat map
 
 
 def number(x: Any) -> str:
-    """Format a number with four digits."""
+    """Format a number with four significant digits."""
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
