@@ -117,10 +117,9 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
         if (dtype := backend.dtype(t)) != np.float64:
-            write = backend.double_module if name.startswith("parameter") else backend.double
             raise TypeError(
                 f"precision too low: {name} is {describe(t)}. Finite differences need float64: "
-                f"rounding in {dtype} would hide a wrong gradient. Write {write}."
+                f"rounding in {dtype} would hide a wrong gradient. Write {backend.double}."
             )
         found.setdefault(id(t), (name, t))
     if not found:

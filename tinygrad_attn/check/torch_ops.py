@@ -22,8 +22,7 @@ class TorchBackend(Backend):
 
     ours = False
     kind = torch.Tensor
-    double = "x.double()"
-    double_module = "module.double()"
+    double = "x.double(), or module.double()"
     writes = "torch functions of the saved tensors and the incoming gradient"
     computes = "torch functions; .numpy(), .item() and .detach()"
     recording = staticmethod(torch.enable_grad)

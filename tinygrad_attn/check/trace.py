@@ -97,8 +97,7 @@ class Backend:
 
     ours = True
     kind: Any = Variable
-    double = "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
-    double_module = "module.astype(np.float64)"
+    double = "x.astype(np.float64), or module.astype(np.float64)"
     writes = "operators, methods and np.* functions on g, y and the inputs"
     computes = "tensor methods or np.* functions; .numpy(), .item() and .data"
     recording = staticmethod(enable_grad)

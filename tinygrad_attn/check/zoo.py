@@ -161,7 +161,7 @@ def adding(add: Callable[..., Any]) -> Any:
 
 @published(vjp(ops.tanh))
 def tanh_zero(g, y, x):
-    """The backward function is assigned to an attribute that nobody calls.
+    """The backward function is stored in an attribute that is never called.
     Found in smolgrad (nn/_activations.py, tanh).
     Symptom: everything below a tanh has a zero gradient and never learns.
     """
@@ -170,7 +170,7 @@ def tanh_zero(g, y, x):
 
 @published(vjp(ops.sum))
 def sum_axis_zero(g, y, x, *, axis, keepdims):
-    """`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) gets the wrong axis back.
+    """`if axis:` treats axis 0 as no axis, so the gradient of sum(axis=0) gets a wrong axis.
     Found in smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum).
     Symptom: x.sum(axis=1) is right; axis=0 of a square matrix is silently transposed.
     """
@@ -199,7 +199,7 @@ def matmul_transpose_all(g, y, a, b):
 def mean_tuple(x, axis=None, keepdims=False):
     """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
     Found in smolgrad (core/engine.py, mean).
-    Symptom: a wrong value with a matching gradient, so no gradient check sees it.
+    Symptom: a wrong value with a matching gradient, which no gradient check detects.
     """
     total = ops.sum(x, axis=axis, keepdims=keepdims)
     return total / (np.prod(axis) or 1 if isinstance(axis, tuple) else x.size / total.size)
@@ -291,7 +291,7 @@ layer_norm, rms_norm = functional.layer_norm, functional.rms_norm
 def softmax_twice(g, y, x, axis=-1):
     """The gradient of softmax is doubled.
     Found in fromscratchtoml (issue 65: softmax off by a factor of two).
-    Symptom: it trains, as if at another learning rate; an all-ones cotangent only sees 0 = 0.
+    Symptom: it trains as with another learning rate; a cotangent of ones hides it, since 2 * 0 = 0.
     """
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
@@ -307,18 +307,18 @@ def log_softmax_batch(g, y, x, axis=-1):
 
 @published(function("layer_norm", "x", "weight", "bias"))
 def layer_norm_weight(g, y, x, weight, bias, **settings):
-    """The weight is multiplied in outside the means of the VJP.
+    """The VJP multiplies by the weight outside its means.
     Found in numpy-transformer (layer_norm.py, backward).
-    Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
+    Symptom: right for the initial weight of ones, and wrong after the first update.
     """
     return *weight_outside(layer_norm, g, x, weight, **settings), sum_to(g, np.shape(bias))
 
 
 @published(function("rms_norm", "x", "weight"))
 def rms_norm_weight(g, y, x, weight, **settings):
-    """The weight is multiplied in outside the mean of the VJP.
+    """The VJP multiplies by the weight outside its mean.
     Found in Tricycle (layers.py, RMSNorm.back_fn).
-    Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
+    Symptom: right for the initial weight of ones, and wrong after the first update.
     """
     return weight_outside(rms_norm, g, x, weight, **settings)
 
@@ -350,7 +350,7 @@ def remembering_relu(x):
 def activation_singleton(g, y, x):
     """One ReLU object for the whole program remembers its last input.
     Found in numpy-transformer (activations.py, the dict of instances).
-    Symptom: two layers that share an activation both differentiate at the second one's input.
+    Symptom: two layers that share an activation both use the input of the second one.
     """
     return g * (last.get(x.shape, x) > 0)
 
@@ -371,7 +371,7 @@ def gradient_overwritten(old, new):
 def gradient_aliased(old, new):
     """The first gradient is kept by reference, and the second is added to it in place.
     Found in neunet (autograd.py; its source marks the fix).
-    Symptom: the operands of a + b share one gradient array, so what is added for a reaches b.
+    Symptom: the operands of a + b share one gradient array, so an addition for a also changes b.
     """
     old += new
     return old
@@ -400,7 +400,7 @@ def depth_first(give, grads, roots):
 @published(replace(slopes, "random_like"))
 def checker_all_ones(y, rng):
     """The gradient check weights all results by 1.
-    Found in most small checkers; SmallPebble sums the output, for one.
-    Symptom: gradients of softmax and layer norm, whose outputs have constant sums, pass as 0 = 0.
+    Found in most small checkers, such as SmallPebble's, which sums the output.
+    Symptom: wrong gradients of softmax and layer norm pass, since their outputs have constant sums.
     """
     return np.ones_like(y)
