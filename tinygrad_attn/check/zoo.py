@@ -16,7 +16,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -71,11 +71,6 @@ def published(change: Callable) -> Callable[..., Any]:
         return wrong
 
     return enter
-
-
-def replace(target: Any, attribute: str) -> Callable:
-    """Replace an attribute."""
-    return lambda wrong: patch.object(target, attribute, wrong)
 
 
 def vjp(of: Op, operand: int = 0, **more: Any) -> Callable:
@@ -151,9 +146,7 @@ def newest_first(give, grads, roots) -> None:
         pull_back(give, grads, t)
 
 
-def adding(add: Callable[..., Any]) -> Any:
-    """Replace the sum of two contributions."""
-    return sweep(newest_first, add)
+adding = partial(sweep, newest_first)  # replace the sum of two contributions
 
 
 # ---- single ops
@@ -195,7 +188,7 @@ def matmul_transpose_all(g, y, a, b):
     return g @ b.transpose()
 
 
-@published(replace(ops, "mean"))
+@published(partial(patch.object, ops, "mean"))
 def mean_tuple(x, axis=None, keepdims=False):
     """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
     Found in smolgrad (core/engine.py, mean).
@@ -326,7 +319,7 @@ def rms_norm_weight(g, y, x, weight, **settings):
 attention = functional.scaled_dot_product_attention
 
 
-@published(replace(functional, "scaled_dot_product_attention"))
+@published(partial(patch.object, functional, "scaled_dot_product_attention"))
 def masked_row_nan(q, k, v, *args, **settings):
     """Blocked scores are -inf, so softmax computes -inf - (-inf) in a row with every key blocked.
     Found in numpy-transformer (self_attention.py, forward).
@@ -397,7 +390,7 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(replace(slopes, "random_like"))
+@published(partial(patch.object, slopes, "random_like"))
 def checker_all_ones(y, rng):
     """The gradient check weights all results by 1.
     Found in most small checkers, such as SmallPebble's, which sums the output.
