@@ -109,18 +109,15 @@ class Backend:
         return t
 
     def dtype(self, t: Any) -> np.dtype:
-        """The dtype, as a NumPy dtype."""
         return t._data.dtype.newbyteorder("=")
 
     def wants_gradient(self, t: Any) -> bool:
-        """Whether gradients flow to this tensor."""
         return t._tracked
 
     def value(self, t: Any) -> Array:
         return array_of(t)
 
     def put(self, t: Any, array: Array) -> None:
-        """Set the values of a tensor."""
         t._data = array
 
     def track(self, t: Any, wants: bool) -> None:

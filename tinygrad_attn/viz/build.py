@@ -46,7 +46,6 @@ class Source:
         self.opened = self.deepest if plain else 1  # the default depth
 
     def picture(self, depth: int | None, expand: Sequence[str], limit: int | None) -> Picture:
-        """Draw with the arguments of `viz.graph`."""
         expand = (expand,) if isinstance(expand, str) else tuple(expand)
         self.names.check(expand)
         level = self.opened if depth is None else depth
@@ -189,7 +188,6 @@ class Builder:
         return "" if self._blocked(t) else values.not_finite(t._data)
 
     def _leaf(self, x: Any) -> Box:
-        """The box of a parameter, an input or a constant."""
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)

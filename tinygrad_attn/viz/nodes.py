@@ -21,7 +21,6 @@ def computed(x: Any) -> bool:
 
 
 def gradient_of(x: Any) -> np.ndarray | None:
-    """The values of a tensor's `.grad`, or None."""
     return array_of(x._grad) if isinstance(x, Variable) else None
 
 

@@ -20,7 +20,6 @@ class Box:
     output: bool = False
 
     def below(self) -> list[str]:
-        """All lines under the title."""
         bad = [f"NOT FINITE: {self.not_finite}"] if self.not_finite else []
         return self.lines + bad + ["output"] * self.output
 

@@ -54,7 +54,6 @@ def equation_of(function: Any) -> str:
 
 @cache
 def equation(op: Any) -> str:
-    """The equation of an op."""
     of_numpy = not op.input_names and not op.variadic
     known = EQUATIONS.get(op.__name__) if of_numpy else equation_of(op.stands_for)
     letters = ", ".join(letter(op, i) for i in range(op.count))

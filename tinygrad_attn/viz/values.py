@@ -11,7 +11,6 @@ WIDEST = 16  # rows or columns of a heat map
 
 
 def number(x: Any) -> str:
-    """Format a number with four significant digits."""
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
@@ -22,7 +21,6 @@ def numbers(array: np.ndarray) -> str:
 
 
 def norm(array: np.ndarray) -> str:
-    """Format the Euclidean norm."""
     with np.errstate(all="ignore"):
         return f"{np.linalg.norm(array.astype(np.float64)):.3g}"
 
