@@ -1,4 +1,4 @@
-"""Error texts: names of values, what to write instead, and the user's line of code."""
+"""Error texts: describe values, suggest what to write, and find the user's line of code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-INNER = (
+INNER = (  # prefixes of the files that are not the user's
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
-    contextlib.__file__,  # It calls functions decorated by a context manager, as in `no_grad()(f)`.
+    contextlib.__file__,  # calls the functions that a context manager decorates
 )
-"""Prefixes of the file names whose lines are not the user's."""
 
-WRITE = {  # What to write instead of PyTorch's names; t is the Tensor.
+WRITE = {  # what to write instead of PyTorch's names, for a Tensor t
     # Shapes.
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
     "permute": "t.transpose(1, 0, 2)",
@@ -104,9 +103,6 @@ multinomial normalize prelu scatter_add smooth_l1_loss unfold
 WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
 
 
-# ---- values
-
-
 def is_number(x: Any) -> bool:
     """Return whether x is a real number of Python or NumPy, but not a boolean."""
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
@@ -118,7 +114,7 @@ def is_integer(x: Any) -> bool:
 
 
 def describe(x: Any) -> str:
-    """Name one operand: `Tensor (2, 3) float32 'encoder.weight'`."""
+    """Describe a value, such as `Tensor (2, 3) float32 'encoder.weight'`."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None or isinstance(x, type):
         text = repr(x)
@@ -129,18 +125,12 @@ def describe(x: Any) -> str:
 
 
 def listed(inputs: Iterable[Any]) -> str:
-    """Name the operands of an op, separated by commas."""
+    """Describe the operands of an op, separated by commas."""
     return ", ".join(describe(x) for x in inputs if x is not None)
 
 
-# ---- NumPy's errors
-
-
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """Return NumPy's error, of the same kind, with a text that names op, operands and remedy.
-
-    Any other error is returned unchanged, with a note.
-    """
+    """Return NumPy's error with the op, its operands and a hint; add a note to any other error."""
     kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), None)
     if kind is None or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
@@ -154,7 +144,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
 def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -> str:
     text = str(error)
     if any(x is None for x in inputs) and ("NoneType" in text or op == "matmul"):
-        return "An operand is None: does the function it comes from return its result?"
+        return "An operand is None: check that the function it comes from returns its result."
     if op == "matmul" and len(shapes) == 2:
         return matmul_hint(*shapes)
     if "integer" in text and "interpreted" in text:
@@ -175,21 +165,20 @@ def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -
 
 
 def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
-    """Say which axis does not broadcast, counted from the right."""
+    """Name the axis that does not broadcast."""
     for back in range(1, max(map(len, shapes), default=0) + 1):
         sizes = {s[-back] for s in shapes if len(s) >= back and s[-back] != 1}
         if len(sizes) > 1:
             return (
                 f"Shapes are aligned on the right; at axis -{back} the sizes "
-                f"{' and '.join(map(str, sorted(sizes)))} differ and neither is 1. Give the "
-                "smaller operand an axis of size 1 there (x[:, None] or x.reshape), or transpose "
-                "it."
+                f"{' and '.join(map(str, sorted(sizes)))} differ and neither is 1. Transpose an "
+                "operand, or insert an axis of size 1 (x[:, None] or x.reshape)."
             )
     return ""
 
 
 def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """Say which sizes must be equal in a matrix product."""
+    """Name the sizes that must be equal in a matrix product."""
     if not a or not b:
         return "A number has no rows or columns: multiply with * instead of @."
     inner = b[0] if len(b) == 1 else b[-2]
@@ -202,11 +191,8 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     return hint + " Did you mean a.mT @ b?" * (len(a) > 1 and a[-2] == inner)
 
 
-# ---- missing names
-
-
 def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
-    """Return the error for a keyword that a function lacks, such as PyTorch's dim=."""
+    """Return the error for an unknown keyword, such as PyTorch's dim=."""
     names = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "unbiased": "ddof"}
     name = next(iter(given))
     hint = f" Write {names[name]}=, as in NumPy." if name in names else ""
@@ -214,17 +200,14 @@ def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` with the known name of similar spelling, or ''."""
+    """Return ` Did you mean 'x'?` with a known name of similar spelling, or ''."""
     public = {x.lower(): x for x in known if name.startswith("_") or not x.startswith("_")}
     close = difflib.get_close_matches(name.lower(), public, 1, cutoff=0.7)
     return f" Did you mean {public[close[0]]!r}?" if close else ""
 
 
 def written_here(name: str) -> str:
-    """Return what to write for a PyTorch or NumPy name: a sentence after a space, or ''.
-
-    The package itself is searched before NumPy.
-    """
+    """Return ` Write ...` for a name of PyTorch, this package or NumPy, or ''."""
     if name in WRITE:
         return f" Write {WRITE[name]}."
     package = __name__.partition(".")[0]
@@ -254,10 +237,9 @@ def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]
 
 
 class MissingName:
-    """A placeholder in a class for a NumPy or PyTorch name that the class lacks.
+    """A class attribute that raises an AttributeError with a hint when it is read.
 
-    Reading it raises an AttributeError that says what to write instead. A `__getattr__` would do
-    the same, but would slow down every attribute of the class.
+    A `__getattr__` would slow down every attribute of the class.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -269,7 +251,7 @@ class MissingName:
 
     @classmethod
     def fill(cls, owner: type, differentiable: Iterable[Any]) -> None:
-        """Add a placeholder for each PyTorch or NumPy name that the class lacks."""
+        """Add an instance for each PyTorch or NumPy name that the class lacks."""
         rules, hints = set(differentiable), dict[str, str]()
         for name, value in vars(np).items():
             if isinstance(value, np.ufunc) or hasattr(value, "_implementation"):
@@ -281,20 +263,17 @@ class MissingName:
                 setattr(owner, name, cls(name, hint))
 
 
-# ---- the user's line
-
-
-def user_frame() -> FrameType:
-    """Return the innermost frame outside the package and NumPy."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(INNER) and frame.f_back is not None:
+def user_frame(*libraries: str) -> FrameType:
+    """Return the innermost frame outside the package, NumPy and other libraries."""
+    frame, inner = sys._getframe(1), INNER + libraries
+    while frame.f_code.co_filename.startswith(inner) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
 
 def quoted(file: str, line: int) -> str:
-    """Return the place and its line of code: "train.py:7 `y = f(x)`"."""
-    linecache.checkcache(file)  # The file may have been edited since it was read.
+    """Return a place with its line of code, such as "train.py:7 `y = f(x)`"."""
+    linecache.checkcache(file)  # the file may have changed
     text = linecache.getline(file, line).strip()
     return f"{file}:{line}" + (f" `{text}`" if text else "")
 

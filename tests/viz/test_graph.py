@@ -16,7 +16,7 @@ from webpage import external
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, viz
-from tinygrad_attn.viz import dot, values
+from tinygrad_attn.viz import values
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -264,13 +264,13 @@ def test_a_folded_call_lists_the_shapes_of_all_outputs_that_are_used():
     assert boxes[1].lines[-1] == "-> (2, 3), ()"
 
 
-@pytest.mark.parametrize("name", ['"quoted"', r"\N \l", "<b>&amp;", "a\nb\0", "x" * 20_000, "]"])
+@pytest.mark.parametrize("name", ['"quoted"', r"\N \l", "<b>&amp;", "a\nb\0", "]"])
 def test_any_name_is_only_text(name):
     graph = viz.graph(leaf([1.0, 2.0], name) * 2.0)
     root = ElementTree.fromstring(graph.svg())
     shown = "".join(root.itertext()).replace("\N{ZERO WIDTH SPACE}", "")
     expected = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
-    assert expected[: dot.LONGEST - 3] in shown
+    assert expected in shown
     assert "\0" not in graph.text() and len(graph.text().splitlines()) == 3
 
 

@@ -1,17 +1,14 @@
-"""Checks that say what is wrong: gradients, comparison with PyTorch, NaN; and the bug zoo.
+"""Check gradients, compare with PyTorch, and find the origin of NaN.
 
-gradcheck (gradcheck.py) runs through these files and stops at the first fault:
+gradcheck uses these modules:
 
-    slopes     the slopes of a function by finite differences, compared with its gradient
-    trace      the ops that ran, and their VJPs one at a time
-    faults     what no slope shows: state, writing in place, a VJP that is not linear in g
-    suspects   which op is wrong, by checking each alone; or what joins ops that are right
-    explain    the likely mistake, from the Jacobian of a wrong VJP and the right one
-    report     the printed report
-    torch_ops  the same for functions and modules of PyTorch
-
-anomaly.py finds where NaN comes from, torch.py compares a module with PyTorch's, and zoo.py holds
-published bugs of small autograd engines.
+    slopes     compare a gradient with finite differences
+    trace      record the ops that run
+    faults     find state, changes in place, and VJPs that are not linear in g
+    suspects   find the op that is wrong by checking each op alone
+    explain    name the likely mistake in a VJP from its Jacobian
+    report     print what was found
+    torch_ops  run the same check on functions and modules of PyTorch
 """
 
 from .anomaly import detect_anomaly

@@ -1,4 +1,4 @@
-"""`detect_anomaly`: find the first op that makes NaN or Inf, where it was called, and why."""
+"""`detect_anomaly`: find the first op that makes NaN or Inf."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .trace import Array, Step, array_of, numeric, user_place
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Raise FloatingPointError at the first op that makes NaN or Inf from finite numbers.
+    """Raise FloatingPointError at the first op whose output or gradient has NaN or Inf.
 
         with ta.detect_anomaly():
             loss = model(x)
             loss.backward()
 
-    The error names the op and the pass, the index and the operands there, the line that called
-    the op, its module, and the reason. It does not report infinities that come in as operands,
-    such as the -inf of a mask. Watches only this thread. Like torch.autograd.detect_anomaly.
+    The error names the op, its module, the line that called it, the index and the likely reason.
+    An infinity that comes from an operand, such as the -inf of a mask, is no error. Covers this
+    thread only. Unlike torch.autograd.detect_anomaly, it also checks the forward pass.
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)
@@ -36,9 +36,8 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector(Watcher):
     def __init__(self) -> None:
-        # By sequence number. Dropped with the output: a whole training run may happen inside.
-        self.places: dict[int, tuple[Any, weakref.ref]] = {}
-        self.heard = set[str]()  # NumPy's complaints about the current op
+        self.places: dict[int, tuple[Any, weakref.ref]] = {}  # by sequence number
+        self.heard = set[str]()  # NumPy's warnings about the current op
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         place, value = user_place(), output._data
@@ -51,7 +50,7 @@ class _Detector(Watcher):
         is_bad = np.isnan if np.isnan(value).any() else np.isinf
         for x in filter(numeric, (*inputs, *settings.values())):
             if is_bad is np.isnan and getattr(x, "_node", None) is None:
-                continue  # it came in with the data
+                continue  # NaN in the data
             if is_bad(array_of(x)).any():
                 return  # another op made it
         step = Step(op, inputs, settings, output, context.scope, place)
@@ -74,7 +73,7 @@ class _Detector(Watcher):
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
-    """An operand's element at the index if the op is elementwise; else NaN."""
+    """The element of an operand at an index, or NaN if the shapes do not fit."""
     with suppress(ValueError):
         return float(np.broadcast_to(array_of(x), made.shape)[at])
     return np.nan
@@ -83,7 +82,7 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
 def _error(
     heard: set[str], what: str, step: Step, made: Array, g: Any = None
 ) -> FloatingPointError:
-    """The error for NaN or Inf in an output, or in a gradient that was computed from g."""
+    """The error for an output, or for a gradient that was computed from g."""
     index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
     backward = "in the backward pass, " * (g is not None)
     inside = f" in the module {step.module!r}" * (step.scope is not None)
@@ -97,40 +96,39 @@ def _error(
 
 
 COMPLAINTS = {
-    "divide by zero": "a division by zero, log 0, or an infinite slope (of a root or logarithm at "
-    "0). Add a small eps, as in sqrt(x + eps), choose a safe value with np.where beforehand, or "
-    "use log_softmax instead of log(softmax).",
+    "divide by zero": "a division by zero, log 0, or an infinite slope (of sqrt or log at 0). Add "
+    "a small eps, as in sqrt(x + eps), replace the zeros first with np.where, or use log_softmax "
+    "instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale the "
     "loss, normalise, or before exp subtract the maximum, as softmax and logsumexp do.",
-    "invalid value": "0/0, a mean or variance over no elements (are all targets ignored?), or an "
-    "argument outside the domain, such as the root or logarithm of a negative number (rounding "
-    "can turn a small variance negative): apply np.maximum(x, 0) first.",
+    "invalid value": "0/0, a mean over no elements (as with all targets ignored), or an argument "
+    "outside the domain, such as the root or logarithm of a negative number. If rounding made a "
+    "variance negative, apply np.maximum(x, 0) first.",
 }
 
 
 def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: Any) -> str:
-    """Why the element is NaN or Inf."""
+    """Explain why the element is NaN or Inf."""
     name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
     for o in operands:
         if (nan := np.isnan(o)).any():
             return (
-                f"an operand already holds NaN, at index {index_of_largest(nan)}. It came in with "
-                "the data, or an optimiser step made the weights NaN (learning rate too high)."
+                f"an operand already holds NaN, at index {index_of_largest(nan)}. Either the data "
+                "have NaN, or an optimiser step made the weights NaN (learning rate too high)."
             )
     if g is not None and not np.isfinite(g).all():
         return "the gradient given to backward() already holds NaN or Inf."
     rows = [o for o in operands if o.ndim and o.shape[-1] > 1]
     if np.isnan(made[at]) and any(np.isneginf(row).all(-1).any() for row in rows):
         return (
-            "empty softmax row (inf - inf): every score of the row is -inf, as when every key is "
-            "blocked. Leave one key open, or use F.scaled_dot_product_attention, which returns "
-            "zeros for such a row."
+            "empty softmax row (inf - inf): every score of the row is -inf, since every key is "
+            "blocked. Allow one key, or use F.scaled_dot_product_attention, which returns zeros."
         )
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (
-            "0 x inf behind a mask: the incoming gradient is 0 there (np.where or a mask chose the "
-            f"other branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the "
-            "argument safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
+            "0 x inf behind a mask: the incoming gradient is 0 there (np.where chose the other "
+            f"branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the argument "
+            "safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (

@@ -1,9 +1,8 @@
-"""Explain a wrong VJP by comparing its whole Jacobian with the right one.
+"""Explain a wrong VJP by comparing its Jacobian with the right one.
 
-R is the Jacobian from the VJP, one unit vector g at a time. J is the Jacobian from slopes. Both
-have the shape (elements of the output y, elements of the input x). Each row of a table says that
-one matrix is a multiple of another: for example, R is a multiple of J with its axes swapped. The
-report names the first row that fits.
+R is the Jacobian from the VJP, and J is the Jacobian from finite differences. Both have the shape
+(elements of the output y, elements of the input x). A row of a table says that one matrix is a
+multiple of another, such as R of J with its axes swapped. The first row that fits is reported.
 """
 
 from __future__ import annotations
@@ -18,33 +17,29 @@ import numpy as np
 from .report import greatest, index_of_largest, near
 from .slopes import OneOp, flatten
 
-Found = tuple[str, str] | None
-"""The kind of a mistake and the text that explains it."""
-
-Row = tuple[str, str, Any, Any]
-"""A kind, a text, and two matrices: the row fits if the first is a multiple of the second."""
-
+Found = tuple[str, str] | None  # the kind of a mistake, and its explanation
+Row = tuple[str, str, Any, Any]  # a kind, an explanation, and the two matrices
+# Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
     "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
 }  # fmt: skip
-"""Common factors of derivatives, as functions of an input, an output or an operand."""
 
 
 def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
-    """Where two Jacobians are equal up to the error of finite differences."""
+    """Where two Jacobians agree, up to the error of finite differences."""
     column = np.abs(b).max(axis=0, initial=0)
     return near(a, b, rtol, rtol / 100 * column + 1e-9 * greatest(b))
 
 
 def factor(a: Any, b: Any) -> float:
-    """The c with a = c b; 0 if there is none."""
+    """The number c with a = c b, or 0 if there is none."""
     c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
     return c if c and np.isfinite(c) and close(a, c * b).all() else 0.0
 
 
 class Case:
-    """One input x of a function, the output y, R and J, and where R and J are nonzero."""
+    """An input x of a function, the output y, R and J, and where R and J are nonzero."""
 
     def __init__(self, f: Any, which: int) -> None:
         self.f, self.which, self.x = f, which, f.inputs[which]
@@ -58,7 +53,7 @@ class Case:
         self.operands = {k: a for k, a in args if getattr(a, "dtype", None) == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
-        """The axes along which outputs depend on elements at other indices, if shapes are equal."""
+        """The axes along which an output depends on elements at other indices."""
         if self.x.shape != self.y.shape:
             return []
         here, there = (np.unravel_index(k, self.x.shape) for k in np.nonzero(nonzero))
@@ -66,27 +61,23 @@ class Case:
 
 
 def places(mask: Any) -> str:
-    """The indices of some elements."""
+    """The first indices at which a mask is True, as text."""
     at = [str(i) for i in np.argwhere(mask).tolist()]
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
 
 
-# ---- what any rows of R and J show, even for a few elements
-
-
 def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
-    """NaN, zero or a constant factor. NaN in J means not measured; `shape` is the input's."""
+    """Find NaN, zeros or a constant factor. J is NaN at elements that were not measured."""
     finite, known = np.isfinite(R).all(axis=0), ~np.isnan(J).any(axis=0)
     if not finite.all():
         return "nan", (
             f"the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope is "
-            "finite. Look for 0/0, log 0 or 0 x inf; np.where does not help once the bad value has "
-            "been computed."
+            "finite. Look for 0/0, log 0 or 0 x inf. Use np.where before them, not after."
         )
     R, J = R[:, known], J[:, known]
     if not R.any():
         return "zero", (
-            "the gradient is zero everywhere, although the function depends on this input. The VJP "
+            "the gradient is zero everywhere, but the function depends on this input. The VJP "
             "returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
     if c := factor(R, J):
@@ -95,23 +86,20 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Found:
-    """Some columns are wrong and the others right."""
+    """Name the wrong columns if most are right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
     return "some elements", f"the gradient is wrong at {places(bad)}; the rest is right."
 
 
-# ---- one matrix is a multiple of another
-
-
 def turns(axes: int) -> list[tuple[int, ...]]:
-    """All orders of this many axes, except the identity."""
+    """All permutations of up to four axes, except the identity."""
     return list(permutations(range(axes)))[1:] if axes < 5 else []
 
 
 def other_operands(c: Case) -> Iterator[Row]:
-    """The VJP would be right if an operand were all ones, or transposed."""
+    """Rows for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
             f"the VJP is right if operand {k} is all ones, and wrong for other values: it is "
@@ -130,7 +118,7 @@ def other_operands(c: Case) -> Iterator[Row]:
 
 
 def elsewhere(c: Case) -> Iterator[Row]:
-    """R has the numbers of J at other indices."""
+    """Rows for an R that has the numbers of J at other indices."""
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
     orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
     orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
@@ -140,14 +128,14 @@ def elsewhere(c: Case) -> Iterator[Row]:
     for order in orders:
         yield kind, text, c.R, J4.transpose(order).reshape(c.R.shape)
     text = (
-        "the VJP does to g what the function does to the input, but needs the transpose of that: "
-        "transpose the matrix (.mT), sum from the other end, turn back, undo the permutation"
+        "the VJP applies the function to g instead of its transpose: transpose the matrix (.mT), "
+        "sum from the other end, rotate back, or undo the permutation"
     )
     yield "transposed", text, c.R, c.J.T
 
 
 def factors(c: Case) -> Iterator[Row]:
-    """R has a factor that J lacks, or lacks one that J has."""
+    """Rows for a factor that only R or only J has."""
     text = "the gradient is g itself: the op's own derivative is missing"
     yield "wrong factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
@@ -163,7 +151,7 @@ def factors(c: Case) -> Iterator[Row]:
 
 
 def multiples(c: Case) -> Found:
-    """The first row whose first matrix is a multiple of the second."""
+    """Find the first row whose first matrix is a multiple of the second."""
     for table in (other_operands, elsewhere, factors):
         for kind, text, a, b in table(c):
             if k := factor(a, b):
@@ -171,11 +159,8 @@ def multiples(c: Case) -> Found:
     return None
 
 
-# ---- which elements are zero
-
-
 def zeros(c: Case) -> Found:
-    """R and J are zero at different elements, or sum over different axes."""
+    """Find zeros at different elements of R and J, or sums over different axes."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
     more = set(of_R) - set(of_J)
@@ -188,25 +173,25 @@ def zeros(c: Case) -> Found:
     if extra.any() and not (lost.any() and others_off):
         return "mask or index", (
             f"the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} for some "
-            "outputs, but the gradient is not. The VJP uses no mask, or a different mask or "
-            "different indices from the forward pass. Save them and use them in the VJP (a causal "
-            "mask, the index of the maximum, a shift, the inverse of argsort)."
+            "outputs, but the gradient is not. The VJP must use the mask or the indices of the "
+            "forward pass (a causal mask, the index of the maximum, a shift, the inverse of "
+            "argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
         return "missed use", (
             f"the contribution from the output at {places(lost.any(axis=1).reshape(c.y.shape))} is "
-            "missing. A sum is missing, a repeated index overwrites what was there (use "
-            "np.add.at), or a loop ends too early."
+            "missing. Look for a missing sum, a repeated index that overwrites (use np.add.at), or "
+            "a loop that ends too early."
         )
     return at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
 
 
 def no_pattern(c: Case) -> tuple[str, str]:
-    """A missing sum over an axis, or else the element of the Jacobian with the largest error."""
+    """Report a missing sum over an axis, or else the largest error."""
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return "missing sum", (
             f"the error mixes elements along axes {axes}: a term with a sum or mean over them is "
-            "missing, is scaled wrongly, or sums something else."
+            "missing or wrong."
         )
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
@@ -217,6 +202,6 @@ def no_pattern(c: Case) -> tuple[str, str]:
 
 
 def explanation(f: Any, which: int) -> tuple[str, str]:
-    """The kind of mistake in the gradient of one input, and its explanation."""
+    """Return the kind of mistake in the gradient of one input, and its explanation."""
     c = Case(f, which)
     return simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)

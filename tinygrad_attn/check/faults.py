@@ -1,4 +1,4 @@
-"""Faults that finite differences cannot show."""
+"""Find faults that finite differences cannot show."""
 
 from __future__ import annotations
 
@@ -17,38 +17,35 @@ Gradients = Sequence[Any]
 
 
 def alike(first: Gradients, second: Gradients) -> bool:
-    """Whether arrays agree where both exist."""
+    """Whether gradients agree where both exist."""
     pairs = [(a, b) for a, b in zip(first, second) if a is not None and b is not None]
     return all(same(a, b, 1e-6, 1e-9 * max(1, greatest(a))) for a, b in pairs)
 
 
-# ---- tests of a function, or of one op
-
-
 def modified(f: Program) -> Found:
-    """An input that was changed in place."""
+    """Find an input that was changed in place."""
     for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
             return "input modified", (
-                f"{name} is changed in place, so its slope cannot be measured and saved values go "
-                "wrong. Compute a new tensor (x = x + 1, not x.data += 1), or copy first."
+                f"{name} is changed in place, so saved values are wrong and its slope cannot be "
+                "measured. Compute a new tensor (x = x + 1, not x.data += 1), or copy first."
             )
     return None
 
 
 def unrepeatable(f: Program) -> Found:
-    """Different outputs for the same inputs."""
+    """Find different outputs for the same inputs."""
     again = list(map(f.backend.value, f.run()))
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
     return "not deterministic", (
-        "different results for the same inputs, so there is no slope. Switch dropout off "
+        "different results for the same inputs, so there is no slope. Turn dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
 
 def shared_state(f: Program) -> Found:
-    """A different output or gradient if f runs on other values before the backward pass."""
+    """Find a gradient that changes if f runs on other values before the backward pass."""
     outputs = f.run()
     values = list(map(f.backend.value, outputs))
     first = [*f.pull(f.cotangents), *(y.copy() for y in values)]
@@ -59,34 +56,31 @@ def shared_state(f: Program) -> Found:
     if alike(first, [*f.pull(f.cotangents, outputs), *values]):
         return None
     return "shared state", (
-        "one more call before backward() changes the result or the gradient of the first call. "
-        "Something is stored on the layer, or in an outside variable, and the second call "
-        "overwrites it. Store it per call, and return a new array each time."
+        "one more call before backward() changes the result or the gradient of the first call: it "
+        "overwrites a value stored on the layer or in an outside variable. Store values per call, "
+        "and return a new array each time."
     )
 
 
 def through_infinity(f: Program) -> Found:
-    """A gradient that flows back from outputs that stay infinite."""
+    """Find a gradient that flows back from infinite outputs."""
     found = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
     names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
     return None if not names else (
         "infinite result",
-        f"outputs that stay infinite when the inputs move pass a gradient on to {names}. If the op "
-        "fills in -inf, its VJP must give zero there: g times the mask. If -inf was added, no "
-        "slope can be measured: check what follows instead, such as the softmax.",
+        f"infinite outputs pass a gradient on to {names}. If the op fills in -inf, its VJP must "
+        "give zero there: g times the mask. If it adds -inf, no slope can be measured: check the "
+        "function that follows, such as the softmax.",
     )  # fmt: skip
 
 
 def scaled(x: Array, by: Array) -> Array:
-    """Each element times its factor; a zero moves as far as a one would."""
+    """Multiply x by factors; move a zero as far as a one."""
     return np.where(x == 0, by - 1, x * by)
 
 
-# ---- single ops
-
-
 def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
-    """The ops that ran, each by itself; in long runs, one of each op, shapes and settings."""
+    """Yield each op alone; in long runs, only once for the same shapes and settings."""
     seen = set[Any]()
     for step in steps:
         shapes = [getattr(x, "shape", ()) for x in step.inputs]
@@ -98,7 +92,7 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
 
 
 def outcome(test: Callable[[Any], Found], f: Program) -> Found:
-    """What a test finds in f; an error that it raises counts as a finding."""
+    """Return what a test finds in f; an error counts as a finding."""
     try:
         return test(f)
     except Exception as failure:
@@ -108,7 +102,7 @@ def outcome(test: Callable[[Any], Found], f: Program) -> Found:
 def accuse(
     report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
 ) -> Diagnosis | None:
-    """Point at the first op in which a test finds a fault, and return the fault."""
+    """Find the first op with a fault, note it in the report, and return the diagnosis."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
             report.point_at(f.step)
@@ -120,7 +114,7 @@ CHANGES = "VJP changes its operands"
 
 
 def inconsistent(f: OneOp) -> Found:
-    """A VJP that changes arrays, is not linear in g, or depends on more than the numbers."""
+    """Find a VJP that changes arrays, is not linear in g, or depends on more than values."""
     arrays = [f.backend.value(t) for t in (*f.outputs, *f.tensors)]
     arrays += [*f.cotangents, *(a for a in f.leaves if isinstance(a, Array))]
     before = [a.copy() for a in arrays]
@@ -146,12 +140,11 @@ def inconsistent(f: OneOp) -> Found:
 
 
 def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
-    """A kind, a text, and gradients that must be a multiple of the first ones."""
+    """Yield a kind of fault, its text, k, and gradients that must be k times the original ones."""
     g = f.cotangents
     text = (
         "gives a different gradient when called again: its VJP changes a saved value, keeps state "
-        "between calls, or draws random numbers. Draw them once, in the forward pass, and save "
-        "them."
+        "between calls, or draws random numbers. Draw and save them in the forward pass."
     )
     for _ in range(2):  # state may alternate
         yield CHANGES, text, 1, f.pull(g)
@@ -161,10 +154,7 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
         yield "incoming gradient", text, k, f.pull([k * c for c in g])
-    text = (
-        "returns the same array each time, so a second call overwrites the first gradient. Return "
-        "a new array."
-    )
+    text = "overwrites its first gradient in a second call. Return a new array each time."
     second = OneOp(f.step, f.backend)  # its call overwrites what the first returned
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]

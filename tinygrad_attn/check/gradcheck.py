@@ -1,7 +1,4 @@
-"""`gradcheck`: check that the gradient from the VJPs is the slope of the function.
-
-If not, the report says where and by how much, which op is wrong, and what the mistake looks like.
-"""
+"""`gradcheck`: compare gradients with finite differences, and find the op that is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from .trace import TAKES_TORCH, Backend, nested
 
 
 class GradcheckError(AssertionError):
-    """A gradient is not the slope of its function; `.report` holds what was found."""
+    """Raised by `gradcheck` for a wrong gradient; `.report` is the Report."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))
@@ -44,33 +41,33 @@ def gradcheck(
     params: Any = None,
     seed: int = 0,
 ) -> Report:
-    """Compare the gradient of sum(v * f), with random v, with finite differences.
+    """Compare the gradient of sum(v * f(inputs)), for random v, with finite differences.
 
-    `f` is a function of Tensors, or a Module, and returns a Tensor or a tuple with some. `inputs`
-    is a Tensor or a sequence of Tensors, arrays and whatever else f takes. The check covers
-    float64 arrays and the Tensors that require a gradient, or all floating Tensors if none does. It
-    also covers `params`: further tensors that f depends on, by default a Module's parameters. With
-    torch tensors, or for a torch.nn.Module, it checks PyTorch's gradients.
+    `f` is a function or a Module that returns a Tensor or a tuple of Tensors. `inputs` is a Tensor,
+    or a sequence of Tensors, arrays and other arguments. `params` are further tensors that f
+    depends on, by default a Module's parameters. The check covers `params`, float64 arrays, and the
+    Tensors that require a gradient, or all floating Tensors if none does. Given torch tensors or a
+    torch.nn.Module, it checks PyTorch's gradients.
 
-    `order=2` also checks the gradient of the gradient. An element is wrong if
-    |analytic - numeric| > atol + rtol |numeric|. `atol` is scaled down for gradients below 1. An
-    element that is off at the step `eps`, or hidden by rounding there, is measured again by
-    extrapolation to step 0. Inputs of more than 512 elements are measured in 512 random
-    projections; with `fast_mode`, every input in 2.
+    An element is wrong if |analytic - numeric| > atol + rtol |numeric|, where `atol` is smaller for
+    gradients below 1. An element that is off at the step `eps`, or hidden by rounding there, is
+    measured again by extrapolation to step 0. Inputs of more than 512 elements are measured in 512
+    random projections; with `fast_mode`, every input in 2. `order=2` also checks the gradient of
+    the gradient.
 
-    f must also return the same values when called twice, leave its inputs unchanged and keep no
-    state. VJPs must return new arrays, be linear in g and be right near the inputs too. Outputs
-    that stay infinite, such as blocked scores, are left out.
+    The check also requires that f is deterministic, leaves its inputs unchanged and keeps no state,
+    and that VJPs return new arrays and are linear in g. It leaves out infinite outputs, such as
+    blocked scores.
 
-    Returns a Report, true if nothing is wrong. Otherwise raises GradcheckError, an AssertionError,
-    unless `raise_exception` is False. Raises TypeError for float32, which is too coarse.
+    Returns a Report, which is true if nothing is wrong. Otherwise raises GradcheckError, an
+    AssertionError, unless `raise_exception` is False. Raises TypeError for float32.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
     backend = _backend(f, inputs, params)
     arguments, tensors = _collect(f, inputs, params, backend)
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
-    rng = np.random.default_rng([seed, 0x76])  # the caller may use default_rng(seed)
+    rng = np.random.default_rng([seed, 0x76])  # not the caller's default_rng(seed)
     before = [(t, backend.value(t), backend.wants_gradient(t)) for t in tensors.values()]
     try:
         for t in tensors.values():
@@ -94,15 +91,11 @@ def gradcheck(
 
 
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
-    """Run `gradcheck` with order=2: check the gradient and the gradient of the gradient."""
+    """Check the gradient and the gradient of the gradient: `gradcheck` with order=2."""
     return gradcheck(f, inputs, order=2, **options)
 
 
-# ---- the arguments
-
-
 def _backend(f: Any, inputs: Any, params: Any) -> Any:
-    """The backend for the given tensors: PyTorch's or ours."""
     torch: Any = sys.modules.get("torch")
     given = [f, *nested([inputs, params])]
     if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in given):
@@ -113,7 +106,7 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
 
 
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments for f, and the tensors to check by name."""
+    """Return the arguments for f, and the tensors to check by name."""
     given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
     arguments = [
         backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
@@ -124,10 +117,9 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
         if (dtype := backend.dtype(t)) != np.float64:
-            write = backend.double_module if name.startswith("parameter") else backend.double
             raise TypeError(
                 f"precision too low: {name} is {describe(t)}. Finite differences need float64: "
-                f"rounding in {dtype} would hide a wrong gradient. Write {write}."
+                f"rounding in {dtype} would hide a wrong gradient. Write {backend.double}."
             )
         found.setdefault(id(t), (name, t))
     if not found:
@@ -139,7 +131,7 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
 
 
 def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[tuple[str, Any]]:
-    """The inputs that want a gradient, or all floating ones if none does; then the parameters."""
+    """Yield the inputs that require a gradient, or all if none does, and then the parameters."""
     leaves = [
         (f"input {i}" + f", leaf {k}" * (t is not a), t)
         for i, a in enumerate(arguments)
@@ -155,22 +147,19 @@ def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[
         yield f"parameter {name!r}", p
 
 
-# ---- one order
-
-
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
-    """Check one order and stop at the first fault. May change the values of the tensors."""
+    """Check one order up to the first fault. May change the values of the tensors."""
     report = Report(order=order)
     report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
     return report
 
 
 def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
-    """Run the tests one after another, each with its diagnosis or None."""
+    """Run the tests one after another; yield a diagnosis or None for each."""
     steps, backend = program.traced(), program.backend
 
     def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
-        """What a test finds in one op, or else in the whole function."""
+        """Test the whole function; if it fails, look for the op that fails."""
         if found := outcome(test, program):
             return accuse(report, steps, backend, test) or Diagnosis(*found)
         return None
@@ -197,7 +186,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
-    """Note what makes a pass less convincing than it looks."""
+    """Add notes about what the check did not cover."""
     if np.isinf(flatten(program.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
@@ -212,12 +201,9 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
-    """Find a gradient that is wrong only near the inputs, or only for a small result.
-
-    Small results get as much weight as large ones: otherwise their errors look like rounding.
-    """
+    """Find a gradient that is wrong only near the inputs, or only for a small result."""
     sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
-    for c, size in zip(program.cotangents, sizes):
+    for c, size in zip(program.cotangents, sizes):  # so that no error looks like rounding
         c *= min(max(sizes) / size, 1e12) if size else 1.0
     for by in (0.0, 0.1, 0.1, 0.1):  # once might miss it by chance
         moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
@@ -230,13 +216,9 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
 
 NEARBY = (
     "the gradient looks right at these inputs, but is wrong close by, or for a result that is much "
-    "smaller than the others. Either these inputs are special (a weight of ones, zeros, equal "
-    "elements) and hide a wrong VJP, which random ones will show; or the VJP uses something that "
-    "an earlier call left behind; or larger results hide its error."
+    "smaller than the others. The inputs may be special (a weight of ones, zeros, equal elements): "
+    "try random ones. Or the VJP uses a value from an earlier call."
 )
-
-
-# ---- the second order
 
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:

@@ -1,4 +1,4 @@
-"""The findings of a check: objects that are true or false and print as text."""
+"""Results of checks, which are true or false and print as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = np.ndarray
 
 
 class Verdict:
-    """An object that is true or false and shows as its text."""
+    """An object with the truth value of `ok`, and with its text as repr."""
 
     ok: Any
 
@@ -23,7 +23,7 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """A kind of mistake and its explanation, as one string; `kind` and `text` hold the parts."""
+    """A string with the `kind` of a mistake and the `text` that explains it."""
 
     kind: str
     text: str
@@ -36,10 +36,9 @@ class Diagnosis(str):
 
 @dataclass
 class Entry:
-    """One input: its gradient by the VJPs (`analytic`) and by finite differences (`numeric`).
+    """The gradient of one input from the VJPs (`analytic`) and from finite differences (`numeric`).
 
-    `numeric` is NaN at elements that were not measured individually: large inputs are measured in
-    random projections.
+    `numeric` is NaN at elements that were only measured in random projections.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Entry:
 
     @property
     def error(self) -> Array:
-        """|analytic - numeric|; 0 where nothing was measured or can be compared."""
+        """|analytic - numeric|, or 0 where an element was not measured or has no slope."""
         unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
         with np.errstate(invalid="ignore"):
             error = np.abs(self.analytic - self.numeric)
@@ -60,17 +59,17 @@ class Entry:
 
     @property
     def wrong(self) -> Array:
-        """The elements whose error is larger than the tolerance."""
+        """Where the error is larger than the tolerance."""
         return self.error > self.tolerance
 
     @property
     def ok(self) -> bool:
-        """Whether every element has a slope and is right."""
+        """Whether every element has a slope that agrees with the gradient."""
         return not self.excuse and not self.wrong.any()
 
     @property
     def index(self) -> tuple[int, ...]:
-        """The element with the largest error."""
+        """The index of the largest error."""
         return index_of_largest(self.error)
 
     def __str__(self) -> str:
@@ -92,9 +91,9 @@ class Entry:
 class Report(Verdict):
     """The result of `gradcheck`: true if every gradient agrees.
 
-    `entries` holds one Entry for each input; `worst` is the one with the largest error.
-    `diagnosis` names the mistake and explains it. `op` is the op whose VJP is wrong, `place` the
-    user's line and `scope` the module that called it.
+    `entries` has an Entry for each input, and `worst` is the one with the largest error.
+    `diagnosis` explains the mistake. `op` is the op whose VJP is wrong; `place` is the user's line
+    and `scope` the module that called it.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -107,16 +106,15 @@ class Report(Verdict):
 
     @property
     def ok(self) -> bool:
-        """Whether there is no diagnosis and every entry is right."""
         return not self.diagnosis and all(e.ok for e in self.entries)
 
     def point_at(self, step: Any) -> None:
-        """Name an op, the module around it and the user's line."""
+        """Set `op`, `place` and `scope` from a step."""
         self.op, self.place, self.scope = step.name, step.place, step.module
 
     @property
     def worst(self) -> Entry | None:
-        """The entry with the largest error; None if all are right."""
+        """The entry with the largest error, or None if all are right."""
         off = [e for e in self.entries if not e.ok]
         return max(off, key=lambda e: greatest(e.error), default=None)
 
@@ -134,11 +132,8 @@ class Report(Verdict):
         return "\n  ".join(filter(None, lines))
 
 
-# ---- comparing arrays
-
-
 def deviation(a: Array, b: Array) -> Array:
-    """|a - b| by element: 0 where both are equal or both NaN, Inf where only one is NaN."""
+    """|a - b| for each element: 0 where both are NaN, Inf where only one is."""
     with np.errstate(all="ignore"):
         error = np.abs(np.subtract(a, b, dtype=np.float64))
     error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
@@ -156,10 +151,10 @@ def same(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
 
 
 def greatest(v: Array) -> float:
-    """The largest absolute value; 0 if there is none."""
+    """The largest absolute value, or 0 for an empty array."""
     return float(np.abs(v).max(initial=0))
 
 
 def index_of_largest(v: Array) -> tuple[int, ...]:
-    """The index of the largest element; () for an empty array."""
+    """The index of the largest element, or () for an empty array."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()

@@ -1,4 +1,4 @@
-"""Find the op whose VJP is wrong, by checking each op alone on the operands it had."""
+"""Find the op whose VJP is wrong by checking each op alone on its operands."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from .faults import single_ops
 from .report import Diagnosis, Entry, Report
 from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
-LARGE = 10_000
-"""Larger Jacobians are not computed."""
+LARGE = 10_000  # elements of the largest Jacobian that is computed
 
 
 def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
-    """The entries of inputs whose gradients are wrong, by number; not kinks and domain edges."""
+    """The entries of inputs whose gradients are wrong, by number."""
     entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 
 
 def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis | None:
-    """Point at the first op whose own VJP is wrong, and return the diagnosis."""
+    """Find the first op whose VJP is wrong, note it in the report, and return the diagnosis."""
     for f in single_ops(steps, program.backend):
         with suppress(Exception):
             if entries := all_off(f):
@@ -34,7 +33,7 @@ def blame(report: Report, program: Program, steps: Sequence[Any]) -> Diagnosis |
 
 
 def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
-    """What is wrong with an op's VJP, for the first input whose gradient is wrong."""
+    """Explain the VJP of an op for the first input whose gradient is wrong."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note = ""
     with suppress(Exception):  # a setting may hold a size
@@ -53,35 +52,31 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
 
 
 def of_elements(entry: Entry) -> tuple[str, str]:
-    """The diagnosis from the measured elements of a gradient."""
+    """Explain a wrong gradient from its measured elements."""
     R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
     rest = f"the gradient is {entry.analytic[at]:.6g} at index {at}"
     rest += f", but the slope is {entry.numeric[at]:.6g}."
     return simple(R, J, entry.analytic.shape) or at_some(R, J, entry.wrong) or ("VJP", rest)
 
 
-# ---- the whole function
-
-
 EXCUSES = {
-    "domain": "at {} of {} the function is not finite, or raises an error, a step to one side: the "
-    "input is on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
+    "domain": "at {} of {} the function is infinite or raises an error to one side: the input is "
+    "on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
     "kink": "at {} of {} the slopes to the left and to the right differ: the input is at a kink or "
-    "a jump, so the VJP may well be right. Move the input away from it.",
+    "a jump, so the VJP may be right. Move the input away from it.",
     "precision": "at {} of {} the slope cannot be measured: large numbers cancel inside the "
     "function, or it is not smooth. Check at inputs of moderate size.",
 }
 
 
 def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
-    """Say why the gradient is wrong: the check itself, one op, or what joins the ops."""
+    """Explain why the gradient of a function is wrong or cannot be measured."""
     finite = lambda arrays: np.isfinite(flatten(arrays)).all()
     if not (finite(program.values) or finite([e.analytic for e in report.entries])):
         return Diagnosis(
             "domain",
-            "the result is NaN or Inf at these inputs, so there is no slope. Look for an overflow "
-            "in exp, 0/0, a log or root outside its domain (ta.detect_anomaly() names the op), or "
-            "choose other inputs.",
+            "the result is NaN or Inf at these inputs, so there is no slope. Choose other inputs, "
+            "or find the op with ta.detect_anomaly().",
         )
     if any(e.wrong.any() for e in report.entries):
         return blame(report, program, steps) or between_the_ops(report, program.backend)
@@ -90,7 +85,7 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
 
 
 def between_the_ops(report: Report, backend: Any) -> Diagnosis:
-    """The diagnosis if no op is to blame: the pattern of the whole gradient, and where to look."""
+    """Explain a wrong gradient if each op is right."""
     worst: Any = report.worst
     if report.order == 2:
         text = f"how a VJP depends on {worst.name} is not recorded. {unrecorded(backend)}"
@@ -105,7 +100,7 @@ def between_the_ops(report: Report, backend: Any) -> Diagnosis:
 
 
 def unrecorded(backend: Any) -> str:
-    """Advice on writing a VJP that can be differentiated."""
+    """Say how to write a VJP that can be differentiated."""
     return (
         f"Write the VJP with {backend.writes}; .numpy(), .data, .item(), float() and filling an "
         "array made by zeros leave the graph."

@@ -1,9 +1,4 @@
-"""`compare_with_torch`: compare with PyTorch on the same weights and inputs, module by module.
-
-Each side runs a float64 copy of its module and gives a value and a gradient for each submodule,
-output, parameter and input. If outputs differ, variations of the torch module are tried until one
-gives our numbers.
-"""
+"""`compare_with_torch`: compare a module with PyTorch's on the same weights and inputs."""
 
 from __future__ import annotations
 
@@ -21,16 +16,13 @@ from ..nn import Module
 from .report import Verdict, deviation, greatest
 from .trace import Array, Backend, nested
 
-TOLERANCE = 1e-8
-"""Relative to the largest element; both sides compute in float64."""
-
-WHOLE = "(whole)"
-"""The name of the module's own outputs, before their index in a tuple, list or dict."""
+TOLERANCE = 1e-8  # relative to the largest element, in float64
+WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
 
 @dataclass
 class Row:
-    """The largest error of a value and of its gradient, relative to the largest element."""
+    """The largest errors of a value and of its gradient, relative to the largest element."""
 
     name: str
     value: float = 0.0
@@ -38,26 +30,24 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether both agree."""
         return max(self.value, self.gradient) <= TOLERANCE
 
 
 @dataclass(repr=False)
 class TorchComparison(Verdict):
-    """The result of `compare_with_torch`: true if everything agrees; prints a table.
+    """The result of `compare_with_torch`: true if everything agrees, and printed as a table.
 
-    `rows` are the lines of the table, by dotted name. `first` is the first module that differs,
-    in the order of calls. `explanation` is a change to the torch module that gives our numbers.
+    `rows` has one row for each dotted name, and `first` is the name of the first difference.
+    `explanation` is a change to the torch module that gives our numbers.
     """
 
     rows: list[Row]
     first: str | None = None
     explanation: str = ""
-    alone: tuple[str, ...] = ()  # outputs that one side lacks
+    alone: tuple[str, ...] = ()  # outputs of one side only
 
     @property
     def ok(self) -> bool:
-        """Whether all rows agree."""
         return all(row.ok for row in self.rows)
 
     def __str__(self) -> str:
@@ -77,16 +67,16 @@ class TorchComparison(Verdict):
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:
-    """Run both modules on the same weights and inputs; compare every output and every gradient.
+    """Run both modules on the same weights and inputs, and compare all outputs and gradients.
 
-    The weights of `torch_module` are copied into `module` by `load_state_dict`, so the names must
-    be the same. `inputs` and `keywords` are arrays, Tensors, torch tensors or plain values. If a
-    module returns a tuple, list or dict, every tensor in it is compared. The gradients start from
-    a random cotangent for each output.
+    Copies the weights of `torch_module` into `module` with `load_state_dict`, so their names must
+    be the same, and runs float64 copies of both. `inputs` and `keywords` are arrays, Tensors, torch
+    tensors or plain values. Gradients start from a random cotangent for each output tensor. If
+    outputs differ, tries common variations of the torch module, such as an inverted mask.
 
-    Prints a table by dotted name unless `verbose=False`. Returns a TorchComparison, which is true
-    if everything agrees. Raises ImportError without torch, TypeError for anything but a Module and
-    a torch.nn.Module, and ValueError if there is nothing to compare.
+    Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
+    Raises ImportError without torch, TypeError for anything but a Module and a torch.nn.Module, and
+    ValueError if there is nothing to compare.
     """
     try:
         import torch
@@ -112,21 +102,15 @@ def compare_with_torch(
     return report
 
 
-# ---- running one side
-
-
 class Side(NamedTuple):
-    """A module of one library, and how it is run."""
+    """A module of one library, its backend and its arguments."""
 
     backend: Any
     module: Any
     given: dict[Any, Any]  # positional arguments by number, keyword arguments by name
 
     def run(self, change: Any = None) -> dict[str, Any]:
-        """The tensors of a run by name: outputs of submodules in order, parameters and inputs.
-
-        Runs a copy of the module, which `change` may modify first.
-        """
+        """Run a copy of the module, which `change` may modify; return its tensors by name."""
         module = copy.deepcopy(self.module)
         given = {key: self.leaf(x) for key, x in self.given.items()}
         if change:
@@ -152,7 +136,7 @@ class Side(NamedTuple):
         return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
     def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
-        """The gradients of all tensors, from random cotangents for these outputs; zeros if none."""
+        """The gradients of all tensors, from random cotangents of the outputs `roots`."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
         ends = [
             (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
@@ -167,14 +151,11 @@ class Side(NamedTuple):
         return gradients
 
     def leaf(self, x: Any) -> Any:
-        """An input or keyword in the form that this side takes."""
+        """Convert an argument to a tensor of this library if it is an array or a tensor."""
         x = x.detach().numpy() if hasattr(x, "detach") else x
         if not isinstance(x, Array):
             return x
         return self.backend.leaf(x.astype(np.float64 if x.dtype.kind == "f" else x.dtype))
-
-
-# ---- the two runs
 
 
 def _compare(ours: Side, theirs: Side) -> TorchComparison:
@@ -183,8 +164,8 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
     shared = [name for name in b if name in a]
     if not shared or any(np.isnan(b[name]).all() for name in shared):
         raise ValueError(
-            "nothing was compared: torch returns NaN, or no Tensor is at the same place in both "
-            "outputs. Give finite inputs; .numpy() and .data in forward() leave the graph."
+            "nothing was compared: torch returns NaN, or the two outputs have no Tensor at the "
+            "same place. Give finite inputs; .numpy() and .data in forward() leave the graph."
         )
     gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
     report = TorchComparison([], alone=tuple(sorted(a.keys() ^ b.keys())))
@@ -200,14 +181,14 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
 
 
 def difference(a: Array, b: Array) -> float:
-    """The largest error relative to the largest element; NaN agrees with NaN."""
+    """The largest error, relative to the largest element; NaN agrees with NaN."""
     if a.shape != b.shape:
         return np.inf
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
 def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
-    """Whether a shared output differs, ignoring NaN in b, such as torch's blocked rows."""
+    """Whether a shared output differs where b is finite."""
     for name in a.keys() & b.keys():
         x, y, known = a[name], b[name], np.isfinite(b[name])
         if x.shape != y.shape or known.mean() <= 0.25 or difference(x[known], y[known]) > TOLERANCE:
@@ -216,7 +197,7 @@ def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
 
 
 def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
-    """The text of the variation of the torch module that gives our numbers."""
+    """Describe the variation of the torch module that gives our numbers."""
     if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
         return (
             "dropout left on: two calls of the same module differ. Call .eval() on both first; in "
@@ -236,48 +217,39 @@ VALUES_AGREE = (
 )
 
 
-# ---- the usual differences between two implementations of a layer, as changes to a torch module
-
-
 def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
-    """The meaning of each change, and a function that applies it to a module and its arguments."""
+    """Yield texts, and functions that change a torch module and its arguments accordingly."""
     import torch
 
-    yield (
-        "mask inverted: ours reads boolean masks the other way round. In torch.nn True means "
-        "blocked; in scaled_dot_product_attention True means allowed.",
-        masks(lambda mask: ~mask),
+    text = (
+        "mask inverted: ours reads boolean masks the other way round. True means blocked in "
+        "torch.nn, but allowed in scaled_dot_product_attention."
     )
-    yield (
-        "the mask is not applied: ours gives what torch gives without a mask.",
-        masks(lambda mask: None),
-    )
+    yield text, masks(lambda mask: ~mask)
+    text = "the mask is not applied: ours gives what torch gives without a mask."
+    yield text, masks(lambda mask: None)
     for k in (0, 2):
-        yield (
-            f"causal mask off by one: ours blocks np.triu(ones, {k}), torch np.triu(ones, 1).",
-            masks(lambda mask: torch.ones_like(mask).triu(k)),  # noqa: B023
-        )
+        text = f"causal mask off by one: ours blocks np.triu(ones, {k}), torch np.triu(ones, 1)."
+        yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
     for name in ("batch_first", "norm_first"):
         text = f"{name} is set the opposite way in torch. Give both the same {name}."
         yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
         text = f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps."
         yield text, attribute("eps", lambda _: eps)  # noqa: B023
-    yield (
-        "GELU: one has the tanh approximation, the other is exact. Give both the same approximate.",
-        attribute("approximate", lambda kind: "none" if kind == "tanh" else "tanh"),
-    )
+    text = "GELU: one has the tanh approximation, the other is exact. Give both the same one."
+    yield text, attribute("approximate", lambda kind: "none" if kind == "tanh" else "tanh")
     for name, p in torch_module.named_parameters():
         if p.ndim == 2 and p.shape[0] == p.shape[1]:
             text = (
                 f"weight transposed: ours uses {name!r} transposed. A torch Linear weight is (out, "
                 "in): y = x @ weight.T."
             )
-            yield text, partial(_with_weight, {name: p.mT})
+            yield text, lambda module, _: module.load_state_dict({name: p.mT}, strict=False)  # noqa: B023
 
 
 def masks(f: Callable[[Any], Any]) -> Callable:
-    """Change the masks: boolean arguments, and those with "mask" in their names."""
+    """A change of the boolean arguments, and of those with "mask" in their names."""
     return lambda module, given: given.update({
         key: f(x)
         for key, x in given.items()
@@ -286,14 +258,9 @@ def masks(f: Callable[[Any], Any]) -> Callable:
 
 
 def attribute(name: str, f: Callable[[Any], Any]) -> Callable:
-    """Change this attribute of every submodule that has it."""
+    """A change of this attribute in every submodule that has it."""
     return lambda module, given: [
         part.__setattr__(name, f(getattr(part, name)))
         for part in module.modules()
         if hasattr(part, name)
     ]
-
-
-def _with_weight(weight: dict[str, Any], module: Any, given: Any) -> None:
-    """Load one weight and leave the others."""
-    module.load_state_dict(weight, strict=False)

@@ -1,4 +1,4 @@
-"""PyTorch's side of gradcheck: the same check on torch functions, modules and tensors."""
+"""Let gradcheck check torch functions and modules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
 
 class TorchBackend(Backend):
-    """torch tensors, and torch.autograd.grad for VJPs."""
+    """Access to torch tensors and torch.autograd.grad."""
 
     ours = False
     kind = torch.Tensor
-    double = "x.double()"
-    double_module = "module.double()"
+    double = "x.double(), or module.double()"
     writes = "torch functions of the saved tensors and the incoming gradient"
     computes = "torch functions; .numpy(), .item() and .detach()"
     recording = staticmethod(torch.enable_grad)
@@ -56,7 +55,7 @@ class TorchBackend(Backend):
 
     @contextmanager
     def watch(self) -> Iterator[Any]:
-        """List each call of a torch.autograd.Function; other ops have PyTorch's own VJPs."""
+        """List the calls of every torch.autograd.Function."""
         trace, running = SimpleNamespace(steps=[]), list[Any]()
         code = torch.autograd.Function.apply.__func__.__code__
 

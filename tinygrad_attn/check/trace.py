@@ -1,4 +1,4 @@
-"""Watch this package's ops while they run, and give gradcheck access to its Tensors."""
+"""Record the ops that run, and give gradcheck access to Tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, tracked, watching
-from ..errors import INNER, quoted
+from ..errors import quoted, user_frame
 from ..nn.calls import dotted_name
 
 Array = np.ndarray
@@ -25,109 +25,99 @@ class Place(NamedTuple):
         return quoted(self.file, self.line)
 
 
-def user_place(*libraries: str) -> Place | None:
+def user_place(*libraries: str) -> Place:
     """The innermost line on the stack that belongs to no library."""
-    frame: Any = sys._getframe(1)
-    # "<frozen runpy>" is Python itself, which starts the program for `python -m`.
-    while frame and frame.f_code.co_filename.startswith((*INNER, *libraries, "<frozen ")):
-        frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno) if frame else None
+    frame = user_frame(*libraries)
+    return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def array_of(x: Any) -> Array:
-    """The values of a tensor, or of anything that NumPy accepts."""
+    """The values of a tensor, or x as an array."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 
 def numeric(x: Any) -> bool:
-    """Whether this operand holds numbers."""
+    """Whether x is a tensor, an array or a number."""
     return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
 class Step(NamedTuple):
-    """One op as it ran."""
+    """One call of an op."""
 
     op: Any
     inputs: tuple
     settings: dict[str, Any]
     result: Any
     scope: Any
-    place: Place | None
+    place: Place
 
     @property
     def name(self) -> str:
-        """The name of the op."""
         return self.op.__name__
 
     @property
     def module(self) -> str:
-        """The dotted name of the calling module, seen from the outermost one; or empty."""
+        """The dotted name of the calling module, or an empty string."""
         return "" if self.scope is None else dotted_name(self.scope)
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient passes through this op itself, not through ops inside it."""
+        """Whether a gradient flows through this op; `checkpoint` consists of other ops."""
         return tracked(self.result) and self.name != "checkpoint"
 
     def run(self, operands: Sequence[Any]) -> Any:
-        """The op on other operands."""
+        """Run the op on other operands."""
         return self.op(*operands, **self.settings)
 
 
 class Trace(Watcher):
-    """A watcher that lists every op."""
+    """Lists every op that runs."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
-        """Raise TypeError for an op that runs inside forward() of a torch.autograd.Function."""
         torch: Any = sys.modules.get("torch")
         frame: Any = sys._getframe(1) if torch else None
         while frame:
             if frame.f_code is torch.autograd.Function.apply.__func__.__code__:
-                raise TypeError(TAKES_TORCH)
+                raise TypeError(TAKES_TORCH)  # its backward() would not be checked
             frame = frame.f_back
         self.steps.append(Step(op, inputs, settings, result, context.scope, user_place()))
 
 
 TAKES_TORCH = (
-    "Tensors of this package were given to PyTorch, whose ops they cannot check. Pass torch "
-    "tensors as inputs: gradcheck(f, [torch.randn(3, dtype=torch.float64, requires_grad=True)])."
+    "PyTorch received Tensors of this package. Pass torch tensors as inputs: gradcheck(f, "
+    "[torch.randn(3, dtype=torch.float64, requires_grad=True)])."
 )
 
 
 class Backend:
-    """What gradcheck needs from this package's Tensors; check/torch_ops.py serves PyTorch's."""
+    """Access to this package's Tensors; TorchBackend is the same for torch tensors."""
 
     ours = True
     kind: Any = Variable
-    double = "Tensor(data, dtype=np.float64) or x.astype(np.float64)"
-    double_module = "module.astype(np.float64)"
+    double = "x.astype(np.float64), or module.astype(np.float64)"
     writes = "operators, methods and np.* functions on g, y and the inputs"
     computes = "tensor methods or np.* functions; .numpy(), .item() and .data"
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:
-        """A tensor with these values, which requires a gradient if it can."""
+        """A tensor that requires a gradient if its dtype is floating."""
         t = tensor_of(array)
         t._tracked = array.dtype.kind == "f"
         return t
 
     def dtype(self, t: Any) -> np.dtype:
-        """The dtype, as a NumPy dtype."""
         return t._data.dtype.newbyteorder("=")
 
     def wants_gradient(self, t: Any) -> bool:
-        """Whether gradients flow to this tensor."""
         return t._tracked
 
     def value(self, t: Any) -> Array:
-        """The values of a tensor."""
         return array_of(t)
 
     def put(self, t: Any, array: Array) -> None:
-        """Give a tensor other values."""
         t._data = array
 
     def track(self, t: Any, wants: bool) -> None:
@@ -135,17 +125,17 @@ class Backend:
         t._tracked = wants
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
-        """d(sum of cotangent * output)/d(input) for each input; None if no path leads there."""
+        """The gradient of each input, or None if no output depends on it."""
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return grad(outputs, inputs, cotangents, **flags)
 
     def watch(self) -> Any:
-        """A context manager that lists every op in `.steps`."""
+        """A context manager that lists the ops that run in `.steps`."""
         return watching(Trace())
 
 
 def nested(found: Any) -> Iterator[Any]:
-    """The elements of nested tuples, lists and dicts, at any depth."""
+    """The elements of nested tuples, lists and dicts."""
     if isinstance(found, (dict, tuple, list)):
         for part in found.values() if isinstance(found, dict) else found:
             yield from nested(part)

@@ -1,14 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""The bug zoo: published bugs of small engines, each switched on in ours by one line.
+"""The bug zoo: published bugs of small autograd engines, as exercises and as tests of our tests.
 
     from tinygrad_attn.check import zoo
-    with zoo.bug("softmax-twice"):
-        ta.gradcheck(F.softmax, x)               # what do you see?
     print(zoo.list())
+    with zoo.bug("softmax-twice"):
+        ta.gradcheck(F.softmax, x)
 
-Each bug replaces a VJP, a function or the sweep by the published code in our notation, until the
-block ends. The bugs are exercises, and our tests must catch every one. They were found in public
-repositories; later versions may have fixed them.
+Inside the block the published code replaces a VJP, a function or the sweep. The bugs were found in
+public repositories; later versions may have fixed them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -32,8 +31,8 @@ class Bug(NamedTuple):
     """One entry of the zoo."""
 
     name: str
-    text: str  # the mistake, where it was found, and what a user would see
-    switched_on: Any  # the context manager that puts it in place of the right code
+    text: str  # the mistake, where it was found, and its symptom
+    switched_on: Any  # the context manager that replaces the right code
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}"
@@ -50,27 +49,21 @@ bugs: dict[str, Bug] = {}
 
 
 def list() -> Bugs:
-    """Every bug: its name, what it is, where it was found, its symptom."""
+    """List every bug with its name, the mistake, where it was found, and its symptom."""
     return Bugs(bugs.values())
 
 
 @contextmanager
 def bug(name: str) -> Iterator[Bug]:
-    """Switch one bug on inside the `with` block, for the whole process.
-
-    Raises ValueError for an unknown name.
-    """
+    """Switch a bug on for the whole process inside a `with` block, by its name."""
     if name not in bugs:
-        raise ValueError(f"there is no bug {name!r} in the zoo; there are {', '.join(bugs)}.")
+        raise ValueError(f"the zoo has no bug {name!r}; choose one of {', '.join(bugs)}.")
     with bugs[name].switched_on:
         yield bugs[name]
 
 
-# ---- what a wrong function replaces
-
-
 def published(change: Callable) -> Callable[..., Any]:
-    """Add a wrong function to the zoo, with its name and docstring; `change` patches it in."""
+    """Add a function to the zoo with its name and docstring; `change` replaces the right code."""
 
     def enter(wrong: Callable) -> Callable:
         name = wrong.__name__.replace("_", "-")
@@ -78,11 +71,6 @@ def published(change: Callable) -> Callable[..., Any]:
         return wrong
 
     return enter
-
-
-def replace(target: Any, attribute: str) -> Callable:
-    """Replace this attribute."""
-    return lambda wrong: patch.object(target, attribute, wrong)
 
 
 def vjp(of: Op, operand: int = 0, **more: Any) -> Callable:
@@ -144,7 +132,7 @@ class Contributions(Watcher):
 
 
 def pull_back(give, grads, t) -> None:
-    """Give each input its contribution, for each use by the op that computed t."""
+    """Call `give(input, contribution)` for each use by the op that computed t."""
     inputs = [*filter(tracked, t._node.inputs)]
     with watching(Contributions()) as contributions:
         engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
@@ -158,9 +146,7 @@ def newest_first(give, grads, roots) -> None:
         pull_back(give, grads, t)
 
 
-def adding(add: Callable[..., Any]) -> Any:
-    """Replace the sum of two contributions."""
-    return sweep(newest_first, add)
+adding = partial(sweep, newest_first)  # replace the sum of two contributions
 
 
 # ---- single ops
@@ -168,8 +154,7 @@ def adding(add: Callable[..., Any]) -> Any:
 
 @published(vjp(ops.tanh))
 def tanh_zero(g, y, x):
-    """The backward function is assigned to an attribute that nobody calls.
-
+    """The backward function is stored in an attribute that is never called.
     Found in smolgrad (nn/_activations.py, tanh).
     Symptom: everything below a tanh has a zero gradient and never learns.
     """
@@ -178,8 +163,7 @@ def tanh_zero(g, y, x):
 
 @published(vjp(ops.sum))
 def sum_axis_zero(g, y, x, *, axis, keepdims):
-    """`if axis:` takes axis 0 for no axis, so the gradient of sum(axis=0) gets the wrong axis back.
-
+    """`if axis:` treats axis 0 as no axis, so the gradient of sum(axis=0) gets a wrong axis.
     Found in smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum).
     Symptom: x.sum(axis=1) is right; axis=0 of a square matrix is silently transposed.
     """
@@ -189,7 +173,6 @@ def sum_axis_zero(g, y, x, *, axis, keepdims):
 @published(vjp(ops.transpose))
 def transpose_same_axes(g, y, x, *, axes):
     """The VJP of transpose applies the same permutation instead of its inverse.
-
     Found in smolgrad (core/engine.py, T).
     Symptom: right for every swap of two axes, wrong for a cycle such as (1, 2, 0).
     """
@@ -199,19 +182,17 @@ def transpose_same_axes(g, y, x, *, axes):
 @published(vjp(ops.matmul))
 def matmul_transpose_all(g, y, a, b):
     """The VJP of a matrix product transposes all axes of its operand, not just the last two.
-
     Found in DeZero (functions.py, MatMul).
     Symptom: right for matrices; batched products raise, or are silently wrong for equal sizes.
     """
     return g @ b.transpose()
 
 
-@published(replace(ops, "mean"))
+@published(partial(patch.object, ops, "mean"))
 def mean_tuple(x, axis=None, keepdims=False):
     """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
-
     Found in smolgrad (core/engine.py, mean).
-    Symptom: a wrong value with a matching gradient, so no gradient check sees it.
+    Symptom: a wrong value with a matching gradient, which no gradient check detects.
     """
     total = ops.sum(x, axis=axis, keepdims=keepdims)
     return total / (np.prod(axis) or 1 if isinstance(axis, tuple) else x.size / total.size)
@@ -220,7 +201,6 @@ def mean_tuple(x, axis=None, keepdims=False):
 @published(vjp(ops.getitem))
 def getitem_overwrite(g, y, x, *, index):
     """`grad[index] += g` adds only once where an index is repeated.
-
     Found in smolgrad (core/engine.py, __getitem__).
     Symptom: x[[0, 0]] counts one of its two uses.
     """
@@ -232,7 +212,6 @@ def getitem_overwrite(g, y, x, *, index):
 @published(vjp(ops.embedding))
 def embedding_overwrite(g, y, weight, *, indices):
     """`out[index] = g` overwrites where an index is repeated.
-
     Found in PyTorch 0.1 (issue 1528, indexing with duplicates).
     Symptom: a token that occurs twice in a batch learns from only one of its places.
     """
@@ -244,7 +223,6 @@ def embedding_overwrite(g, y, weight, *, indices):
 @published(vjp_all(ops.concatenate))
 def concatenate_zero(g, y, *parts, **_):
     """The gradient is split in the forward pass, when it is still all zeros.
-
     Found in smolgrad (core/engine.py, cat).
     Symptom: the joined tensors get a zero gradient.
     """
@@ -254,7 +232,6 @@ def concatenate_zero(g, y, *parts, **_):
 @published(vjp(ops.subtract))
 def minus_same_operand(g, y, a, b):
     """Local gradients are kept in a dict by operand: in x - x the second overwrites the first.
-
     Found in minigrad (kennysong, minigrad.py, __sub__ and __truediv__).
     Symptom: x - x has the gradient -2 instead of 0.
     """
@@ -264,7 +241,6 @@ def minus_same_operand(g, y, a, b):
 @published(vjp_all(ops.maximum))
 def maximum_tie(g, y, a, b):
     """At a tie both operands of maximum get the whole gradient.
-
     Found in neunet (autograd.py, maximum: >= and <=).
     Symptom: np.maximum(x, x) has slope 2.
     """
@@ -274,7 +250,6 @@ def maximum_tie(g, y, a, b):
 @published(vjp(ops.max))
 def max_tie(g, y, x, *, axis, keepdims):
     """Every element that ties for the maximum gets the whole gradient.
-
     Found in DeZero (functions.py, Max) and neunet (autograd.py, max).
     Symptom: the gradients of tied elements add up to more than the incoming one.
     """
@@ -285,7 +260,6 @@ def max_tie(g, y, x, *, axis, keepdims):
 @published(vjp(ops.where, 1))
 def where_in_place(g, y, condition, a, b):
     """The VJP zeroes elements of the incoming gradient in place.
-
     Found in SmallPebble (core/ops.py, setat).
     Symptom: another operand that shares this gradient array finds it changed.
     """
@@ -297,7 +271,7 @@ def where_in_place(g, y, condition, a, b):
 
 
 def weight_outside(norm, g, x, weight, **settings):
-    """The gradients of norm(x) * weight with respect to x (wrong) and the weight (right)."""
+    """The gradients of norm(x) * weight for x (wrong) and the weight (right)."""
     h, pullback = transforms.vjp(lambda x: norm(x, **settings), x)
     dx = pullback(g)[0].numpy() * (1 if weight is None else weight)
     return dx, sum_to(g * h.numpy(), np.shape(weight))
@@ -309,9 +283,8 @@ layer_norm, rms_norm = functional.layer_norm, functional.rms_norm
 @published(function("softmax", "x"))
 def softmax_twice(g, y, x, axis=-1):
     """The gradient of softmax is doubled.
-
     Found in fromscratchtoml (issue 65: softmax off by a factor of two).
-    Symptom: it trains, as if at another learning rate; an all-ones cotangent only sees 0 = 0.
+    Symptom: it trains as with another learning rate; a cotangent of ones hides it, since 2 * 0 = 0.
     """
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
@@ -319,7 +292,6 @@ def softmax_twice(g, y, x, axis=-1):
 @published(function("log_softmax", "x"))
 def log_softmax_batch(g, y, x, axis=-1):
     """The gradient of log_softmax is divided by the batch size.
-
     Found in numpy-transformer (activations.py, LogSoftmax.backward).
     Symptom: the loss already has its 1/N, so it is counted twice.
     """
@@ -328,20 +300,18 @@ def log_softmax_batch(g, y, x, axis=-1):
 
 @published(function("layer_norm", "x", "weight", "bias"))
 def layer_norm_weight(g, y, x, weight, bias, **settings):
-    """The weight is multiplied in outside the means of the VJP.
-
+    """The VJP multiplies by the weight outside its means.
     Found in numpy-transformer (layer_norm.py, backward).
-    Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
+    Symptom: right for the initial weight of ones, and wrong after the first update.
     """
     return *weight_outside(layer_norm, g, x, weight, **settings), sum_to(g, np.shape(bias))
 
 
 @published(function("rms_norm", "x", "weight"))
 def rms_norm_weight(g, y, x, weight, **settings):
-    """The weight is multiplied in outside the mean of the VJP.
-
+    """The VJP multiplies by the weight outside its mean.
     Found in Tricycle (layers.py, RMSNorm.back_fn).
-    Symptom: right for the initial weight of ones, wrong as soon as it has learned something.
+    Symptom: right for the initial weight of ones, and wrong after the first update.
     """
     return weight_outside(rms_norm, g, x, weight, **settings)
 
@@ -349,10 +319,9 @@ def rms_norm_weight(g, y, x, weight, **settings):
 attention = functional.scaled_dot_product_attention
 
 
-@published(replace(functional, "scaled_dot_product_attention"))
+@published(partial(patch.object, functional, "scaled_dot_product_attention"))
 def masked_row_nan(q, k, v, *args, **settings):
     """Blocked scores are -inf, so softmax computes -inf - (-inf) in a row with every key blocked.
-
     Found in numpy-transformer (self_attention.py, forward).
     Symptom: a single sequence that is all padding turns the loss into NaN.
     """
@@ -365,7 +334,7 @@ last: dict[Any, Any] = {}
 
 
 def remembering_relu(x):
-    """y = max(x, 0), which keeps x in a module variable."""
+    """y = max(x, 0), and keeps x in a module variable."""
     last[x.shape] = x
     return np.maximum(x, 0)
 
@@ -373,9 +342,8 @@ def remembering_relu(x):
 @published(vjp(ops.relu, forward=remembering_relu))
 def activation_singleton(g, y, x):
     """One ReLU object for the whole program remembers its last input.
-
     Found in numpy-transformer (activations.py, the dict of instances).
-    Symptom: two layers that share an activation both differentiate at the second one's input.
+    Symptom: two layers that share an activation both use the input of the second one.
     """
     return g * (last.get(x.shape, x) > 0)
 
@@ -386,7 +354,6 @@ def activation_singleton(g, y, x):
 @published(adding)
 def gradient_overwritten(old, new):
     """A gradient is assigned where it should be added.
-
     Found in micrograd's lecture, in its first version, before += is introduced.
     Symptom: a + a has slope 1.
     """
@@ -396,9 +363,8 @@ def gradient_overwritten(old, new):
 @published(adding)
 def gradient_aliased(old, new):
     """The first gradient is kept by reference, and the second is added to it in place.
-
     Found in neunet (autograd.py; its source marks the fix).
-    Symptom: the operands of a + b share one gradient array, so what is added for a reaches b.
+    Symptom: the operands of a + b share one gradient array, so an addition for a also changes b.
     """
     old += new
     return old
@@ -407,7 +373,6 @@ def gradient_aliased(old, new):
 @published(sweep)
 def depth_first(give, grads, roots):
     """A tensor passes its gradient on as soon as it is first reached.
-
     Found in minigrad (kennysong; its source mentions it).
     Symptom: right for chains; a tensor used at two depths passes on half of its gradient.
     """
@@ -425,11 +390,10 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(replace(slopes, "random_like"))
+@published(partial(patch.object, slopes, "random_like"))
 def checker_all_ones(y, rng):
     """The gradient check weights all results by 1.
-
-    Found in most small checkers; SmallPebble sums the output, for one.
-    Symptom: gradients of softmax and layer norm, whose outputs have constant sums, pass as 0 = 0.
+    Found in most small checkers, such as SmallPebble's, which sums the output.
+    Symptom: wrong gradients of softmax and layer norm pass, since their outputs have constant sums.
     """
     return np.ones_like(y)

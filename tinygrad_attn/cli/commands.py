@@ -1,4 +1,4 @@
-"""The commands. Each imports what it needs, so that `--help` is fast."""
+"""The commands; each one imports what it needs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ import numpy as np
 
 from .targets import find, load, number_of_inputs, parameters_of
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The source folder, with examples/ and docs/ next to the package."""
+ROOT = Path(__file__).resolve().parents[2]  # the source folder, with examples/ and docs/
 
 
 def demo(arguments: Any) -> int:
-    """Train a small Transformer on real images and write a report."""
+    """Train a small Transformer on images of digits and write a report."""
     from .demo import run_demo
 
     return run_demo(arguments.out, arguments.seed, arguments.epochs, arguments.runs)
 
 
 def doctor(arguments: Any) -> int:
-    """List what is installed and check that it works."""
+    """List the installed libraries and check the gradients of a layer."""
     from .doctor import examine
 
     return examine()
 
 
 def seeds(arguments: Any) -> bool:
-    """Rebuild the documents this project grew from, number for number."""
+    """Reproduce the numbers of the documents on which this project is based."""
     scripts = sorted(_source("examples").glob(f"seed_{arguments.name}*.py"))
     environment, reproduced = {**os.environ, "PYTHONPATH": str(ROOT)}, 0
     for script in scripts:
@@ -45,7 +44,7 @@ def exercise(arguments: Any) -> int:
     """Mark an exercise of the course."""
     if arguments.hidden:
         if not os.path.isfile(arguments.hidden):
-            raise ValueError(f"--hidden: there is no file {arguments.hidden!r}.")
+            raise ValueError(f"--hidden: the file {arguments.hidden!r} does not exist.")
         os.environ["TINYGRAD_ATTN_HIDDEN"] = os.path.abspath(arguments.hidden)
     marker = load(_source("docs", "course", "marking") / "mark.py")
     return marker.main(
@@ -65,12 +64,12 @@ def course(arguments: Any) -> None:
 
 
 def _source(*names: str) -> Path:
-    """Return a folder of the source, or of the copy of docs/ in an installed package."""
+    """Return a folder of the source, or its copy in an installed package."""
     folder = ROOT.joinpath(*names)
     if not folder.is_dir() and names[0] == "docs":
         folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
     if not folder.is_dir():
-        raise ValueError(f"there is no {folder}. Get the source (git clone) and run this in it.")
+        raise ValueError(f"{folder} does not exist. Get the source (git clone) and run this there.")
     return folder
 
 
@@ -89,7 +88,7 @@ def graph(arguments: Any) -> None:
 
 
 def source(arguments: Any) -> None:
-    """Write both passes of a function as one NumPy file."""
+    """Write the forward and backward pass of a function as one NumPy file."""
     from .. import source as write
 
     function, inputs = _function_and_inputs(arguments, 0)
@@ -110,7 +109,7 @@ def gradcheck(arguments: Any) -> bool:
 
 
 def _function_and_inputs(arguments: Any, seed: int) -> tuple[Any, list[Any]]:
-    """The named function, and random inputs with the shapes from `--shape`."""
+    """Return the target, and random inputs with the shapes of `--shape`."""
     function, shapes = find(arguments.target), arguments.shape or [(3, 4)]
     if len(shapes) == 1:
         shapes = shapes * number_of_inputs(function)

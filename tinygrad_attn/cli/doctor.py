@@ -1,4 +1,4 @@
-"""`python -m tinygrad_attn doctor`: show what is installed, what is missing, and if it works."""
+"""`python -m tinygrad_attn doctor`: list the installed libraries and check a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import __version__, compare_with_torch, get_num_threads, gradcheck, nn
 
-LIBRARIES = (
+LIBRARIES = (  # module, distribution, extra, purpose
     ("safetensors", "safetensors", "examples", "ta.save and ta.load"),
     ("tqdm", "tqdm", "examples", "progress bars"),
     ("matplotlib", "matplotlib", "viz", "curves and attention maps"),
@@ -21,11 +21,10 @@ LIBRARIES = (
     ("torch", "torch", "torch", "comparison with PyTorch"),
     ("mpi4py", "mpi4py", "parallel", "several processes"),
 )
-"""(module, distribution, extra, purpose)"""
 
 
 def examine() -> int:
-    """Print what was found; return 0 if every check passes, else 1."""
+    """Print the findings; return 0 if every check passes, else 1."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     print(f"tinygrad_attn {__version__}, {get_num_threads()} threads")
     print(f"Python        {platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -47,7 +46,7 @@ def examine() -> int:
 
 
 def check_gradients() -> dict[str, Any]:
-    """The reports on a small encoder layer, keyed by what its gradients are compared with."""
+    """Compare the gradients of a small encoder layer with each reference."""
     settings = (8, 2, 16, 0.0, "gelu")
     layer = nn.TransformerEncoderLayer(*settings, batch_first=True).astype(np.float64)
     x = np.random.default_rng(0).standard_normal((2, 3, 8))

@@ -1,7 +1,4 @@
-"""Parse the command line.
-
-Exit codes: 0 success, 1 a check failed, 2 the command could not run, 130 Ctrl-C.
-"""
+"""Parse the command line. Exit codes: 0 success, 1 failed check, 2 error, 130 Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
         return int(arguments.run(arguments) or 0)
-    except KeyboardInterrupt as stop:  # the marker says how far it got
+    except KeyboardInterrupt as stop:  # its text says which exercises were marked
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except Exception as error:
@@ -41,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
     def command(run: Any, target: str = "", shape: bool = False) -> Any:
-        """Add a command, described by its docstring, and return the function that adds options."""
+        """Add a command that its docstring describes; return the function that adds options."""
         one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
         if target:
@@ -86,5 +83,5 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def lengths(text: str) -> tuple[int, ...]:
-    """`2,3` as a shape; an empty text is the shape of a scalar."""
+    """Convert `2,3` to a shape, and an empty text to the shape of a scalar."""
     return tuple(int(length) for length in text.split(",") if length)

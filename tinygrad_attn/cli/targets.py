@@ -1,4 +1,4 @@
-"""Find the target that the user names, `FILE.py:FUNCTION` or `MODULE:FUNCTION`, and its inputs."""
+"""Find the function that a command runs, its inputs and its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import nearest
 
 
 def find(target: str) -> Any:
-    """Return the object that `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION` names."""
+    """Return the function for `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
     place, _, name = target.rpartition(":")
     if not place or name.endswith(".py"):  # no colon, or only the one after a drive letter
         place, name = target, ""
@@ -36,27 +36,27 @@ def find(target: str) -> Any:
 
 
 def load(path: Path) -> Any:
-    """Run a Python file as a module; it can import from its folder, as a script can."""
+    """Run a Python file as a module that can import from its folder."""
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    sys.modules[path.stem] = module  # dataclasses of the file look themselves up there
-    # Python's cache of compiled files would miss a change within the same second.
+    sys.modules[path.stem] = module  # dataclasses need it
+    # Python's cache of compiled files misses a change within the same second.
     exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     return module
 
 
 def number_of_inputs(function: Any) -> int:
-    """How many positional arguments a function, op or module needs; at least one."""
+    """The number of required arguments of a function, op or module; at least 1."""
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     needed = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     return max(1, len(needed))
 
 
 def parameters_of(function: Any) -> Any:
-    """The parameters, by name, of the modules and tensors of its file that a function uses."""
+    """The parameters that a function uses from modules and tensors of its file, by name."""
     if not hasattr(function, "__code__"):
         return None  # a module or an op
     found: dict[str, Any] = {}

@@ -1,15 +1,14 @@
-"""Attention weights as heat maps, and as a page with all the numbers behind them."""
+"""Attention weights as heat maps, and as a page with every number of the computation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..engine import array_of, no_grad
-from ..errors import describe, warn
+from ..errors import describe
 from ..functional import scaled_dot_product_attention
 from .opened import run_plainly
 from .page import Page, as_json, page
@@ -17,7 +16,7 @@ from .picture import printable
 
 
 def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
-    """One label for each position, with visible blanks; position numbers by default."""
+    """One label for each position, by default its number. Blanks become visible."""
     tokens = [str(x) for x in (range(count) if given is None else given)]
     if len(tokens) != count:
         raise ValueError(f"{len(tokens)} labels for {count} {what}; give one label for each.")
@@ -25,7 +24,7 @@ def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[st
 
 
 def _with_heads(x: Any, what: str) -> np.ndarray:
-    """Return one head (T, S) or a batch of one (1, H, T, S) as (H, T, S)."""
+    """Return (T, S), (H, T, S) or (1, H, T, S) as (H, T, S)."""
     array = np.asarray(array_of(x))
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
     array = array[None] if array.ndim == 2 else array
@@ -37,21 +36,18 @@ def _with_heads(x: Any, what: str) -> np.ndarray:
     return array
 
 
-# ---- heat maps
-
-
 def attention(
     weights: Any,
     queries: Sequence[Any] | str | None = None,
     keys: Sequence[Any] | str | None = None,
     ax: Any = None,
 ) -> Any:
-    """Draw a heat map for each head of softmax(q k^T / sqrt(D)): a row per query, a column per key.
+    """Draw the weights softmax(q k^T / sqrt(D)) of each head as a heat map.
 
-    `weights` (T, S) or (H, T, S), a Tensor or an array. `queries` are T labels and `keys` S labels,
-    numbers by default. `ax` is a matplotlib Axes, or a sequence of H of them; by default a new
-    figure is made. Returns the Axes of one head, or an array of H Axes for several. Raises
-    ValueError if the numbers of labels, heads and Axes differ, ImportError without matplotlib.
+    `weights` has the shape (T, S) or (H, T, S): a row for each query, a column for each key.
+    `queries` and `keys` are T and S labels, by default numbers. `ax` is one matplotlib Axes, or a
+    sequence of H; by default a new figure is made. Returns the Axes, as an array if H > 1.
+    Raises ValueError for a wrong number of labels or Axes, and ImportError without matplotlib.
     """
     heads = _with_heads(weights, "weights")  # (H, T, S)
     rows = _labels(queries, heads.shape[1], "queries")
@@ -90,35 +86,12 @@ def _new_axes(heads: np.ndarray) -> list[Any]:
 
 
 def _write_labels(ax: Any, rows: list[str], columns: list[str]) -> None:
-    look: Any = {"fontsize": 8, "parse_math": False, "family": fonts("".join(rows + columns))}
+    look: Any = {"fontsize": 8, "parse_math": False}
     ax.set_yticks(range(len(rows)), rows, **look)
     if max(map(len, columns)) > 2:
         look |= {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
     ax.set_xticks(range(len(columns)), columns, **look)
     ax.set(xlabel="key", ylabel="query")
-
-
-@cache
-def fonts(text: str) -> list[str]:
-    """Fonts with the characters of a text: matplotlib's default, and another if needed."""
-    from matplotlib import font_manager
-
-    known = lambda path: font_manager.get_font(path).get_charmap().keys()
-    usual = font_manager.findfont(font_manager.FontProperties())
-    needed = set(map(ord, text)) - known(usual)
-    for path in sorted(font_manager.findSystemFonts()) if needed else ():
-        if needed <= known(path):
-            font_manager.fontManager.addfont(path)
-            return ["sans-serif", font_manager.FontProperties(fname=path).get_name()]
-    if needed:
-        warn(
-            f"no installed font has {''.join(map(chr, sorted(needed)))!r}. Install one, such as "
-            "Noto Sans CJK (apt install fonts-noto-cjk)."
-        )
-    return ["sans-serif"]
-
-
-# ---- the page
 
 
 def attention_html(
@@ -132,17 +105,17 @@ def attention_html(
     scale: float | None = None,
     chosen: int = 0,
 ) -> Page:
-    """Show softmax(q k^T * scale + mask) v for a query that the reader chooses, number by number.
+    """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
-    `attention_html(q, k, v, mask)` takes Tensors or arrays q (T, D) or (H, T, D), k (S, D) and
-    v (S, Dv) with the same heads. `attention_html(model, x)` calls a module or function with
-    one to three inputs and shows every attention in it, for the first element of a batch.
-    `attention_html(seen)` shows the weights that `ta.record_attention` has recorded.
+    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv), or each with a leading
+      axis of H heads. A boolean `mask` is True where a query may look; a float mask is added.
+    - `attention_html(model, x)` calls a module or function with one to three inputs. It shows every
+      attention in it, for the first element of a batch.
+    - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
-    `mask` broadcasts to (H, T, S), as in `functional.scaled_dot_product_attention`: True where a
-    query may look, or floats to add. `queries` and `keys` are labels of the positions; `chosen`
-    is the query shown first. Raises ValueError if shapes or labels disagree, numbers are not
-    finite or no attention was called, and TypeError for a mask of integers.
+    `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
+    Raises ValueError for shapes or labels that do not fit, for NaN or infinity, and if no attention
+    is called. Raises TypeError for a mask of integers.
     """
     if isinstance(q, Mapping):
         calls = [
@@ -156,8 +129,8 @@ def attention_html(
         calls = list(_called(lambda: scaled_dot_product_attention(q, k, v, mask, scale=scale)))
     if not calls:
         raise ValueError(
-            "no attention was called that computes softmax(q k^T) v. Give a model with attention "
-            "and its input, or q, k and v."
+            "no attention was called. Give a model with scaled dot-product attention and its "
+            "input, or q, k and v."
         )
     for call in calls:
         sides = ("queries", queries), ("keys", keys)
@@ -169,18 +142,16 @@ def attention_html(
 
 
 def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
-    """The numbers of each attention that a function calls, for the first element of a batch."""
+    """The numbers of each attention call, for the first element of a batch."""
     with no_grad():
         run = run_plainly(function, *inputs)
     for given in run.attended:
         if given["keep"] is not None:
-            raise ValueError(f"{given['name']} drops weights at random; call model.eval() first.")
+            raise ValueError(f"{given['name']} applies dropout; call model.eval() first.")
         numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
         for name in "qkv":
             if not np.isfinite(numbers[name]).all():
-                raise ValueError(
-                    f"{name} holds NaN or Inf; ta.detect_anomaly() finds where it began."
-                )
+                raise ValueError(f"{name} holds NaN or Inf; ta.detect_anomaly() finds the cause.")
         scores = numbers.pop("scores")
         numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
         if given["mask"] is not None or given["is_causal"]:  # what the mask added

@@ -1,4 +1,4 @@
-"""From tensors to a picture: its boxes, its frames, and the arrows of operands."""
+"""Build a picture from tensors: boxes, frames, and an arrow for each operand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine import Variable, array_of, history
 from ..errors import describe
-from ..nn import Module
+from ..nn import Module, Parameter
 from . import values
 from .nodes import Names, computed, gradient_of, op_name, operands, settings_of, shown
 from .opened import FunctionCall, run_plainly
@@ -21,23 +21,23 @@ RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 class Source:
-    """The material of a picture: outputs, the ops behind them, and their names."""
+    """The outputs to draw, the ops that computed them, and their names."""
 
     def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
         function = callable(tensor) and not isinstance(tensor, Module)
         if plain and not function:
             raise TypeError(
-                f"plain=True runs a function in plain mode, got {describe(tensor)}. Write lambda: "
-                "before the expression, as in ta.viz.graph(lambda: model(x), plain=True)."
+                f"plain=True needs a function, got {describe(tensor)}. Write lambda: before the "
+                "expression, as in ta.viz.graph(lambda: model(x), plain=True)."
             )
         run = run_plainly(tensor) if plain else None
         result = run.result if run else tensor() if function else tensor
-        self.roots = list(result) if isinstance(result, (list, tuple)) else [result]
+        self.roots = [*result] if isinstance(result, (list, tuple)) else [result]
         for root in self.roots:
             if not isinstance(root, Variable):
                 raise TypeError(
                     "a picture shows how a Tensor was computed; it needs that Tensor, or a "
-                    f"function that returns it, got {describe(root)}. For a module, write "
+                    f"function that returns it, got {describe(root)}. For a module write "
                     "ta.viz.graph(module(x), model=module)."
                 )
         self.ops = history(self.roots)
@@ -46,7 +46,6 @@ class Source:
         self.opened = self.deepest if plain else 1  # the default depth
 
     def picture(self, depth: int | None, expand: Sequence[str], limit: int | None) -> Picture:
-        """Draw with the arguments of `viz.graph`."""
         expand = (expand,) if isinstance(expand, str) else tuple(expand)
         self.names.check(expand)
         level = self.opened if depth is None else depth
@@ -75,15 +74,12 @@ class Unit:
     chain: tuple[Any, ...]  # the open module calls around it
     scope: Any = None  # the call that is folded
     ops: list[Variable] = field(default_factory=list)
+    # Op, place of the operand, operand, and the key of the operand's box.
     edges: list[tuple[Variable, int, Any, Any]] = field(default_factory=list)
-    """Op, place, operand, and what identifies the operand's box."""
 
 
 class Builder:
-    """Draws the boxes of one plan, in forward order, and then the arrows.
-
-    `is_open(level, call)` says which calls become frames rather than boxes.
-    """
+    """Draws boxes and arrows; a call is a frame if `is_open(level, call)`, else a box."""
 
     def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
         self.names, self.result = source.names, Picture()
@@ -111,7 +107,7 @@ class Builder:
         folded: dict[int, Unit] = {}
         home: dict[int, Unit] = {}
         for t in ops:
-            chain = self.names.chain(t)
+            chain = self.names.chain(t._node.scope)
             level = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
             scope = chain[level] if level < len(chain) else None
             if scope is None or id(scope) not in folded:
@@ -138,9 +134,7 @@ class Builder:
             if unit.scope is not None and self.user[key] and key not in self.visible:
                 hidden.append(key)
             else:  # an input of the modules is outside them
-                box = self._leaf(x)
-                outside = box.kind in ("leaf", "input") and key in self.visible
-                self._add(box, () if outside else unit.chain, [key])
+                self._add(self._leaf(x), () if key in self.visible else unit.chain, [key])
         box = self._op(unit.ops[0]) if unit.scope is None else self._module(unit)
         self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
         if unit.scope is not None:
@@ -158,36 +152,35 @@ class Builder:
         self.numbers.update(dict.fromkeys(keys, box.number))
 
     def _draw_arrows(self, units: list[Unit]) -> None:
-        """One arrow for each operand of an op; a folded box has one for each source."""
+        """Draw an arrow for each operand of an op, and for each source of a folded box."""
         merged: Counter[tuple[int, int]] = Counter()
         for unit in units:
             for t, i, x, key in unit.edges:
                 source, target = self.numbers[key], self.numbers[id(unit)]
-                if unit.scope is not None:
-                    merged[source, target] += source != target
-                else:
+                if unit.scope is None:
                     index = [str(i)] if len(unit.edges) > 1 else []
                     label = ": ".join(index + _broadcast(t, x))
                     self.result.arrows.append(Arrow(source, target, i, label))
+                elif source != target:
+                    merged[source, target] += 1
         for (source, target), k in merged.items():
-            if k:
-                self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
+            self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _op(self, t: Variable) -> Box:
-        """The box of an op: name, op and settings as in `y = sum(axis=-1)`, and its output."""
-        name, op, settings = t.name or self.names.run.name(t), op_name(t), settings_of(t)
+        """The box of an op and its output, with a title such as `y = sum(axis=-1)`."""
+        name, op, settings = t.name or self.names.run.names.get(id(t)), op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
         lines = [RELEASED] if op == "released" else settings
         if lines and sum(map(len, lines)) <= 40:
             title, lines = f"{title}({', '.join(lines)})", []
         shown = values.value(t._data, gradient_of(t))
         if blocked := self._blocked(t):
-            shown = [*shown[:1], f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
+            shown[1:] = [f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
         return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
 
     def _blocked(self, t: Variable) -> int:
-        """How many scores a mask has set to -inf, on purpose."""
-        calls = [getattr(scope, "title", "") for scope in self.names.chain(t)]
+        """The number of attention scores that a mask has set to -inf."""
+        calls = [getattr(scope, "title", "") for scope in self.names.chain(t._node.scope)]
         masked = "attention_weights" in calls and np.all(t._data < np.inf)
         return int(np.sum(t._data == -np.inf)) if masked else 0
 
@@ -195,14 +188,13 @@ class Builder:
         return "" if self._blocked(t) else values.not_finite(t._data)
 
     def _leaf(self, x: Any) -> Box:
-        """The box of a parameter, an input or a constant, with its values."""
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)
         lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
         if grad is not None and not bad and (bad := values.not_finite(grad)):
             bad += " in the gradient"
-        if self.names.is_parameter(x):
+        if isinstance(x, Parameter) or id(x) in self.names.parameters:
             kind = "parameter"
         elif isinstance(x, Variable):
             kind = "leaf"
@@ -211,29 +203,29 @@ class Builder:
         return Box(kind, self.names.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
-        """The box of a folded module call: class, number of parameters, output shapes."""
+        """The box of a folded call, with its output shapes and number of parameters."""
         title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
         if not isinstance(unit.scope, FunctionCall):
             count = sum(p.size for p in unit.scope.module.parameters())
             lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
-        lines += ["-> " + ", ".join(values.shape(t._data) for t in outputs)]
+        lines += ["-> " + ", ".join(str(t._data.shape) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
         bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
-        """A line if a tensor is used more than once: each use contributes to its gradient."""
+        """A line with the number of uses of a tensor, if there are several."""
         k = self.uses[id(x)] if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
 def _broadcast(t: Any, x: Any) -> list[str]:
-    """`(D,) -> (B, T, D)` if an operand is broadcast; its gradient is summed along these axes."""
+    """A label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
     own, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
         return []
-    if op_name(t) == "matmul":  # broadcasts only the axes before the last two
+    if op_name(t) == "matmul":  # the last two axes are not broadcast
         if len(own) < 2 or len(full) < len(own):
             return []
         full = full[:-2] + own[-2:]

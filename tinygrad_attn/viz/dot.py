@@ -9,6 +9,7 @@ import subprocess
 from .picture import Box, Picture, printable
 
 DASHED = "filled,dashed"
+# The Okabe-Ito palette, which readers with any colour vision can tell apart.
 STYLES = {
     "parameter": {"shape": "cylinder", "color": "#009E73", "fillcolor": "#DFF3EC"},
     "leaf": {"shape": "folder", "color": "#CC79A7", "fillcolor": "#F9E9F2"},
@@ -17,11 +18,9 @@ STYLES = {
     "op": {"shape": "box", "color": "#0072B2", "fillcolor": "#FFFFFF", "style": "filled,rounded"},
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
-"""The Okabe-Ito palette, which readers with any colour vision can tell apart."""
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
-MOST_DRAWN = 1000  # boxes: Graphviz takes seconds for these, hours for ten times as many
-LONGEST = 300  # characters of a line; Graphviz refuses labels of more than 16,384 bytes
-FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz measures it alike on all systems
+MOST_DRAWN = 1000  # boxes; Graphviz needs seconds for them, but hours for ten times as many
+FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz computes the same widths on every system
 HEAD = f"""digraph "graph" {{
 graph [bgcolor=white fontname={FONT} fontsize=11 nodesep=0.25 ranksep=0.3 nslimit=2 nslimit1=2]
 node [fontname={FONT} fontsize=10.5 height=0.3 margin="0.12,0.06" style=filled]
@@ -29,7 +28,7 @@ edge [fontname={FONT} fontsize=9 color="#555555" arrowsize=0.7]"""
 
 
 def to_dot(picture: Picture) -> str:
-    """The DOT text, the same on every run."""
+    """Write the picture as DOT text."""
     inside: dict[int | None, list[str]] = {}  # the lines of each frame
     for box in picture.boxes:
         inside.setdefault(box.frame, []).append(f"n{box.number} {_attributes(_look(box))}")
@@ -70,19 +69,15 @@ def _attributes(look: dict[str, str]) -> str:
 
 def _clean(text: str) -> str:
     r"""Escape text for an HTML-like label; Graphviz replaces \N even there."""
-    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     return html.escape(printable(text)).replace("\\", "&#92;&#8203;").replace("]", "&#93;")
 
 
 def render(picture: Picture, format: str) -> bytes:
-    """Draw a picture as "svg", "png" or "pdf", by Graphviz's `dot` program or by pygraphviz.
-
-    Raises RuntimeError if neither is installed, ValueError if the picture is too large.
-    """
+    """Draw a picture as "svg", "png" or "pdf" with the `dot` program or pygraphviz."""
     if len(picture.boxes) > MOST_DRAWN:
         raise ValueError(
-            f"{len(picture.boxes):,} boxes are too many to draw (at most {MOST_DRAWN:,}); .text() "
-            "lists them, and .dot is their DOT text."
+            f"{len(picture.boxes):,} boxes are too many to draw (at most {MOST_DRAWN:,}). Use "
+            ".text() or .dot, or fold modules with a smaller depth=."
         )
     text = to_dot(picture)
     if shutil.which("dot"):
@@ -92,15 +87,15 @@ def render(picture: Picture, format: str) -> bytes:
         import pygraphviz  # optional; its wheel contains Graphviz's libraries
     except ImportError:
         raise RuntimeError(
-            "no Graphviz was found to draw with. Install the program (apt install graphviz, brew "
-            'install graphviz, or from graphviz.org), or pip install "tinygrad_attn[viz]", which '
-            "brings pygraphviz. Without either, .dot and .text() work."
+            "no Graphviz was found. Install it (apt install graphviz, brew install graphviz, or "
+            'from graphviz.org), or pip install "tinygrad_attn[viz]" for pygraphviz. Without '
+            "either, .dot and .text() work."
         ) from None
     return bytes(pygraphviz.AGraph(string=text).draw(format=format, prog="dot"))
 
 
 def svg(picture: Picture) -> str:
-    """The bare SVG element, to embed in an HTML page."""
+    """The picture as an SVG element, without the XML header."""
     text = render(picture, "svg").decode()
     return text[text.index("<svg") :]
 
@@ -109,5 +104,5 @@ def drawing(picture: Picture) -> str:
     """The picture as HTML, or the reason why it cannot be drawn."""
     try:
         return svg(picture)
-    except Exception as error:  # a repr never raises
+    except Exception as error:
         return f"<p>{html.escape(str(error))}</p>"

@@ -1,4 +1,4 @@
-"""Pictures of the computation graph: `graph(tensor)`, and `graph_html(tensor)` as a page."""
+"""Draw the computation graph: `graph(tensor)` as a picture, `graph_html(tensor)` as a page."""
 
 from __future__ import annotations
 
@@ -13,41 +13,36 @@ from .build import Builder, Source
 from .page import Page, as_json, page
 from .picture import Picture
 
-LIMIT = 150
-"""The most boxes in a readable picture."""
-MOST_BOXES, MOST_PICTURES = 200, 60
-"""The most boxes per picture, and the most pictures, on a page."""
+LIMIT = 150  # boxes in a readable picture
+MOST_BOXES, MOST_PICTURES = 200, 60  # in a picture of a page; on a page
 
 
 class Graph:
-    """A picture of the computation graph. A notebook displays it.
-
-    It holds only text and numbers, so it keeps no tensor alive and does not change afterwards.
-    """
+    """A picture of the computation graph. Notebooks display it, and it keeps no tensor alive."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
 
     @property
     def dot(self) -> str:
-        """The DOT text, the same on every run."""
+        """The picture as DOT text, the same on every run."""
         return dot.to_dot(self.picture)
 
     def svg(self) -> str:
-        """The picture as an SVG element.
+        """Return an SVG element.
 
-        Raises RuntimeError without Graphviz, ValueError for more than 1,000 boxes.
+        Raises RuntimeError without Graphviz and ValueError for more than 1,000 boxes.
         """
         return dot.svg(self.picture)
 
     def text(self) -> str:
-        """The picture as a tree of text, from the output to the inputs. Needs no other library."""
+        """Return a tree of text, from the output to the inputs."""
         return self.picture.text()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture as .svg, .png, .pdf, .dot or .txt, by the suffix of `path`.
+        """Write the picture to a .svg, .png, .pdf, .dot or .txt file.
 
-        Raises ValueError for another suffix, and what `svg` raises.
+        Raises ValueError for any other suffix, and the errors of `svg`.
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix in (".svg", ".png", ".pdf"):
@@ -58,8 +53,8 @@ class Graph:
             write_atomically(self.text() + "\n", path)
         else:
             raise ValueError(
-                f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For a "
-                "page write ta.viz.graph_html(tensor).save(path)."
+                f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For an "
+                "HTML page write ta.viz.graph_html(tensor).save(path)."
             )
 
     __repr__ = __str__ = text
@@ -80,16 +75,15 @@ def graph(
     limit: int | None = LIMIT,
     plain: bool = False,
 ) -> Graph:
-    """Draw how a tensor was computed: ops, operands, and modules as frames around them.
+    """Draw the ops that computed a tensor, with their operands and a frame around each module.
 
-    `tensor` is a Tensor, a list of them, or a function without arguments that returns one. Dotted
-    names start from `model`, or else from the outermost module that was called. `depth` levels of
-    modules are opened, 1 by default; `expand=["layers.0.self_attn"]` opens single modules. With
-    more than `limit` boxes the depth is reduced, and the picture says so.
+    `tensor` is a Tensor, a list of Tensors, or a function without arguments that returns one.
+    Dotted names start from `model`, by default the outermost module that was called. `depth` levels
+    of modules are opened, by default 1. `expand=["layers.0.self_attn"]` opens single modules. The
+    depth is reduced until the picture has at most `limit` boxes.
 
-    `plain=True` runs the function in plain mode: attention is drawn as scores, mask, softmax and
-    product, and layer norm and GELU as their formulas. Each has a frame with its name, and boxes
-    are named after the variables in the code. All levels are opened, as far as `limit` allows.
+    With `plain=True` the function runs in plain mode, and all levels are opened. Softmax,
+    attention, layer norm and GELU are drawn as formulas, with the variable names of the code.
 
     Raises TypeError for anything but Tensors, and ValueError if `expand` names a module that was
     not called.
@@ -98,11 +92,11 @@ def graph(
 
 
 def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
-    """Draw how a tensor was computed as a page: `graph_html(loss).save("graph.html")`.
+    """Return the picture of `graph` as a page whose modules open with a click.
 
-    A slider opens all modules down to a level. A click on a module opens it, and a click on the
-    title of its frame closes it. The arguments are those of `graph`. The page is one file and
-    needs no network. It leaves out pictures of more than 200 boxes, and any after the first 60.
+    Write it with `graph_html(loss).save("graph.html")`. A slider sets the depth, and a click on the
+    title of a frame closes it. A module does not open if its picture would have more than 200
+    boxes, or if the page already has 60 pictures.
     """
     source = Source(tensor, model, plain)
     chains = sorted(dict.fromkeys(source.names.chains.values()), key=len)

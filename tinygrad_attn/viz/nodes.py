@@ -1,4 +1,4 @@
-"""What a picture reads from the graph: ops, operands, and names of modules and parameters."""
+"""Read ops, operands, and the names of modules and parameters from a graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine import Variable, array_of
 from ..errors import describe, nearest
-from ..nn import Module, Parameter
+from ..nn import Module
 from . import values
 from .opened import FunctionCall, Run
 
@@ -21,35 +21,34 @@ def computed(x: Any) -> bool:
 
 
 def gradient_of(x: Any) -> np.ndarray | None:
-    """The values of a tensor's `.grad`, or None."""
     return array_of(x._grad) if isinstance(x, Variable) else None
 
 
 def op_name(t: Any) -> str:
-    """The name of the op that computed t; "released" after a backward pass."""
+    """The name of the op that computed t, or "released" after a backward pass."""
     return str(t._node.op.__name__)
 
 
 def settings_of(t: Any) -> list[str]:
-    """The settings of the op that computed t, as in `axis=-1`, without defaults."""
+    """The settings of the op that computed t, without defaults, such as `axis=-1`."""
     usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
     given = t._node.settings.items()
     return [f"{name}={values.setting(x)}" for name, x in given if repr(x) != usual.get(name)]
 
 
 def shown(x: Any) -> Any:
-    """What a box stands for: a tensor that requires a gradient itself, otherwise its array."""
+    """Return x if it is a tensor that requires a gradient, else its array."""
     return x if isinstance(x, Variable) and x._tracked else array_of(x)
 
 
 def operands(t: Any) -> list[tuple[int, Any]]:
-    """The operands of the op that computed t, with their indices, without None and functions."""
+    """The tensors, arrays and numbers that the op of t received, with their indices."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
 def _memory(x: Any) -> int:
-    """The id of the array that owns the memory of x, so that a slice of a table gets its name."""
+    """The id of the array that owns the memory of x, such as the table behind a slice."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
@@ -57,14 +56,11 @@ def _memory(x: Any) -> int:
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays, starting from a model.
-
-    Without a model, names start from the outermost modules that were called.
-    """
+    """Dotted names of modules, parameters and arrays, seen from a model or the outermost calls."""
 
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
-            raise TypeError(f"model= must be a Module, to take names from, got {describe(model)}.")
+            raise TypeError(f"model= must be a Module, got {describe(model)}.")
         self.modules = {id(None): ""}  # for a function called outside any module
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
@@ -74,7 +70,7 @@ class Names:
         if model is not None:
             self._add(model)
         for t in ops:
-            for scope in self.chain(t)[:1]:
+            for scope in self.chain(t._node.scope)[:1]:
                 if id(scope.module) not in self.modules:
                     self._add(scope.module)
         self._merge(ops)
@@ -90,8 +86,8 @@ class Names:
                 self.parameters.setdefault(id(x), name)
 
     def _merge(self, ops: Iterable[Variable]) -> None:
-        """Leave out a function that is all a module calls, such as layer_norm in LayerNorm."""
-        sizes = Counter(scope for t in ops for scope in self.chain(t))
+        """Leave out the only function that a module calls, such as layer_norm in LayerNorm."""
+        sizes = Counter(scope for t in ops for scope in self.chain(t._node.scope))
         for key, chain in self.chains.items():
             kept = []
             for outer, scope in zip((None, *chain), chain):
@@ -102,44 +98,37 @@ class Names:
             self.chains[key] = tuple(kept)
 
     def heading(self, scope: Any) -> list[str]:
-        """The dotted name of a module, if any, and its class; or a function's name."""
+        """The dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
             return [scope.title]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
     def equation(self, scope: Any) -> str:
-        """The equation of a function, or of a module that only calls a function."""
+        """The equation of a function, or of a module that only calls this function."""
         return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
 
-    def chain(self, t: Any) -> tuple[Any, ...]:
-        """The calls around the op that computed t, outermost first."""
-        return self._chain(t._node.scope)
-
-    def _chain(self, scope: Any) -> tuple[Any, ...]:
+    def chain(self, scope: Any) -> tuple[Any, ...]:
+        """A call and the calls around it, outermost first."""
         if scope is None:
             return ()
         if id(scope) not in self.chains:
-            self.chains[id(scope)] = (*self._chain(scope.outer), scope)
+            self.chains[id(scope)] = (*self.chain(scope.outer), scope)
         return self.chains[id(scope)]
 
     def module(self, scope: Any) -> str:
         """The dotted name of the module of a call; empty for the model itself."""
         return self.modules.get(id(scope.module), "")
 
-    def is_parameter(self, x: Any) -> bool:
-        """Whether this operand is a parameter, or the array of a frozen one."""
-        return isinstance(x, Parameter) or id(x) in self.parameters
-
     def leaf(self, x: Any) -> str:
-        """The dotted name of a parameter or of a module's array, or the tensor's own name."""
+        """The dotted name of a parameter or module's array, or else the name of the tensor."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
-        return name or getattr(x, "name", "") or self.run.name(x)
+        return name or getattr(x, "name", "") or self.run.names.get(id(x), "")
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
-        """The ids of leaves that come from outside the modules.
+        """The ids of tensors and arrays that come from outside the modules.
 
-        These are tensors, and arrays that an op combines only with parameters or with values
-        computed from parameters. Any other array, such as a mask, counts as a constant.
+        These arrays are combined only with parameters, or with values computed from parameters.
+        Other arrays, such as masks, are constants.
         """
         found: set[int] = set()
         weights = set(self.parameters)
@@ -154,7 +143,7 @@ class Names:
         return found - self.arrays.keys()
 
     def check(self, expand: Sequence[str]) -> None:
-        """Raise ValueError for a name that belongs to no module that was called."""
+        """Raise ValueError if `expand` names a module that was not called."""
         called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
         for name in expand:
             if name not in called:

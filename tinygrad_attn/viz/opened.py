@@ -1,7 +1,6 @@
-"""Run a function in plain mode, and keep the names that the code gives to its values.
+"""Run a function in plain mode, and name its values after the variables in the code.
 
-The functions of `functional` that kernels replace, such as softmax, count as calls around their
-ops, just as modules do. Their variables (`q`, `scores`, `weights`) name the boxes of a picture.
+Functions of `functional` that kernels replace, such as softmax, are recorded like module calls.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MEANINGLESS = ("x", "y", "packed", "heads")
 
 
 class FunctionCall(Scope):
-    """A function call, among the module calls around an op."""
+    """A call of a function, recorded like the call of a module."""
 
     __slots__ = ("title", "equation")
     title: str
@@ -33,54 +32,46 @@ class FunctionCall(Scope):
 
 @cache
 def _functions() -> dict[CodeType, Any]:
-    """The functions that kernels replace, by code object."""
+    """The functions that kernels replace, keyed by code object."""
     found = [f for module in (basic, attention) for f in vars(module).values()]
     return {inspect.unwrap(f).__code__: f for f in found if hasattr(f, "function")}
 
 
 class Run:
-    """One run of a function: what it returned, and the names of its values by id."""
+    """A run of a function: its result, and the names of its values by id."""
 
     def __init__(self) -> None:
         self.result: Any = None
         self.attended: list[dict[str, Any]] = []  # the values of each attention
         self.scores: Any = None  # of the last one
-        self.variables: dict[int, str] = {}
-        self.arguments: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self.kept: list[Any] = []  # so that no id is reused
 
-    def name(self, x: Any) -> str:
-        """The name of a value: of a variable, or else of an argument; or empty."""
-        return self.variables.get(id(x)) or self.arguments.get(id(x)) or ""
-
     def profile(self, frame: FrameType, event: str, result: Any) -> None:
-        """Follow the calls and returns that sys.setprofile reports."""
+        """Handle an event of `sys.setprofile`."""
         function = _functions().get(frame.f_code)
         if function and event == "call":
             call = FunctionCall(getattr(context.scope, "module", None), context.scope)
             call.title, call.equation = function.__name__, equation_of(function)
             context.scope = call
         elif function and event == "return":
-            context.scope, values, code = context.scope.outer, frame.f_locals, frame.f_code
-            taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            for name, x in values.items():
-                if name not in MEANINGLESS:
-                    self._add(self.arguments if name in taken else self.variables, x, name)
+            context.scope, values = context.scope.outer, frame.f_locals
+            self._add(values)
             if function is attention.attention:
                 more = {"name": dotted_name(context.scope), "scores": self.scores, "output": result}
                 self.attended.append(values | values["settings"] | more)
         elif event == "return" and frame.f_code is attention.masked_softmax.__code__:
             self.scores = frame.f_locals["scores"]  # with the mask added
-            for name, x in frame.f_locals.items():
-                self._add(self.variables, x, name)
+            self._add(frame.f_locals)
         elif event == "return" and frame.f_code is basic.largest.__code__:
-            self._add(self.variables, result, "largest of each row, a constant")
+            self._add({"largest of each row, a constant": result})
 
-    def _add(self, names: dict[int, str], x: Any, name: str) -> None:
-        if isinstance(x, (Variable, np.ndarray)):
-            names.setdefault(id(x), name)
-            names.setdefault(id(array_of(x)), name)
-            self.kept.append(x)
+    def _add(self, values: dict[str, Any]) -> None:
+        for name, x in values.items():
+            if isinstance(x, (Variable, np.ndarray)) and name not in MEANINGLESS:
+                self.names.setdefault(id(x), name)
+                self.names.setdefault(id(array_of(x)), name)
+                self.kept.append(x)
 
 
 def run_plainly(function: Callable[..., Any], *inputs: Any) -> Run:

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from one template, with light and dark styles and no network."""
+"""Self-contained HTML pages from templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEMPLATES = resources.files(__package__).joinpath("templates")
 
 
 class Page:
-    """A self-contained HTML page: `str(page)` is its text. A notebook shows it in a frame."""
+    """A self-contained HTML page, which notebooks display; `str(page)` is its text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -27,7 +27,7 @@ class Page:
         return f"<HTML page of {len(self.text):,} characters; .save('page.html') writes it>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file that opens in any browser."""
+        """Write the page to a file."""
         write_atomically(self.text, path)
 
     def _repr_html_(self) -> str:
@@ -36,10 +36,7 @@ class Page:
 
 
 def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
-    """Return a page from NAME.html, NAME.css and NAME.js of a folder, filled with HTML fields.
-
-    page.css and page.js, which all pages share, come first.
-    """
+    """Fill the shared template page.* and the template NAME.* of a folder with HTML fields."""
     (frame, look, tools), (body, style, script) = (
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
         for place, part in ((TEMPLATES, "page"), (folder, name))
@@ -49,5 +46,5 @@ def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
 
 
 def as_json(value: Any) -> str:
-    """JSON that is safe inside a script element."""
+    """Format as JSON that is safe inside a script element."""
     return json.dumps(value).replace("<", "\\u003c")

@@ -1,20 +1,15 @@
-"""A picture of a graph as boxes, arrows and frames, and as a tree of text.
-
-A picture holds only text and numbers. It keeps no tensor alive and does not change when the graph
-is released.
-"""
+"""A picture of a graph: boxes, arrows and frames that hold only text and numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-DEEPEST = 30
-"""The most levels of indentation; deeper parts start again at the left margin."""
+DEEPEST = 30  # levels of indentation; deeper parts start again at the left margin
 
 
 @dataclass
 class Box:
-    """A leaf, an op with its output, or a folded module call. Numbers are in forward order."""
+    """A leaf, an op with its output, or a folded call. Numbers are in forward order."""
 
     kind: str  # a key of dot.STYLES
     title: str
@@ -25,14 +20,13 @@ class Box:
     output: bool = False
 
     def below(self) -> list[str]:
-        """Return all lines under the title."""
         bad = [f"NOT FINITE: {self.not_finite}"] if self.not_finite else []
         return self.lines + bad + ["output"] * self.output
 
 
 @dataclass
 class Arrow:
-    """An operand, from the box that holds it to the box that uses it as input `index`."""
+    """An operand: box `target` uses box `source` as its input `index`."""
 
     source: int
     target: int
@@ -42,7 +36,7 @@ class Arrow:
 
 @dataclass
 class Frame:
-    """A call of a module or function whose ops are drawn."""
+    """A frame around the ops of a module or function call."""
 
     parent: int | None
     title: str
@@ -51,7 +45,7 @@ class Frame:
 
 @dataclass
 class Picture:
-    """Boxes and frames by number, arrows, and notes for the reader."""
+    """Boxes, arrows and frames, and notes for the reader."""
 
     boxes: list[Box] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
@@ -59,7 +53,7 @@ class Picture:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return a tree from the output to its inputs; each box lists its operands only once."""
+        """Return a tree from outputs to inputs; each box lists its operands only once."""
         operands: dict[int, list[Arrow]] = {}
         for arrow in self.arrows:
             operands.setdefault(arrow.target, []).append(arrow)
@@ -94,5 +88,5 @@ class Picture:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which a name may contain."""
+    """Replace the control characters in a name."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,4 +1,4 @@
-"""What an op computes and how its gradient flows back, as formulas and as source code."""
+"""The equation of an op and its backward rule, as formulas and as source code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
+# Equations of ops that their names and docstrings do not give.
 EQUATIONS = {
     "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "getitem": "y = x[index]",
     "transpose": "y = xᵀ (or other axes)",
@@ -18,9 +19,8 @@ EQUATIONS = {
     "packed_attention": "y = softmax(q kᵀ · scale + mask) v, with q, k, v side by side",
     "attention_weights": "y = softmax(q kᵀ · scale + mask)",
 }  # fmt: skip
-"""Equations of ops whose name and docstring do not give them."""
-
 _DELTA = "with δ = p ⊙ (g vᵀ − rowsum(p ⊙ g vᵀ)) · scale, p = the weights"
+# Gradients for the inputs of ops whose VJPs are longer than the formula.
 RULES = {
     "power": "g · b aᵇ⁻¹; g · y log a", "matmul": "g bᵀ; aᵀ g", "relu": "g where x > 0",
     "sum": "g, repeated for each summand", "mean": "g / n, repeated for each of the n",
@@ -41,14 +41,12 @@ RULES = {
     "attention": f"δ k, {_DELTA}; δᵀ q, {_DELTA}; pᵀ g, p = the weights",
     "packed_attention": f"[δ k, δᵀ q, pᵀ g], {_DELTA}",
 }  # fmt: skip
-"""Gradients of inputs, for VJPs whose code is longer than the formula."""
-
 _SIGNS = (("np.", ""), ("math.", ""), (".mT", "ᵀ"), (" * ", " · "), (" @ ", " "), (" - ", " − "),
           ("-g", "−g"), (" ** 2", "²"))  # fmt: skip
 
 
 def equation_of(function: Any) -> str:
-    """What a function computes: its entry in the table, or the first clause of its docstring."""
+    """The equation of a function, from the table or the first clause of its docstring."""
     line = (function.__doc__ or "").strip().partition("\n")[0]
     clause = re.split(r"(?<!\.)\. |: | over the | along the axis|, n standard", line)[0]
     return EQUATIONS.get(function.__name__, clause.rstrip("."))
@@ -56,7 +54,6 @@ def equation_of(function: Any) -> str:
 
 @cache
 def equation(op: Any) -> str:
-    """What an op computes."""
     of_numpy = not op.input_names and not op.variadic
     known = EQUATIONS.get(op.__name__) if of_numpy else equation_of(op.stands_for)
     letters = ", ".join(letter(op, i) for i in range(op.count))
@@ -64,14 +61,14 @@ def equation(op: Any) -> str:
 
 
 def letter(op: Any, i: int) -> str:
-    """The name of input i in equations and rules."""
+    """The name of input i in formulas."""
     names = op.input_names or ("ab" if op.count == 2 else "x")
     return names[i] if i < len(names) else f"x{i}"
 
 
 @cache
 def rule(op: Any, i: int) -> str:
-    """The gradient with respect to input i, in terms of g, y and the inputs; empty if unknown."""
+    """The gradient for input i, in terms of g, y and the inputs; empty if unknown."""
     name = op.stands_for.__name__
     if name in RULES and op.__module__.startswith(PACKAGE):
         known = RULES[name].split("; ")
@@ -88,7 +85,7 @@ def rule(op: Any, i: int) -> str:
 
 @cache
 def code(op: Any, i: int) -> tuple[str, str]:
-    """The source and location of the VJP of input i; empty if Python cannot find them."""
+    """The source of the VJP of input i and its file and line; empty if there is no source."""
     try:
         lines, number = inspect.getsourcelines(vjp := inspect.unwrap(_vjp(op, i)))
     except (OSError, TypeError):
@@ -100,5 +97,5 @@ def code(op: Any, i: int) -> tuple[str, str]:
 
 
 def _vjp(op: Any, i: int) -> Any:
-    """The VJP of input i, or of all inputs."""
+    """The VJP for input i, or for all inputs at once."""
     return op.joint_vjp or (op.vjps[i] if i < len(op.vjps) else None)

@@ -1,4 +1,4 @@
-"""A backward pass to step through: `backward_steps(loss)` runs it and keeps every step."""
+"""`backward_steps`: run a backward pass and record every step."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Watcher, array_of, history, watching
+from ..engine import Watcher, array_of, watching
 from . import dot, rules, values
 from .build import Builder, Source
 from .nodes import computed, op_name
 from .page import Page, as_json, page
 from .picture import Picture
 
-MOST = 1000
-"""The most steps on a page."""
+MOST = 1000  # steps on a page
 
 
 class Contribution(NamedTuple):
-    """What one op added to the gradient of one of its inputs."""
+    """The contribution of one op to the gradient of one of its inputs."""
 
-    place: int  # which input of the op
-    box: int  # the number of that input's box
+    place: int  # index of the input
+    box: int  # number of the input's box
     name: str
     value: np.ndarray
     total: np.ndarray  # the sum of contributions so far
-    first: bool  # whether it is the first one; later ones are added to it
-    operand: dict[str, Any]  # the values of the input, as `values.cells` has them
-    letter: str  # the name of this input in the rule
-    rule: str  # the contribution as a formula of g (incoming), y (output) and inputs
-    code: tuple[str, str]  # the source of the VJP, and its file and line
+    first: bool  # whether it is the first contribution to this input
+    operand: dict[str, Any]  # values of the input, from `values.cells`
+    letter: str  # name of the input in the rule
+    rule: str  # the contribution as a formula of g (incoming), y (output) and the inputs
+    code: tuple[str, str]  # source of the VJP, and its file and line
 
 
 class Step(NamedTuple):
@@ -40,22 +39,21 @@ class Step(NamedTuple):
 
     op: str
     box: int
-    incoming: np.ndarray  # the gradient with respect to the op's output, complete by now
+    incoming: np.ndarray  # gradient of the output
     contributions: list[Contribution]
     freed: list[str]  # outputs whose memory was freed before the next step
     equation: str
-    output: dict[str, Any]  # its values, as `values.cells` has them
+    output: dict[str, Any]  # values of the output, from `values.cells`
 
 
 class _Recorder(Watcher):
-    """Copies what the backward pass computes, without keeping tensors alive."""
+    """Copies the values of a backward pass, and keeps no tensor alive."""
 
     def __init__(self, picture: Picture, numbers: dict[int, int], ops: list[Any]) -> None:
         self.picture, self.numbers = picture, numbers
         self.boxes = {t._node.number: numbers[id(t)] for t in ops}  # by sequence number
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
-        self.last = 0
         steps = self.steps  # not self, so that no cycle keeps the references alive
         self.references = []
         for t in ops:
@@ -66,13 +64,12 @@ class _Recorder(Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Add a contribution; consecutive ones from the same op form one step."""
+        """Add a contribution to the step of its op."""
         if node.number not in self.boxes:
-            return  # a VJP that differentiates a graph of its own
-        op, copy = node.op, lambda x: np.array(array_of(x))
-        if node.number != self.last:
-            self.last = node.number
-            box, output = self.boxes[self.last], values.cells(y._data)
+            return  # a graph inside a VJP
+        op, box, copy = node.op, self.boxes[node.number], lambda x: np.array(array_of(x))
+        if not self.steps or self.steps[-1].box != box:
+            output = values.cells(y._data)
             self.steps.append(Step(op.__name__, box, copy(g), [], [], rules.equation(op), output))
         number = self.numbers[id(x)]
         name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
@@ -84,14 +81,14 @@ class _Recorder(Watcher):
 
 
 class Steps(list[Step]):
-    """A recorded backward pass: a list of `Step`, shown as text or a page."""
+    """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
     def __init__(self, base: Picture, steps: list[Step]) -> None:
         super().__init__(steps)
         self.base = base
 
     def text(self) -> str:
-        """One line for each step, followed by one for each input."""
+        """Return a line for each step, and under it a line for each input."""
         lines = []
         for k, step in enumerate(self, 1):
             lines.append(f"{k:3}. n{step.box} {step.op}: incoming {values.gradient(step.incoming)}")
@@ -104,7 +101,7 @@ class Steps(list[Step]):
         return "\n".join(lines)
 
     def html(self) -> str:
-        """A self-contained page with a slider; the arrow keys step through it."""
+        """Return the HTML of a page that steps through the pass."""
         return self._page().text
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -117,7 +114,6 @@ class Steps(list[Step]):
         return self._page()._repr_html_()
 
     def _page(self) -> Page:
-        """The page; if the graph cannot be drawn, it gives the reason."""
         many = f"This page has the first {MOST:,} of {len(self):,} steps."
         note = many if len(self) > MOST else ""
         shown = [self._as_dict(step) for step in self[:MOST]]
@@ -132,7 +128,7 @@ class Steps(list[Step]):
         )
 
     def _as_dict(self, step: Step) -> dict[str, Any]:
-        """What the page's script reads of a step: matrices, and the numbers of its arrows."""
+        """The data of a step for the script of the page."""
         places = {(c.box, c.place) for c in step.contributions}
         arrows = {
             i: arrow for i, arrow in enumerate(self.base.arrows)
@@ -160,27 +156,23 @@ def backward_steps(
     retain_graph: bool = False,
     plain: bool = False,
 ) -> Steps:
-    """Run `loss.backward(gradient, retain_graph)` and keep what each op did.
+    """Run `loss.backward(gradient, retain_graph)` and record each op as a step.
 
-    Each `Step` has the op's equation, the incoming gradient, and for each input the backward rule,
-    the contribution and the sum so far. View them with `.text()`, `.html()` and
-    `.save("steps.html")`. The pass is a real one: leaves receive their `.grad`, and the graph is
-    released unless `retain_graph` is true. `model` gives parameters their dotted names. `loss` may
-    be a function that returns the Tensor. With `plain=True` it runs in plain mode, so the steps go
-    through the formulas of softmax, attention, layer norm and GELU.
+    Each `Step` has the op's equation and its incoming gradient. For each input it has the backward
+    rule, the contribution and the sum so far. View the steps with `.text()`, or write a page with
+    `.save("steps.html")`. `model` gives parameters their dotted names.
 
-    Raises TypeError if `loss` is not a Tensor, and whatever `backward` raises.
+    `loss` is a Tensor, or a function that returns one. With `plain=True` the function runs in plain
+    mode, and the steps show the formulas of softmax, attention, layer norm and GELU.
+
+    Raises TypeError if `loss` is not a Tensor, and the errors of `backward`.
     """
-    root, picture, numbers = _drawn(loss, model, plain)
-    with watching(_Recorder(picture, numbers, history([root]))) as recorder:
+    source = Source(loss, model, plain)
+    (root,) = source.roots
+    drawn = Builder(source, lambda *_: True)
+    recorder = _Recorder(drawn.result, drawn.numbers, source.ops)
+    del source, drawn  # they keep the graph alive
+    with watching(recorder):
         root.backward(gradient, retain_graph=retain_graph)
     recorder.references.clear()  # memory freed from now on belongs to no step
-    return Steps(picture, recorder.steps)
-
-
-def _drawn(loss: Any, model: Any, plain: bool) -> tuple[Any, Picture, dict[Any, int]]:
-    """The tensor, its picture, and the box of each tensor, without keeping the graph alive."""
-    source = Source(loss, model, plain)
-    drawn = Builder(source, lambda *_: True)
-    (root,) = source.roots
-    return root, drawn.result, drawn.numbers
+    return Steps(recorder.picture, recorder.steps)

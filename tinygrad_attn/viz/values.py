@@ -1,4 +1,4 @@
-"""Short texts for arrays, gradients and settings in boxes and steps."""
+"""Format arrays, gradients and settings for boxes and steps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-SMALL = 6
-"""Arrays up to this size are shown as numbers, larger ones by shape and statistics."""
-WIDEST = 16
-"""The most rows or columns of a heat map."""
+SMALL = 6  # elements; larger arrays are shown by shape and statistics
+WIDEST = 16  # rows or columns of a heat map
 
 
 def number(x: Any) -> str:
-    """Format a number with four digits."""
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
@@ -23,38 +20,32 @@ def numbers(array: np.ndarray) -> str:
     return "; ".join(" ".join(map(number, row)) for row in rows.tolist())
 
 
-def shape(array: Any) -> str:
-    """Format the shape of an array or a number."""
-    return str(np.shape(array))
-
-
 def norm(array: np.ndarray) -> str:
-    """Format the Euclidean norm."""
     with np.errstate(all="ignore"):
         return f"{np.linalg.norm(array.astype(np.float64)):.3g}"
 
 
 def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
-    """Describe an array and its gradient: numbers if small, statistics if large."""
+    """Describe an array and its gradient by numbers, or by statistics if it is large."""
     if array.size <= SMALL:
         text = f"data {numbers(array)}" if array.size else "empty"
         text += "" if grad is None else f" | grad {numbers(grad)}"
-        return [shape(array), text] if array.ndim else [text]
+        return [str(array.shape), text] if array.ndim else [text]
     with np.errstate(all="ignore"):
         mean, std = array.mean(dtype=np.float64), array.std(dtype=np.float64)
-    lines = [f"{shape(array)} {array.dtype}", f"mean {mean:.3g}  std {std:.3g}"]
+    lines = [f"{array.shape} {array.dtype}", f"mean {mean:.3g}  std {std:.3g}"]
     return lines if grad is None else [*lines, f"|grad| {norm(grad)}"]
 
 
 def gradient(array: np.ndarray) -> str:
-    """Describe a gradient in one line: its numbers, or its shape, norm and first numbers."""
+    """Describe a gradient in one line by its numbers, or by shape, norm and first numbers."""
     if array.size <= SMALL:
-        return numbers(array) + (f"  {shape(array)}" if array.ndim else "")
-    return f"{shape(array)}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
+        return numbers(array) + (f"  {array.shape}" if array.ndim else "")
+    return f"{array.shape}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
 
 
 def cells(array: Any) -> dict[str, Any]:
-    """The first matrix of an array for a heat map, at most 16 x 16 numbers of it."""
+    """The data of a heat map: at most 16 x 16 numbers of the first matrix of an array."""
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
     part = "[0]" * (matrix.ndim - 2)
@@ -62,11 +53,11 @@ def cells(array: Any) -> dict[str, Any]:
     rows = [[_short(x) for x in row] for row in matrix[:WIDEST, :WIDEST].tolist()]
     if max(matrix.shape) > WIDEST:
         part += f" {len(rows)} x {len(rows[0])} of it"
-    return {"shape": shape(array), "part": part, "rows": rows}
+    return {"shape": str(array.shape), "part": part, "rows": rows}
 
 
 def _short(x: Any) -> Any:
-    """A number with five digits; text if JSON has no such number."""
+    """Round to five digits; return a string for NaN and infinity, which JSON lacks."""
     return float(f"{x:.5g}") if np.isfinite(x) else str(x)
 
 
@@ -82,7 +73,7 @@ def not_finite(array: Any) -> str:
 def setting(x: Any) -> str:
     """Format the value of one setting in at most 40 characters."""
     if isinstance(x, np.ndarray):
-        return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{shape(x)} {x.dtype}"
+        return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{x.shape} {x.dtype}"
     if isinstance(x, slice):
         ends = ["" if end is None else str(end) for end in (x.start, x.stop, x.step)]
         return ":".join(ends if x.step is not None else ends[:2])

@@ -1,4 +1,4 @@
-"""`python -m tinygrad_attn demo`: train a Transformer on real images, and write a report."""
+"""`python -m tinygrad_attn demo`: train a Transformer on images of digits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .training import Run, loss_of, train
 
 
 def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
-    """Train, check the gradients, and write report.html into the folder `out`.
+    """Train on `runs` random splits, check the gradients, and write `out`/report.html.
 
-    Trains on random splits with seeds `seed`, `seed` + 1, ...; with the default of three runs, also
-    on the ordered split. Returns 0, or 1 if a gradient is wrong.
+    With the default of three runs, also trains on the ordered split. Returns 1 if a gradient is
+    wrong, else 0.
     """
     if not all(map(find_spec, ("sklearn", "matplotlib", "tqdm"))):
         raise ValueError('the demo needs more libraries: pip install "tinygrad_attn[examples,viz]"')
@@ -47,7 +47,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
 
 
 def check_gradients(run: Run, images: int = 8) -> Any:
-    """The gradcheck report on a trained model's loss, in float64 and in random directions."""
+    """Check the loss of a trained model in float64 and in random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
     loss = lambda: loss_of(model, *some)

@@ -1,7 +1,4 @@
-"""The data: 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn.
-
-An image becomes a sequence of 16 tokens: its patches of 2 x 2 pixels, in reading order.
-"""
+"""The data: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, as 16 patches of 2 x 2."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ TOKENS, PATCH_NUMBERS = (SIDE // PATCH) ** 2, PATCH * PATCH
 
 
 class Split(NamedTuple):
-    """Images (N, 8, 8) with values in [0, 1] and their digits (N,), to train and to test on."""
+    """Images (N, 8, 8) with values in [0, 1] and labels (N,), for training and testing."""
 
     name: str
     train_images: np.ndarray
@@ -27,10 +24,10 @@ class Split(NamedTuple):
 
 
 def load_split(seed: int | None) -> Split:
-    """Return 1,437 images to train on and 360 to test on.
+    """Return 1,437 images for training and 360 for testing.
 
-    With a seed, the split is random and keeps the proportions of the ten digits. With None, it
-    follows the file: other people wrote the last fifth, so this split is harder.
+    With a seed the split is random, with the same proportions of digits. With None, the last fifth
+    of the file is for testing. Other people wrote it, so this split is harder.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -45,7 +42,7 @@ def load_split(seed: int | None) -> Split:
 
 
 def patches(images: np.ndarray) -> np.ndarray:
-    """(B, 8, 8) -> (B, 16, 4): each token has the four pixels of one patch, row by row."""
+    """Return patches as tokens, (B, 8, 8) -> (B, 16, 4), in reading order."""
     n = SIDE // PATCH
     # (B, 8, 8) -> (B, row of patches, row in the patch, column of patches, column in the patch)
     blocks = images.reshape(-1, n, PATCH, n, PATCH)
@@ -53,10 +50,7 @@ def patches(images: np.ndarray) -> np.ndarray:
 
 
 def wiggle(images: np.ndarray, rng: Generator) -> np.ndarray:
-    """Turn, scale and move each image a little at random, (B, 8, 8) -> (B, 8, 8).
-
-    Each output pixel is interpolated between the four pixels around the place it came from.
-    """
+    """Rotate, scale and shift each image a little at random, (B, 8, 8) -> (B, 8, 8)."""
     from scipy.ndimage import affine_transform
 
     limits = math.radians(8), 0.1, 0.5, 0.5

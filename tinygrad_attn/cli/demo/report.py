@@ -32,7 +32,7 @@ def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]
 def write_report(
     path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[str, float]], check: Any
 ) -> None:
-    """Write the page. It shows the first run; `check` is the report of gradcheck."""
+    """Write a page about the first run; `check` is the report of gradcheck."""
     first, model, split = runs[0], runs[0].model, runs[0].split
     wrong, mistakes = _errors(first)
     loss = lambda: loss_of(model, split.train_images[:8], split.train_labels[:8])
@@ -61,14 +61,14 @@ def write_report(
 
 
 def _image(figure: Any, words: str) -> str:
-    """A figure as an image inside the page, with its description."""
+    """A figure as an HTML image with a description."""
     figure.savefig(file := io.BytesIO(), format="svg")
     data = base64.b64encode(file.getvalue()).decode()
     return f'<div class="picture"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
 
 
 def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> Any:
-    """Two plots: on the left the mean loss of each epoch, on the right the accuracy after it."""
+    """Plot the mean loss of each epoch on the left, and the accuracy on the right."""
     figure = Figure((9.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for run in runs:
@@ -85,7 +85,7 @@ def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]
 
 
 def _looking_data(run: Run, images: np.ndarray) -> str:
-    """The data for the page's script: pixels in sixteenths, attention weights in thousandths."""
+    """The data of the page: pixels in sixteenths, attention weights in thousandths."""
     with record_attention() as seen:
         predict(run.model, images)
     weights = np.stack([layer for (layer,) in seen.values()])  # (layers, N, H, 16, 16)
@@ -103,7 +103,7 @@ def _looking_data(run: Run, images: np.ndarray) -> str:
 
 
 def _errors(run: Run) -> tuple[str, str]:
-    """The number of misread images, and a picture of them."""
+    """The number of misclassified images, and a picture of them."""
     labels, probabilities = run.split.test_labels, predict(run.model, run.split.test_images)
     said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     wrong = sorted(np.flatnonzero(said != labels), key=lambda i: -sure[i])

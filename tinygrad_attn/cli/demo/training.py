@@ -1,4 +1,4 @@
-"""The model, and the loop that trains it."""
+"""The model and the training loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DigitClassifier(nn.Module):
     def __init__(self) -> None:
         self.embed = nn.Linear(PATCH_NUMBERS, 64)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, 64)
-        # Large, because the position of a stroke matters as much as its shape.
+        # Large, since the position of a stroke matters as much as its shape.
         nn.init.normal_(self.positions.weight, std=0.5)
         layer = nn.TransformerEncoderLayer(
             64, 4, 128, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
@@ -60,7 +60,7 @@ def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:
 
 
 def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
-    """Train a model. Everything random comes from the seed."""
+    """Train a model whose random numbers all come from the seed."""
     from tqdm import tqdm
 
     rng, n = manual_seed(seed), len(split.train_labels)
