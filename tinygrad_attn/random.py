@@ -1,7 +1,7 @@
 """Random numbers: PyTorch's CPU stream, number for number, drawn from NumPy's MT19937.
 
-`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Its 32-bit
-words are consumed as in PyTorch:
+`np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Each draw
+consumes its 32-bit words as in PyTorch:
 
     uniform, float32      24 low bits of one word                            bit-equal to PyTorch
     uniform, float64      53 low bits of two words, the first one high       bit-equal
@@ -13,9 +13,8 @@ words are consumed as in PyTorch:
     normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws   float32 within 1e-6,
                           the last 16                                        float64 1e-15
 
-The last line differs because vectorised sine, cosine and logarithm round differently in PyTorch and
-NumPy; the number of words is the same. This is the ordinary CPU path of PyTorch 2.13. Builds that
-draw dropout masks with MKL's generator get other masks.
+The last line differs because PyTorch and NumPy round sine, cosine and logarithm differently. The
+reference is PyTorch 2.13 on the CPU; builds that draw dropout masks with MKL get other masks.
 """
 
 from __future__ import annotations
@@ -44,26 +43,26 @@ __all__ = [
     "set_rng_state",
 ]
 
-DEFAULT_SEED = 67280421310721  # PyTorch's default: a program without a seed is repeatable too
+DEFAULT_SEED = 67280421310721  # PyTorch's default
 REAL = "random real numbers (for integers use randint)"
 Shape = int | Sequence[int]
 
 
 def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArray[Any]:
-    """Return x * factor + offset with one rounding, for float32, as PyTorch's kernels do."""
+    """Return x * factor + offset, rounded once for float32."""
     factor, offset = x.dtype.type(factor), x.dtype.type(offset)
     return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
 
 
 class Generator:
-    """One stream of random numbers. A deep copy continues independently from the same state."""
+    """A stream of random numbers. A deep copy continues independently from the same state."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._bits = np.random.MT19937()
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Restart the stream. As in PyTorch, only the low 32 bits of `seed` matter."""
+        """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
         if not is_integer(seed):
             raise TypeError(f"manual_seed takes an integer, got {seed!r}.")
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
@@ -72,7 +71,7 @@ class Generator:
         return self
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Return the whole state as named arrays, ready for `ta.save`."""
+        """Return the state as named arrays, which `ta.save` accepts."""
         twister = self._bits.state["state"]
         return {
             "key": twister["key"],
@@ -81,7 +80,7 @@ class Generator:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `get_state`. Raises ValueError for anything else."""
+        """Restore a state of `get_state`. Raises ValueError for anything else."""
         try:
             key = np.asarray(state["key"], dtype=np.uint32)
             position, spare = int(state["position"]), float(state["spare_normal"])
@@ -112,7 +111,7 @@ class Generator:
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """low + (high - low) u with u in [0, 1), as in `torch.Tensor.uniform_`."""
+        """Draw from the uniform distribution on [low, high), as `torch.Tensor.uniform_` does."""
         dtype = floating_dtype(dtype, REAL)
         if not low <= high:
             raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
@@ -126,7 +125,7 @@ class Generator:
     def normal(
         self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
-        """mean + std n with n standard normal, as in `torch.Tensor.normal_`."""
+        """Draw from the normal distribution, as `torch.Tensor.normal_` does."""
         dtype = floating_dtype(dtype, REAL)
         if not std >= 0:
             raise ValueError(f"normal needs std >= 0, got {std}")
@@ -153,7 +152,7 @@ class Generator:
         return radius * math.cos(angle)
 
     def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
-        """Draw booleans, True with probability p (u < p), as in `torch.Tensor.bernoulli_(p)`."""
+        """Draw booleans that are True with probability p, as `torch.Tensor.bernoulli_` does."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
         # Each draw is a 53-bit number k: 21 bits of one word, 32 of the next. True if k / 2^53 < p.
@@ -167,7 +166,7 @@ class Generator:
         return keep.reshape(shape)
 
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
-        """Draw int64 integers with low <= i < high, as in `torch.randint`."""
+        """Draw int64 integers from [low, high), as `torch.randint` does."""
         if not -(2**63) <= low < high <= 2**63:
             raise ValueError(
                 f"randint needs low < high, within int64, got low={low} and high={high}"
@@ -180,7 +179,7 @@ class Generator:
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
     def permutation(self, n: int) -> NDArray[np.int64]:
-        """Draw 0 .. n-1 in random order, int64, shape (n,), as in `torch.randperm`."""
+        """Draw a permutation of 0 .. n-1, int64, shape (n,), as `torch.randperm` does."""
         if n < 0:
             raise ValueError(f"randperm needs n >= 0, got {n}")
         left = np.arange(n, 1, -1, dtype=np.uint64)
@@ -199,7 +198,6 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
 
 
 def _size(shape: Any) -> int:
-    """Return the number of elements of an array of this shape."""
     lengths = shape if isinstance(shape, Sequence) else [shape]
     if not all(is_integer(n) and n >= 0 for n in lengths):
         raise TypeError(
@@ -220,23 +218,23 @@ def default_generator() -> Generator:
 
 
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """Draw from the uniform distribution on [0, 1): `ta.rand(2, 3)`, as in `torch.rand`."""
+    """Draw from the uniform distribution on [0, 1), as `torch.rand` does: `ta.rand(2, 3)`."""
     lengths = shape[0] if len(shape) == 1 else shape  # rand((2, 3)) or rand(2, 3)
     array = _default.uniform(lengths, dtype=dtype or get_default_dtype())
     return Tensor(array, requires_grad=requires_grad)
 
 
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
-    """Draw from the standard normal distribution: `ta.randn(2, 3)`, as in `torch.randn`."""
+    """Draw from the standard normal distribution, as `torch.randn` does: `ta.randn(2, 3)`."""
     lengths = shape[0] if len(shape) == 1 else shape
     array = _default.normal(lengths, dtype=dtype or get_default_dtype())
     return Tensor(array, requires_grad=requires_grad)
 
 
 def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
-    """Draw integers low <= i < high: `randint(10, (2, 3))` or `randint(5, 10, size=(2, 3))`.
+    """Draw int64 integers from [low, high): `randint(10, (2, 3))` or `randint(5, 10, (2, 3))`.
 
-    The dtype is int64, as in `torch.randint`. Raises ValueError unless low < high.
+    Raises ValueError unless low < high. Like `torch.randint`.
     """
     if size is None:  # randint(10, (2, 3))
         low, high, size = 0, low, high
@@ -244,11 +242,11 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
         low, high = 0, low if high is None else high
     if not isinstance(size, (tuple, list)):
         raise TypeError(
-            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
+            f"randint takes the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
         )
     return Tensor(_default.integers(index(low), index(high), size))
 
 
 def randperm(n: int) -> Tensor:
-    """Draw 0 .. n-1 in random order, int64, shape (n,), as `torch.randperm` does."""
+    """Draw a permutation of 0 .. n-1, int64, shape (n,), as `torch.randperm` does."""
     return Tensor(_default.permutation(index(n)))

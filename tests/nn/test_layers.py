@@ -234,7 +234,7 @@ def test_embedding_padding_gets_no_gradient():
         (
             lambda: nn.SinusoidalPositionalEncoding(4, 3)(np.ones((1, 4, 4))),
             ValueError,
-            "max_len=3 positions.*from 0 to 3",
+            "max_len=3 positions.*the positions 0 to 3",
         ),
         (lambda: nn.LearnedPositionalEncoding(3, 4)(np.ones((2, 5))), ValueError, "with E = 4"),
         (lambda: nn.Conv2d, AttributeError, "from-pytorch.md"),

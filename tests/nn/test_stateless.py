@@ -186,7 +186,9 @@ def test_a_shared_parameter_is_replaced_under_all_its_names():
         dict.fromkeys(["a.weight", "b.weight"], double),
     ):
         assert ta.functional_call(model, given, x).tolist() == [[4, 4]]
-    with pytest.raises(ValueError, match="'b.weight' is a shared parameter, and got two values"):
+    with pytest.raises(
+        ValueError, match="'b.weight' is a shared parameter and was given two values"
+    ):
         ta.functional_call(model, {"a.weight": double, "b.weight": double + 1}, x)
 
 
@@ -194,7 +196,7 @@ def test_a_shared_parameter_is_replaced_under_all_its_names():
     "given, message",
     [
         ({"norm1.wieght": 1.0}, "no parameter or buffer 'norm1.wieght'. Did you mean"),
-        ({"norm1.weight": np.ones(3)}, r"has the shape \(8,\), but got array \(3,\) float64"),
+        ({"norm1.weight": np.ones(3)}, r"must have the shape \(8,\), got array \(3,\) float64"),
     ],
 )
 def test_what_does_not_fit_is_said(given, message):

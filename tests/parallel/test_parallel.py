@@ -211,7 +211,7 @@ def test_arguments_are_checked():
     for nothing in None, {"loss": None}, [1.0, None], "much":
         with pytest.raises(TypeError):
             parallel.mean(nothing)
-    with pytest.raises(ValueError, match="is not the 1 ranks"):
+    with pytest.raises(ValueError, match="is not the number of ranks, 1"):
         parallel.grid(2, 2)
     with pytest.raises(ValueError, match="without dropout"):
         parallel.ParallelAttention(nn.MultiheadAttention(4, 2, dropout=0.5))

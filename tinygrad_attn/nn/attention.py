@@ -1,4 +1,4 @@
-"""Attention modules. They own the projections and heads; `functional.attention` is the equation.
+"""Attention modules: projections and heads around `functional.attention`.
 
 Sizes: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of
 values.
@@ -27,14 +27,12 @@ PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 class MultiheadAttention(Module):
-    """y = [head_1 ... head_H] W_o^T, head_h = softmax(Q_h K_h^T / sqrt(D)) V_h, Q = query W_q^T ...
+    """y = [head_1 ... head_H] W_o^T with head_h = softmax(Q_h K_h^T / sqrt(D)) V_h.
 
-    Vaswani et al., 2017. Arguments, parameters, initial values as in torch.nn.MultiheadAttention.
-    Without `kdim` and `vdim` the three projections share one matrix `in_proj_weight`; otherwise
-    they are `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. `add_bias_kv` appends a learned
-    key and value, `add_zero_attn` a key and value of zeros; every query may look at them. Unlike in
-    PyTorch, `head_dim` and `value_head_dim` can be set: `out_proj` maps num_heads * value_head_dim
-    to embed_dim.
+    Vaswani et al., 2017. Arguments, parameters and initial values as in
+    torch.nn.MultiheadAttention. `add_bias_kv` appends a learned key and value, `add_zero_attn` a
+    key and value of zeros. `head_dim` and `value_head_dim` set the sizes of heads, which in PyTorch
+    are always embed_dim / num_heads.
     """
 
     _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
@@ -57,7 +55,7 @@ class MultiheadAttention(Module):
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim={embed_dim} does not divide into num_heads={num_heads} equal heads. "
-                "Choose another number of heads, or set their size: "
+                "Choose another number of heads, or set their size, for example "
                 f"head_dim={embed_dim // num_heads + 1}."
             )
         check_probability(dropout, "MultiheadAttention", "dropout")
@@ -67,7 +65,7 @@ class MultiheadAttention(Module):
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
-        # The numbers of rows that project to queries, keys and values.
+        # Rows of in_proj_weight for queries, keys and values.
         self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
         widths, empty = (embed_dim, self.kdim, self.vdim), Parameter.empty
         out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch draws it first
@@ -98,14 +96,14 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(T, B, E), (S, B, kdim), (S, B, vdim) -> output (T, B, E), weights (B, T, S) or None.
 
-        With `batch_first`, B comes first: (B, T, E) and so on. Unbatched inputs (T, E) have no B.
-        The weights are taken after dropout and averaged over the heads; with
-        average_attn_weights=False they are (B, H, T, S). `attn_mask` is (T, S) or (B*H, T, S), and
-        `key_padding_mask` is (B, S), or (S,) if unbatched. A boolean mask is True where a key is
-        blocked; a float mask is added to the scores. `is_causal` hides later keys, with or without
-        a mask. A query with all keys blocked has zero weights and no gradient; its output is the
-        bias of out_proj. For self-attention with a `cache`, pass the same object three times; see
-        KeyValueCache. Raises ValueError and TypeError for shapes and masks that do not fit.
+        With `batch_first`, B comes first; unbatched inputs have no B. The weights include dropout
+        and are averaged over the heads; with average_attn_weights=False they are (B, H, T, S).
+        `attn_mask` is (T, S) or (B*H, T, S), and `key_padding_mask` is (B, S), or (S,) if
+        unbatched. A boolean mask is True where a key is blocked; a float mask is added to the
+        scores. `is_causal` hides later keys. A query with all keys blocked has zero weights and no
+        gradient; its output is the bias of out_proj. With a `cache`, self-attention needs the same
+        object three times; see KeyValueCache. Raises ValueError or TypeError for inputs and masks
+        that do not fit.
         """
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
@@ -116,7 +114,7 @@ class MultiheadAttention(Module):
         mask, is_causal = merge_masks(
             attn_mask, key_padding_mask, is_causal, shape, heads[0].dtype, batched, past, extra
         )
-        if own and cache is not None:  # only now: a refused mask must not leave tokens in the cache
+        if own and cache is not None:  # after the masks, which may raise
             heads = heads[0], *cache.extend(self, *heads[1:])
         if extra:
             q, k, v = heads
@@ -140,11 +138,7 @@ class MultiheadAttention(Module):
         return out, weights if need_weights else None
 
     def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
-        """Return query, key and value with the batch axis first, and whether they were batched.
-
-        If all three are the same object, they stay the same object. Raises ValueError unless they
-        fit the module.
-        """
+        """Return query, key and value with the batch axis first, and whether they were batched."""
         own = query is key is value
         query = floating(query, self)
         key, value = (query, query) if own else (floating(key, self), floating(value, self))
@@ -171,10 +165,7 @@ class MultiheadAttention(Module):
         return query, key, value, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
-        """Return q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), or all three packed (B, T, 3 H D).
-
-        Self-attention uses the packed form, which has a kernel, unless keys are appended.
-        """
+        """Return q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), or all packed (B, T, 3 H D)."""
         own = query is key is value
         if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
@@ -195,7 +186,7 @@ class MultiheadAttention(Module):
         return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
     def _longer(self, x: Any, token: Any) -> Any:
-        """Append the learned key or value and the zero one, as set in the constructor."""
+        """Append the learned and the zero token to keys or values (B, H, S, D)."""
         more: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
         if self.add_zero_attn:
             more.append(np.zeros((), x.dtype))
@@ -219,8 +210,7 @@ class MultiheadAttention(Module):
 class SelfAttention(Module):
     """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x).
 
-    It has one head and one input. `causal` hides later positions; `dropout` drops weights in
-    training.
+    `causal` hides later positions. `dropout` applies to the weights, in training.
     """
 
     _shown = ("causal",)
@@ -251,7 +241,7 @@ class SelfAttention(Module):
 class AdditiveAttention(Module):
     """y = softmax(scores over the keys) V with score(q, k) = w . tanh(W_query q + W_key k).
 
-    Bahdanau et al., 2015. Queries and keys may have different widths. The projections have no bias.
+    Bahdanau et al., 2015. Queries and keys may have different widths.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
@@ -265,8 +255,8 @@ class AdditiveAttention(Module):
     ) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
-        `key_padding_mask` (B, S) is as in MultiheadAttention. If every key is blocked, the output
-        is zero.
+        `key_padding_mask` (B, S) is True where a key is blocked. If every key is blocked, the
+        output is zero.
         """
         query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
         if not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]:

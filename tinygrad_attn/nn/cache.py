@@ -1,4 +1,4 @@
-"""The cache of keys and values, for generating tokens without recomputing the past."""
+"""The cache of keys and values, for generating text token by token."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ class KeyValueCache:
             y = encoder(embed(prompt), is_causal=True, cache=cache)        # (B, T, E)
             y = encoder(embed(next_token), is_causal=True, cache=cache)    # (B, 1, E)
 
-    The outputs are the same as without a cache. One cache serves a whole model, for one generated
-    sequence or batch. Self-attention takes the same object as query, key and value, and appends its
-    keys and values to the cache. Cross-attention keeps the keys and values of its first call. A
-    different memory raises ValueError, but changes inside the same array are not noticed. Positions
-    of new tokens start at `cache.length`. A key_padding_mask covers all keys, old ones first. A
-    model that calls one attention module twice in a forward pass cannot use a cache.
-    `copy.copy(cache)` and `copy.deepcopy(cache)` are independent caches. To copy the model too, use
-    `copy.deepcopy((model, cache))`.
+    One cache serves a whole model, for one sequence or batch. New tokens have the positions from
+    `cache.length` on. A key_padding_mask covers all keys, old ones first. Cross-attention keeps the
+    keys and values of its first call, and raises ValueError for a different memory. It does not
+    notice values that change in the same array. A forward pass may call each attention module only
+    once. `copy.copy(cache)` returns an independent cache; `copy.deepcopy((model, cache))` also
+    copies the model.
     """
 
     def __init__(self) -> None:
@@ -40,7 +38,7 @@ class KeyValueCache:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
-        """Return an independent cache. Both share the tokens so far, which never change."""
+        """Return an independent cache that shares the arrays so far, which never change."""
         new = KeyValueCache()
         for ours, theirs in ((self._tokens, new._tokens), (self._memory, new._memory)):
             theirs.update({memo.get(id(m), m): kept for m, kept in ours.items()})
@@ -53,19 +51,16 @@ class KeyValueCache:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of keys and values, without the spare room."""
+        """The number of bytes of keys and values."""
         kept = (*self._tokens.values(), *self._memory.values())
         return sum(x._data.nbytes for some in kept for x in some[-2:])
 
     def past(self, module: Module | None) -> int:
-        """The number of keys that this module has in the cache."""
+        """Return the number of keys of this module."""
         return self._tokens[module][0].shape[-2] if module in self._tokens else 0
 
     def extend(self, module: Module, k: Any, v: Any) -> Any:
-        """Append the Tensors k (B, H, T, D) and v (B, H, T, V) of this module; return all of them.
-
-        Raises ValueError for another batch size, and for a model that cannot use a cache.
-        """
+        """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
         if module in self._memory:
             raise _refusal(self._memory[module][0], k)
         past, length, old = self.past(module), self.length, self._tokens.get(module)
@@ -78,7 +73,7 @@ class KeyValueCache:
         if old is not None:
             if old[0].shape[:2] != k.shape[:2]:
                 raise ValueError(
-                    f"this cache holds a batch of {old[0].shape[0]}, but the new tokens are a "
+                    f"this cache has a batch of {old[0].shape[0]}, but the new tokens are a "
                     f"batch of {k.shape[0]}; start each batch with a fresh KeyValueCache()."
                 )
             rooms = self._room.get(module, (None, None))
@@ -87,10 +82,7 @@ class KeyValueCache:
         return k, v
 
     def memory(self, module: Module, key: Any, value: Any, project: Callable[[], Any]) -> Any:
-        """Return the (k, v) that cross-attention projected at its first call.
-
-        Raises ValueError for another key or value, and for a module that has self-attention tokens.
-        """
+        """Return the (k, v) that cross-attention projected at its first call."""
         given = [array_of(key), array_of(value)]
         if module in self._tokens:
             raise _refusal(self._tokens[module][0], key)
@@ -103,7 +95,7 @@ class KeyValueCache:
 
 
 def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
-    """Return the old tokens followed by the new ones, and the longer array that holds them."""
+    """Return the old and new tokens together, and an array that has room for more."""
     a, b = old._data, new._data
     # Copy both where a gradient may flow or the computation is traced.
     if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:
@@ -119,7 +111,7 @@ def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, A
 def _refusal(known: Any, given: Any) -> ValueError:
     return ValueError(
         "self-attention with a cache takes the same object three times (new = x[:, -1:]); "
-        "cross-attention's memory must stay the same. This cache holds for the module "
-        f"{describe(known)}, and the call gives it {describe(given)}. Start a fresh "
+        "cross-attention's memory must stay the same. The cache has "
+        f"{describe(known)}, the call {describe(given)}. Start a fresh "
         "KeyValueCache() for another memory."
     )

@@ -1,8 +1,7 @@
 """The scope of a module call, and its hooks.
 
-Hooks are functions that see, and may replace, the inputs and outputs of a module. As in PyTorch,
-pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when the gradients of
-the module's inputs are complete. A module without hooks only calls `forward`.
+As in PyTorch, pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when
+the gradients of the module's inputs are complete.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ class Scope:
 
 
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
-    """Return the name of a called module as seen from `root`: `layers.0.self_attn`.
+    """Return the name of a called module below `root`, such as `layers.0.self_attn`.
 
-    Without a root, the name is relative to the outermost module that was called. The root itself,
-    and a module that is not an attribute of its caller, get their class names.
+    The default root is the outermost module that was called. A module without a name gets the name
+    of its class.
     """
     chain: list[Any] = []  # from the inside out
     while scope is not None:
@@ -47,28 +46,26 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
 
 
 class Hook(NamedTuple):
-    """A function, when to call it, and the flags it was registered with."""
+    """A function, and when to call it."""
 
     when: str  # "before", "after" or "backward"
     function: Callable[..., Any]
     with_kwargs: bool = False
-    always_call: bool = False
 
     def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
-        """Call the function with the arguments that it takes."""
         given = (args, kwargs) if self.with_kwargs else (args,)
         return self.function(module, *given, *output)
 
 
 class RemovableHandle:
-    """A handle that removes a hook: by `remove()`, or at the end of a `with` block."""
+    """Removes a hook by `remove()`, or at the end of a `with` block."""
 
-    def __init__(self, module: Any, hook: Hook, prepend: bool) -> None:
+    def __init__(self, module: Any, hook: Hook) -> None:
         self._module, self._hook = module, hook
-        module._hooks = (hook, *module._hooks) if prepend else (*module._hooks, hook)
+        module._hooks = (*module._hooks, hook)
 
     def remove(self) -> None:
-        """Remove the hook; a second call does nothing."""
+        """Remove the hook. A second call has no effect."""
         hooks = self._module._hooks
         self._module._hooks = tuple(hook for hook in hooks if hook is not self._hook)
 
@@ -80,33 +77,26 @@ class RemovableHandle:
 
 
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call `module.forward` with all hooks around it."""
+    """Call `module.forward` and all hooks."""
     before, after, backward = (
         [hook for hook in module._hooks if hook.when == when]
         for when in ("before", "after", "backward")
     )
-    output = None
-    try:
-        for hook in before:
-            found = hook.run(module, args, kwargs)
-            if found is not None:
-                args, kwargs = found if hook.with_kwargs else (_as_tuple(found), kwargs)
-        if backward:
-            seen_in, seen_out = _gradient_watchers(module, backward, args)
-            args = _through("module_input", args, seen_in)
-        output = module.forward(*args, **kwargs)
-        while after:
-            found = after.pop(0).run(module, args, kwargs, output)
-            output = output if found is None else found
-        if not backward:
-            return output
-        passed = _through("module_output", _as_tuple(output), seen_out)
-        return passed if isinstance(output, tuple) else passed[0]
-    except BaseException:
-        for hook in after:
-            if hook.always_call:
-                hook.run(module, args, kwargs, output)
-        raise
+    for hook in before:
+        found = hook.run(module, args, kwargs)
+        if found is not None:
+            args, kwargs = found if hook.with_kwargs else (_as_tuple(found), kwargs)
+    if backward:
+        seen_in, seen_out = _gradient_watchers(module, backward, args)
+        args = _through("module_input", args, seen_in)
+    output = module.forward(*args, **kwargs)
+    for hook in after:
+        found = hook.run(module, args, kwargs, output)
+        output = output if found is None else found
+    if not backward:
+        return output
+    passed = _through("module_output", _as_tuple(output), seen_out)
+    return passed if isinstance(output, tuple) else passed[0]
 
 
 def _as_tuple(x: Any) -> tuple:
@@ -114,10 +104,9 @@ def _as_tuple(x: Any) -> tuple:
 
 
 def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Return two functions that get the gradients of the inputs and of the outputs of one call.
+    """Return two functions, called with the gradients of the inputs and of the outputs.
 
-    All inputs pass through one node and all outputs through another. The VJP of the output node
-    stores the gradients of the outputs. The VJP of the input node runs last and calls the hooks.
+    The gradients of the outputs come first and are stored. Those of the inputs start the hooks.
     """
     grad_output = None
 
@@ -141,9 +130,9 @@ def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
 
 
 def _through(name: str, values: tuple, seen: Callable[[tuple], tuple]) -> tuple:
-    """Return the values after passing the tracked tensors among them through one node.
+    """Pass all tracked tensors among the values through one node.
 
-    Its VJP replaces their gradients by seen(gradients), where untracked values have None.
+    Its VJP replaces their gradients by seen(gradients), with None for untracked values.
     """
     tensors = {i: x for i, x in enumerate(values) if tracked(x)}
     if not tensors:
@@ -151,7 +140,6 @@ def _through(name: str, values: tuple, seen: Callable[[tuple], tuple]) -> tuple:
     ends = np.cumsum([x.size for x in tensors.values()])[:-1]
 
     def parted(flat: Any, others: Any) -> tuple:
-        """Split the flat tensor, and put each part in its place among the others."""
         filled = list(others)
         for (i, x), part in zip(tensors.items(), np.split(flat, ends)):
             filled[i] = part.reshape(x.shape).astype(x.dtype)

@@ -10,7 +10,7 @@ from .module import Module
 
 
 class _Numbered(Module):
-    """A container whose children are its attributes "0", "1", ...."""
+    """A container whose children are the attributes "0", "1" and so on."""
 
     _parts_keep_names = False
 
@@ -33,7 +33,7 @@ class _Numbered(Module):
         self.add_module(self._own(Module)[index][0], module)
 
     def append(self, module: Module) -> Self:
-        """Add a module at the end; returns the container."""
+        """Add a module at the end. Returns the container."""
         number = len(self)
         while str(number) in vars(self):  # a slice of a Sequential keeps its names
             number += 1
@@ -41,7 +41,7 @@ class _Numbered(Module):
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
-        """Add several modules at the end; returns the container."""
+        """Add several modules at the end. Returns the container."""
         for module in list(modules):
             self.append(module)
         return self
@@ -50,16 +50,13 @@ class _Numbered(Module):
 
 
 class ModuleList(_Numbered):
-    """A list of modules that belong to the module that holds the list; you call them yourself.
-
-    As in torch.nn.ModuleList.
-    """
+    """A list of modules whose parameters are trained. Like torch.nn.ModuleList."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self.extend(modules or ())
 
     def _repr_children(self) -> list[tuple[str, str]]:
-        """Return the rows, with equal neighbours in one line: `(0-5): 6 x Linear(...)`."""
+        """Return the rows, with equal neighbours in one row: `(0-5): 6 x Linear(...)`."""
         rows: list[tuple[str, str]] = []
         start = 0
         for text, equal in groupby(map(repr, self)):
@@ -71,9 +68,9 @@ class ModuleList(_Numbered):
 
 
 class Sequential(_Numbered):
-    """y = f_n(... f_2(f_1(x))): modules called one after the other.
+    """y = f_n(... f_2(f_1(x))) for Sequential(f_1, f_2, ...) or Sequential({"name": f_1, ...}).
 
-    `Sequential(f_1, f_2, ...)` or `Sequential({"name": f_1, ...})`, as in torch.nn.Sequential.
+    Like torch.nn.Sequential.
     """
 
     _parts_keep_names = True
@@ -93,7 +90,7 @@ class Sequential(_Numbered):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of modules that belong to the module that holds it. Like torch.nn.ModuleDict."""
+    """A dictionary of modules whose parameters are trained. Like torch.nn.ModuleDict."""
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 

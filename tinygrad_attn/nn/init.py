@@ -1,7 +1,7 @@
-"""Initial values of parameters, as in `torch.nn.init`: the same numbers in the same order.
+"""Initial values of parameters: the same numbers as `torch.nn.init`.
 
-Every function fills the tensor it is given and returns it. Numbers come from the generator that
-`ta.manual_seed` seeds. The Xavier and Kaiming functions raise ValueError for fewer than 2 axes.
+Every function fills its tensor and returns it. `ta.manual_seed` seeds the numbers. The Xavier and
+Kaiming functions raise ValueError for fewer than 2 axes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def constant_(tensor: T, val: Any) -> T:
     """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
         raise TypeError(
-            f"an initialiser writes into a Tensor, got {describe(tensor)}; give it the parameter p "
-            "itself, such as layer.weight, not p.data"
+            f"an initialiser writes into a Tensor, got {describe(tensor)}; pass the parameter p "
+            "itself, such as layer.weight, not p.data."
         )
     tensor._array()[...] = val
     inplace.changed(tensor._data)
@@ -59,18 +59,15 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
-    """Draw from the normal distribution with this mean and standard deviation.
-
-    Raises ValueError for std < 0.
-    """
+    """Draw from the normal distribution. Raises ValueError for std < 0."""
     return constant_(tensor, default_generator().normal(tensor.shape, mean, std, tensor.dtype))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return the factor on the standard deviation that keeps the variance through a nonlinearity.
+    """Return the recommended factor on the standard deviation before a nonlinearity.
 
     `param` is the slope of "leaky_relu", 0.01 by default. Raises ValueError for an unknown name.
-    Source: `torch.nn.init.calculate_gain`.
+    Like `torch.nn.init.calculate_gain`.
     """
     slope = 0.01 if param is None else param
     gains = {
@@ -86,7 +83,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _fans(tensor: Tensor) -> dict[str, int]:
-    """Return the number of inputs of one output, and of outputs that one input reaches."""
+    """Return the number of inputs of each output, and of outputs of each input."""
     if tensor.ndim < 2:
         raise ValueError(
             f"fan in and fan out need a weight of at least 2 dimensions, got {describe(tensor)}; "
@@ -98,19 +95,13 @@ def _fans(tensor: Tensor) -> dict[str, int]:
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
-    """Draw uniformly from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)).
-
-    Glorot and Bengio, 2010.
-    """
+    """Draw from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
     a = gain * math.sqrt(6.0 / sum(_fans(tensor).values()))
     return uniform_(tensor, -a, a)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
-    """Draw from the normal distribution with mean 0 and std = gain sqrt(2 / (fan_in + fan_out)).
-
-    Glorot and Bengio, 2010.
-    """
+    """Draw normals of std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor).values())))
 
 
@@ -125,8 +116,8 @@ def kaiming_uniform_(
 ) -> T:
     """Draw uniformly from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
 
-    `a` is the negative slope of leaky_relu. PyTorch's Linear draws its weight with a = sqrt(5),
-    which makes b = 1 / sqrt(fan_in). Raises ValueError for an unknown mode or nonlinearity.
+    `a` is the negative slope of leaky_relu. Linear uses a = sqrt(5), so that b = 1 / sqrt(fan_in).
+    Raises ValueError for an unknown mode or nonlinearity.
     """
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
@@ -135,5 +126,5 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Draw from the normal distribution with mean 0 and std = gain / sqrt(fan). He et al., 2015."""
+    """Draw normals of std = gain / sqrt(fan). He et al., 2015."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))

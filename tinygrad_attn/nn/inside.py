@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..engine import Watcher, context, tracked, watching
-from ..errors import describe, nearest
+from ..errors import nearest
 from ..tensor import Tensor
 from .calls import dotted_name
 from .module import Module
 
 
 class Activation:
-    """The outputs of one module, call by call."""
+    """The outputs of one module in every call."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,14 +37,10 @@ class Activation:
 
     @property
     def weights(self) -> np.ndarray:
-        """The attention weights of the last call, (B, H, T, S); for attention modules."""
+        """The attention weights of the last call, (B, H, T, S)."""
         if not self.all_weights:
             raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
         return self.all_weights[-1]
-
-    def __repr__(self) -> str:
-        last = f", last {describe(self.output)}" if self.outputs else ""
-        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
 
 
 def first(output: Any) -> Any:
@@ -53,7 +49,7 @@ def first(output: Any) -> Any:
 
 
 class _Recorder(Watcher):
-    """A watcher that calls keep(scope, weights) for every attention module."""
+    """Calls keep(scope, weights) for every attention module."""
 
     def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
         self.keep = keep
@@ -61,16 +57,15 @@ class _Recorder(Watcher):
 
 @contextmanager
 def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.ndarray]]]:
-    """Collect the attention weights of every attention module called in the block, by name.
+    """Record the weights of every attention module that is called in the block.
 
         with ta.record_attention() as seen:
             model(x)
         seen["layers.0.self_attn"][0]    # the first call's weights, an array (B, H, T, S)
 
-    Names are relative to the outermost module that is called, or to `root`. A module called several
-    times has one entry per call, in order. An unbatched call counts as a batch of one. The weights
-    are the softmax as applied, after any dropout. Recording does not change the outputs. Only calls
-    of modules in this thread are recorded, not direct calls of `F.scaled_dot_product_attention`.
+    Names are relative to the outermost module that is called, or to `root`. There is one array for
+    each call, with dropout applied. An unbatched call counts as a batch of one. Direct calls of
+    `F.scaled_dot_product_attention` and other threads are not recorded.
     """
     seen: dict[str, list[np.ndarray]] = {}
     keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
@@ -79,7 +74,7 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
 
 
 def recorders() -> list[Any]:
-    """The recorders of this thread."""
+    """Return the recorders of this thread."""
     return [watcher for watcher in context.watchers if isinstance(watcher, _Recorder)]
 
 
@@ -90,7 +85,7 @@ def record(weights: Any) -> None:
 
 
 def _selected(model: Module, patterns: Any) -> dict[str, Module]:
-    """Return the modules whose dotted names match one of the patterns, by name."""
+    """Return {dotted name: module} for names that match a pattern."""
     modules, found = dict(model.named_modules()), dict[str, Module]()
     for pattern in patterns:
         names = matching(modules, pattern)
@@ -112,14 +107,14 @@ def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None
 
 @contextmanager
 def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]]:
-    """Collect the outputs of modules inside the block, by dotted name.
+    """Record the outputs of modules that are called in the block, by dotted name.
 
         with ta.activations(model, "layers.*.self_attn") as seen:
             loss(model(x)).backward()
         seen["layers.0.self_attn"].output       # and .grad, and .weights (B, H, T, S)
 
-    `*` in a pattern matches any part of a name, including dots. Without patterns, every module is
-    collected. Raises ValueError for a pattern that matches no module. Collecting changes no output.
+    `*` in a pattern matches any part of a name, including dots. The default is every module. Raises
+    ValueError for a pattern that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
     seen = {name: Activation(name) for name in modules}
@@ -140,14 +135,14 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
 
 @contextmanager
 def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
-    """Replace the outputs of modules inside the block.
+    """Replace the outputs of modules that are called in the block.
 
         with ta.patch(model, {"layers.0.self_attn": lambda y: y * 0, "norm": saved}):
             model(x)
 
-    Maps a dotted name or pattern to a function of the output, or to an array that replaces it. If
-    the output is a tuple, as from attention, its first element is replaced. Raises ValueError for
-    an unknown name or another shape.
+    The mapping has dotted names or patterns as keys. A value is a function of the output, or an
+    array that replaces it. If the output is a tuple, its first element is replaced. Raises
+    ValueError for an unknown name or another shape.
     """
     with ExitStack() as stack:
         for pattern, new in replacements.items():
@@ -157,7 +152,6 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any) -> Any:
-    """Return the output of a module with its first tensor replaced."""
     old = first(output)
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)

@@ -1,8 +1,4 @@
-"""The layers of a Transformer, and the activations and losses as modules.
-
-The mathematics is in functional/. This file has the parameters, PyTorch's initial values, and
-shapes.
-"""
+"""Linear, embedding and norm layers, positions, activations and losses as modules."""
 
 from __future__ import annotations
 
@@ -21,9 +17,9 @@ from .parameter import Buffer, Parameter
 
 
 def floating(x: Any, like: Any) -> Any:
-    """Promote integers and booleans to the dtype of `like` (of a module: its first parameter)."""
+    """Convert integers and booleans to the dtype of `like`: a tensor, or a module's parameters."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
-        return x  # the usual case, made quick
+        return x  # the usual case is quick
     if isinstance(like, Module):
         like = next(like.parameters(), None)
     return real(x, "a layer", None if like is None else like.dtype)
@@ -38,9 +34,9 @@ class Identity(Module):
 
 
 class Linear(Module):
-    """y = x W^T + b: `weight` (out, in), `bias` (out,).  (..., in) -> (..., out)
+    """y = x W^T + b with `weight` (out, in) and `bias` (out,).
 
-    Initial values: both uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
+    Both start uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -51,7 +47,7 @@ class Linear(Module):
         self.bias: Any = init.uniform_(empty(out_features), -bound, bound) if bias else None
 
     def forward(self, input: Any) -> Tensor:
-        """(..., in) -> (..., out). Raises ValueError if the last axis of input is not `in`."""
+        """(..., in) -> (..., out). Raises ValueError for another last size."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -60,10 +56,9 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """y = weight[i], a row of the table `weight` (num_embeddings, embedding_dim) for each index.
+    """y = weight[i], with `weight` (num_embeddings, embedding_dim) initially standard normal.
 
-    Initial values: standard normal. The row `padding_idx` starts as zeros and gets no gradient.
-    Like torch.nn.Embedding.
+    The row `padding_idx` starts as zeros and gets no gradient. Like torch.nn.Embedding.
     """
 
     _shown = ("num_embeddings", "embedding_dim", "padding_idx")
@@ -78,12 +73,12 @@ class Embedding(Module):
             self.weight._data[self.padding_idx] = 0
 
     def forward(self, input: Any) -> Tensor:
-        """Integers (...) -> (..., E). Raises TypeError or ValueError for an invalid index."""
+        """(...) integers -> (..., E). Raises TypeError or ValueError for an invalid index."""
         return F.embedding(input, self.weight, self.padding_idx)
 
 
 class _Norm(Module):
-    """The base of LayerNorm and RMSNorm: a weight of the shape that is normalised."""
+    """The base class of LayerNorm and RMSNorm."""
 
     _shown = ("normalized_shape", "eps", "elementwise_affine")
 
@@ -96,8 +91,8 @@ class _Norm(Module):
         name = type(self).__name__
         if eps is not None and check_number(eps, name, "eps") >= 1:
             raise ValueError(
-                f"{name}: eps is a small number such as 1e-5, got {eps}. Several sizes are one "
-                f"tuple: nn.{name}((rows, columns))."
+                f"{name}: eps is a small number such as 1e-5, got {eps}. For several sizes write "
+                f"a tuple: nn.{name}((rows, columns))."
             )
         self.normalized_shape = as_sizes((normalized_shape,))
         self.eps, self.elementwise_affine = eps, elementwise_affine
@@ -108,7 +103,7 @@ class _Norm(Module):
 class LayerNorm(_Norm):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes; var divides by n.
 
-    `weight` starts at 1, `bias` at 0. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
+    `weight` starts as ones, `bias` as zeros. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
     """
 
     def __init__(
@@ -129,9 +124,10 @@ class LayerNorm(_Norm):
 
 
 class RMSNorm(_Norm):
-    """y = x / sqrt(mean(x^2) + eps) * weight over the last axes.  (..., E) -> (..., E)
+    """y = x / sqrt(mean(x^2) + eps) * weight, with the mean over the last axes.
 
-    `eps` None is the machine epsilon of x's dtype. Zhang and Sennrich, 2019; as torch.nn.RMSNorm.
+    The default `eps` is the machine epsilon of x's dtype. Zhang and Sennrich, 2019; as
+    torch.nn.RMSNorm.
     """
 
     def forward(self, input: Any) -> Any:
@@ -143,7 +139,7 @@ class RMSNorm(_Norm):
 class Dropout(Module):
     """y = x * keep / (1 - p) in training, else y = x; each keep is 1 with probability 1 - p.
 
-    `inplace` is accepted and changes nothing. Srivastava et al., 2014; as torch.nn.Dropout.
+    `inplace` is ignored. Srivastava et al., 2014; as torch.nn.Dropout.
     """
 
     _shown = ("p",)
@@ -158,7 +154,7 @@ class Dropout(Module):
 
 
 class _Elementwise(Module):
-    """A function of one tensor, of any shape. `inplace` is accepted and changes nothing."""
+    """A function of one tensor. `inplace` is ignored."""
 
     function: Callable[[Any], Any]
 
@@ -171,31 +167,31 @@ class _Elementwise(Module):
 
 
 class ReLU(_Elementwise):
-    """y = max(x, 0), any shape; the derivative at 0 is 0."""
+    """y = max(x, 0). The derivative at 0 is 0."""
 
     function = staticmethod(F.relu)
 
 
 class SiLU(_Elementwise):
-    """y = x / (1 + exp(-x)), any shape; also called swish."""
+    """y = x / (1 + exp(-x)), also called swish."""
 
     function = staticmethod(F.silu)
 
 
 class Sigmoid(_Elementwise):
-    """y = 1 / (1 + exp(-x)), any shape."""
+    """y = 1 / (1 + exp(-x))"""
 
     function = staticmethod(F.sigmoid)
 
 
 class Tanh(_Elementwise):
-    """y = tanh(x), any shape."""
+    """y = tanh(x)"""
 
     function = staticmethod(F.tanh)
 
 
 class GELU(Module):
-    """y = x P(Z <= x), Z standard normal; or its approximation "tanh". Like torch.nn.GELU."""
+    """y = x P(Z <= x) for Z standard normal, or its approximation "tanh". Like torch.nn.GELU."""
 
     _shown = ("approximate",)
 
@@ -216,12 +212,12 @@ class Softmax(Module):
         self.axis = axis if dim is None else dim
 
     def forward(self, input: Any) -> Any:
-        """input of any shape -> the same shape, each line along the axis sums to 1"""
+        """input of any shape -> the same shape"""
         return F.softmax(input, self.axis)
 
 
 class LogSoftmax(Softmax):
-    """y_i = x_i - log sum_j exp(x_j) along an axis.  Any shape."""
+    """y_i = x_i - log sum_j exp(x_j) along an axis"""
 
     def forward(self, input: Any) -> Any:
         """input of any shape -> the same shape"""
@@ -237,14 +233,14 @@ class MSELoss(Module):
         self.reduction = reduction
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Two tensors of equal shape -> (), or with reduction="none" the same shape."""
+        """Two tensors of the same shape -> (), or their shape with reduction="none"."""
         return F.mse_loss(input, target, self.reduction)
 
 
 class CrossEntropyLoss(Module):
-    """-log softmax(x)[target], by default the mean over all targets; see `F.cross_entropy`.
+    """-log softmax(x)[target], by default averaged over all targets; see `F.cross_entropy`.
 
-    `weight` (C,) is a weight for each class. Like torch.nn.CrossEntropyLoss.
+    `weight` (C,) has a weight for each class. Like torch.nn.CrossEntropyLoss.
     """
 
     _shown = ("ignore_index", "reduction", "label_smoothing")
@@ -261,14 +257,14 @@ class CrossEntropyLoss(Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, input: Any, target: Any) -> Any:
-        """Logits (B, C, ...) or (C,), and class indices (B, ...) or (), or probabilities -> ()"""
+        """Logits (B, C, ...), and class indices (B, ...) or probabilities (B, C, ...) -> ()"""
         return F.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
         )
 
 
 class _Positions(Module):
-    """y_t = x_t + row t of a table (max_len, d_model)."""
+    """The base class of positional encodings: y_t = x_t + table[t]."""
 
     _shown = ("max_len", "d_model", "batch_first")
 
@@ -276,19 +272,19 @@ class _Positions(Module):
         self.max_len, self.d_model, self.batch_first = max_len, d_model, batch_first
 
     def _added(self, x: Any, table: Any, offset: int) -> Any:
-        """Return x + table[offset : offset + T], the same rows for each sequence of a batch."""
+        """Return x + table[offset : offset + T]."""
         x = floating(x, table)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
             batch = "(B, T, E)" if self.batch_first else "(T, B, E)"
             raise ValueError(
-                f"positions are added to (T, E), or to {batch}, with E = {self.d_model}; got "
+                f"positions need an input (T, E) or {batch} with E = {self.d_model}, got "
                 f"{describe(x)}."
             )
         time_first = x.ndim == 2 or not self.batch_first
         end = offset + x.shape[0 if time_first else 1]
         if offset < 0 or end > self.max_len:
             raise ValueError(
-                f"there are max_len={self.max_len} positions, but this input needs those from "
+                f"there are max_len={self.max_len} positions, but this input needs the positions "
                 f"{offset} to {end - 1}; create the layer with a larger max_len."
             )
         rows = table[offset:end]
@@ -296,7 +292,7 @@ class _Positions(Module):
 
 
 class SinusoidalPositionalEncoding(_Positions):
-    """y_t = x_t + p_t, then dropout; p[t, 2i] = sin(t / 10000^(2i/E)), p[t, 2i+1] the cosine.
+    """y_t = dropout(x_t + p_t), p[t, 2i] = sin(t / 10000^(2i/E)), p[t, 2i+1] = cos(...).
 
     The table is neither trained nor saved. Vaswani et al., 2017.
     """
@@ -309,20 +305,20 @@ class SinusoidalPositionalEncoding(_Positions):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """(B, T, E) or (T, E), or with batch_first=False (T, B, E) -> the same shape.
+        """(B, T, E) or (T, E), with batch_first=False (T, B, E) -> the same shape.
 
-        `offset` is the position of the first token. Raises ValueError for positions beyond max_len.
+        `offset` is the position of the first token. Raises ValueError for positions past max_len.
         """
         return self.dropout(self._added(x, self.pe, offset))
 
 
 class LearnedPositionalEncoding(_Positions):
-    """y_t = x_t + weight_t: a trained vector for each position, initially normal with std 0.02."""
+    """y_t = x_t + weight[t]. The trained `weight` (max_len, d_model) starts with std 0.02."""
 
     def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """Add the positions, as SinusoidalPositionalEncoding does, but without dropout."""
+        """Add the positions; shapes and `offset` as in SinusoidalPositionalEncoding."""
         return self._added(x, self.weight, offset)

@@ -1,7 +1,7 @@
-"""The masks of `nn`: the shapes they may have, and how the masks of one call are merged.
+"""Check the masks of `nn` and merge them into one.
 
-In `nn`, a boolean mask is True where a key is *blocked*; a float mask is added to the scores. For
-`functional.attention` they are merged into one mask, which is True where a query *may* look.
+In `nn`, a boolean mask is True where a key is *blocked*. The merged mask, for
+`functional.attention`, is True where a query *may* look. Float masks are added to the scores.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..tensor import Tensor
 
 
 def _plain(mask: Any, name: str) -> Any:
-    """Return the mask as a boolean array, or a floating array or Tensor."""
+    """Return the mask as an array, or as a Tensor if it is tracked."""
     mask = checks.values(mask)
     if mask.dtype.kind not in "bf":
         raise TypeError(
-            f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. Where 1 "
-            "means blocked, write mask.astype(bool); where 1 means may look, write mask == 0."
+            f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. If 1 "
+            "means blocked, write mask.astype(bool); if 1 means may look, write mask == 0."
         )
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
 
 def _is_causal(mask: Any) -> bool:
-    """Return whether this mask is the causal one; attention then skips the hidden part."""
+    """Return whether the mask is the causal one, for which attention is quicker."""
     if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2:
         return False
     blocked = np.tri(*mask.shape) == 0
@@ -49,8 +49,8 @@ def check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
         return mask.reshape(shape)
     raise ValueError(
         f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-        f"{(batch * heads, queries, keys)}, got {describe(mask)}. Rows are queries. A mask (B, S) "
-        f"over keys is key_padding_mask; for one per sequence use np.repeat(mask, {heads}, axis=0)."
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}. A mask (B, S) is a "
+        f"key_padding_mask; for a mask (B, T, S) write np.repeat(mask, {heads}, axis=0)."
     )
 
 
@@ -62,20 +62,20 @@ def check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tru
     if mask.shape != shape:
         raise ValueError(
             f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, here {shape}, "
-            f"not {describe(mask)}. Is it transposed, or the layer's batch_first wrong?"
+            f"got {describe(mask)}. Check batch_first, or transpose the mask."
         )
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():
             warn(
-                "this key_padding_mask blocks every key of a sequence, which then gets zeros. In "
-                "nn True means blocked: write ~mask if here it stands for a token. Masks of "
-                "F.padding_mask may do so without this warning."
+                "this key_padding_mask blocks every key of a sequence, whose attention is then "
+                "zero. In nn True means blocked: write ~mask if True marks a token. A mask of "
+                "F.padding_mask gives no warning."
             )
     return mask.reshape(batch, 1, 1, keys)
 
 
 def added(mask: Any, dtype: Any) -> Any:
-    """Return the mask as numbers to add to the scores: -inf where a boolean mask is True."""
+    """Return the mask as floats, with -inf where a boolean mask is True."""
     mask = np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask
     return mask if mask.dtype == dtype else mask.astype(dtype)
 
@@ -90,10 +90,10 @@ def merge_masks(
     past: int = 0,
     extra: int = 0,
 ) -> tuple[Any, bool]:
-    """Merge all masks for one call into (mask or None, is_causal), as functional.attention expects.
+    """Merge the masks of one call into (mask or None, is_causal) for functional.attention.
 
-    `shape` is the shape of the scores. `past` keys, from a cache, come before the first query.
-    `extra` keys at the end, which every query may look at, are not counted in `shape`.
+    `shape` is the shape of the scores, with `past` keys from a cache and without `extra` keys that
+    are appended and never blocked.
     """
     parts, is_causal = [], bool(is_causal)
     batch, _, queries, keys = shape

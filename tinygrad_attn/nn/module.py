@@ -1,7 +1,6 @@
-"""The class Module: a tree of attributes that knows its parameters and their names.
+"""The class Module. Attributes that are a `Parameter`, a `Buffer` or a `Module` are its parts.
 
-An attribute that holds a `Parameter`, a `Buffer` or another `Module` belongs to the module. As in
-PyTorch, parameters come first, then buffers, then modules, each in the order of assignment.
+As in PyTorch, parameters come first, then buffers, then modules, each in the order of assignment.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ INSTEAD = {
     "get_submodule": "dict(module.named_modules())[name]",
     "register_parameter": "self.name = nn.Parameter(value)",
 }
-"""What to write instead of PyTorch's names for attributes of a module; see also errors.WRITE."""
+"""What to write instead of PyTorch's names; see also errors.WRITE."""
 
 
 def _hides_parts(value: Any) -> bool:
-    """Return whether a list or dict holds modules, parameters or buffers, also nested."""
+    """Return whether a nested list or dict contains modules, parameters or buffers."""
     if isinstance(value, LISTS):
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (Module, Parameter, Buffer))
 
 
 class Module:
-    """A layer, or a model made of layers: subclass it, assign attributes, define `forward`.
+    """The base class of layers and models.
 
         class Net(nn.Module):
             def __init__(self):
@@ -51,7 +50,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    You need not call `super().__init__()`. Put lists of modules into a `ModuleList`. Like
+    Calling `super().__init__()` is optional. For a list of modules use `ModuleList`. Like
     torch.nn.Module.
     """
 
@@ -81,7 +80,7 @@ class Module:
                 warn(f"{type(self).__name__} returned None: does its forward end with return?")
             return y
         except Exception as error:
-            # Only the innermost module adds this note; other notes do not matter.
+            # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(here.scope)!r}")
             raise
@@ -91,38 +90,30 @@ class Module:
     # ---- hooks
 
     def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+        self, hook: Callable[..., Any], *, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call hook(module, args) before `forward`; its result replaces args. As in PyTorch.
+        """Call hook(module, args) before `forward`. A result other than None replaces args.
 
         With `with_kwargs`, call hook(module, args, kwargs), which returns None or (args, kwargs).
         """
-        return RemovableHandle(self, Hook("before", hook, with_kwargs), prepend)
+        return RemovableHandle(self, Hook("before", hook, with_kwargs))
 
     def register_forward_hook(
-        self,
-        hook: Callable[..., Any],
-        *,
-        prepend: bool = False,
-        with_kwargs: bool = False,
-        always_call: bool = False,
+        self, hook: Callable[..., Any], *, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call hook(module, args, output) after `forward`; its result replaces the output.
+        """Call hook(module, args, output) after `forward`. A result other than None replaces it.
 
-        With `with_kwargs`, call hook(module, args, kwargs, output). With `always_call`, call the
-        hook even if `forward` raises, with None as output. As in PyTorch.
+        With `with_kwargs`, call hook(module, args, kwargs, output).
         """
-        return RemovableHandle(self, Hook("after", hook, with_kwargs, always_call), prepend)
+        return RemovableHandle(self, Hook("after", hook, with_kwargs))
 
-    def register_full_backward_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call hook(module, grad_input, grad_output) when the gradients of the inputs are complete.
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, grad_input, grad_output) in the backward pass.
 
-        Both gradients are tuples, with None for a value without a gradient. The hook's result
-        replaces grad_input.
+        Both gradients are tuples, with None for a value without a gradient. A result other than
+        None replaces grad_input.
         """
-        return RemovableHandle(self, Hook("backward", hook), prepend)
+        return RemovableHandle(self, Hook("backward", hook))
 
     # ---- attributes
 
@@ -138,21 +129,20 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
             raise AttributeError(
-                "a module has no requires_grad: setting it would change nothing. Write "
-                f"module.requires_grad_({value!r}), which sets it for every parameter."
+                "a module has no attribute requires_grad; write "
+                f"module.requires_grad_({value!r}) to set it for every parameter."
             )
         if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
-                f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so parameters() "
-                "leaves it out: it is neither trained nor saved. Write nn.Parameter(value)."
+                f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so it is neither "
+                "trained nor saved. Write nn.Parameter(value)."
             )
         kind = self._kind_of(name)
         if value is not None:
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
-                    f"{name!r} is a Parameter of {type(self).__name__}, and {describe(value)} is "
-                    "not, so it would no longer be trained. Write nn.Parameter(value), or use "
-                    "load_state_dict."
+                    f"{name!r} is a Parameter of {type(self).__name__}; with {describe(value)} it "
+                    "would no longer be trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
                 old = self.__dict__.get(name)
@@ -168,7 +158,7 @@ class Module:
         return next((kind for kind, names in self._names_by_kind.items() if name in names), None)
 
     def _note_kind(self, name: str, kind: Any) -> None:
-        """Store to which of KINDS the attribute belongs; None for any other attribute."""
+        """Record the kind of an attribute: one of KINDS, or None."""
         if kind is not self._kind_of(name):
             names = {k: [n for n in known if n != name] for k, known in self._names_by_kind.items()}
             if kind is not None:
@@ -176,7 +166,7 @@ class Module:
             object.__setattr__(self, "_names_by_kind", names)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """Set `self.name = Buffer(tensor, persistent=persistent)`; None reserves the name."""
+        """Set `self.name = Buffer(tensor, persistent=persistent)`, or to None."""
         self._note_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
 
@@ -185,25 +175,26 @@ class Module:
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
-                "Layers in a row are nn.Sequential(*layers); a class is called first, as nn.ReLU()."
+                "For a list write nn.Sequential(*layers); for a class, an instance: nn.ReLU()."
             )
         if not name or "." in name or hasattr(type(self), name):
             raise ValueError(
-                f"a {type(self).__name__} cannot hold {name!r}: names have no dot and are new."
+                f"{name!r} cannot name a part of a {type(self).__name__}: it is empty, contains a "
+                "dot, or is an attribute of the class."
             )
         setattr(self, name, module)
 
     # ---- walking the tree
 
     def _own(self, kind: Any) -> list[tuple[str, Any]]:
-        """Return (name, value) of the attributes of this kind."""
+        """Return the (name, value) pairs of the attributes of this kind."""
         values, names = self.__dict__, self._names_by_kind.get(kind, ())
         return [(name, values[name]) for name in names if values.get(name) is not None]
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
-        """Iterate over (dotted name, module): this module, named "", and all inside, parents first.
+        """Iterate over (dotted name, module), parents first. This module has the name "".
 
-        Raises TypeError for a plain list or dict of modules, which would not be trained.
+        Raises TypeError for a module in a plain list or dict.
         """
         seen: set[int] = set()
         pending = [("", self)]
@@ -224,15 +215,15 @@ class Module:
             if _hides_parts(value):
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
-                    "parameters or buffers, which would be neither trained nor saved. Use "
-                    "nn.ModuleList or nn.ModuleDict; for a parameter or buffer "
-                    f"setattr(self, f'{name}_{{i}}', p); or a tuple, if they belong elsewhere."
+                    "parameters or buffers, which would be neither trained nor saved. Write "
+                    "nn.ModuleList or nn.ModuleDict for modules, and "
+                    f"setattr(self, f'{name}_{{i}}', p) for parameters and buffers."
                 )
 
     def _named_parts(
         self, *kinds: type, recurse: bool = True, once: bool = True
     ) -> Iterator[tuple[str, Module, str, Any]]:
-        """Yield (dotted name, module, name, value) of the attributes of these kinds."""
+        """Yield (dotted name, module, name, value) for each attribute of these kinds."""
         seen: set[int] = set()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
@@ -244,23 +235,23 @@ class Module:
                         yield outer + name, module, name, value
 
     def modules(self) -> Iterator[Module]:
-        """Iterate over this module and all inside it, each once, parents first."""
+        """Iterate over this module and all modules inside it, each once, parents first."""
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Iterate over (name, module) of the modules directly inside, each once."""
+        """Iterate over (name, module) for the direct children, each once."""
         return ((name, child) for name, _, _, child in self._named_parts(Module, recurse=False))
 
     def children(self) -> Iterator[Module]:
-        """Iterate over the modules directly inside, each once."""
+        """Iterate over the direct children, each once."""
         return (child for *_, child in self._named_parts(Module, recurse=False))
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """Iterate over (dotted name, parameter); a shared parameter has only its first name."""
+        """Iterate over (dotted name, parameter). A shared parameter appears once."""
         return ((path, p) for path, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Iterate over the parameters, each once: the argument of an optimiser."""
+        """Iterate over the parameters, each once."""
         return (p for _, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
@@ -268,27 +259,27 @@ class Module:
         return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training mode, in which dropout is active, here and in all modules inside."""
+        """Set training mode here and in all modules inside; dropout is then active."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Switch to evaluation mode, in which dropout does nothing: train(False)."""
+        """Set evaluation mode, in which dropout does nothing: train(False)."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Freeze (False) or train (True) all parameters; returns the module."""
+        """Train (True) or freeze (False) all parameters. Returns the module."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of all parameters (or, with False, fill them with zeros)."""
+        """Set the gradients of all parameters to None, or fill them with zeros."""
         zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:
-        """Convert floating parameters and buffers to this floating dtype; returns the module.
+        """Convert floating parameters and buffers to a floating dtype. Returns the module.
 
         Create the optimiser afterwards.
         """
@@ -301,7 +292,7 @@ class Module:
         return self
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call fn on every module inside, children first, and on this one; returns the module."""
+        """Call fn(module) for every module, children first. Returns the module."""
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -310,9 +301,9 @@ class Module:
     # ---- values in and out
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return {name: value} of parameters and persistent buffers; names and order as in PyTorch.
+        """Return {name: value} of parameters and persistent buffers, as in PyTorch.
 
-        The Tensors share memory with the module: `value.data *= 0.5` changes it. A shared parameter
+        The values share memory with the module: `value.data *= 0.5` changes it. A shared parameter
         is listed under each of its names.
         """
         return {
@@ -324,16 +315,16 @@ class Module:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> IncompatibleKeys:
-        """Copy values into the parameters and buffers of the same names; each keeps its dtype.
+        """Copy values into the parameters and buffers of the same names, in their dtypes.
 
         Values may be Tensors, ndarrays or torch tensors. Raises one ValueError that lists every
         missing, unexpected and mis-shaped key, and then changes nothing. With `strict=False`, only
-        the shapes must match. Returns the skipped keys.
+        the shapes must match. Returns the keys that were missing or unexpected.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
                 f"load_state_dict takes a mapping of names to values, got {describe(state_dict)}. "
-                "Write ta.load(path) for a file, other.state_dict() for a module."
+                "Write ta.load(path) for a file, or other.state_dict() for a module."
             )
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
@@ -342,15 +333,16 @@ class Module:
         problems = []
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
-            few = missing[:20]  # guessing takes time
+            few = missing[:20]  # nearest() is slow
             problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
         for name, value in values.items():
-            here, turned = own[name].shape, " Transpose it: a Linear weight is (out, in)."
+            here = own[name].shape
             if value.shape != here:
                 text = f"shape: {name!r} is {here} here but {value.shape} in the mapping."
-                problems.append(text + turned * (value.shape == here[::-1]))
+                hint = " Transpose it: a Linear weight is (out, in)."
+                problems.append(text + hint * (value.shape == here[::-1]))
         if problems:
-            head = f"this mapping does not fit {type(self).__name__}; nothing was changed."
+            head = f"the mapping does not fit {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
         for name, value in values.items():
             own[name][...] = value
@@ -358,13 +350,13 @@ class Module:
         return IncompatibleKeys(missing, unexpected)
 
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Run the module once; return a table of modules, shapes, parameters and FLOPs."""
-        from .summary import summary  # it imports this module
+        """Run the module once and return a table of modules, shapes, parameters and FLOPs."""
+        from .summary import summary  # avoids an import cycle
 
         return summary(self, *inputs, **kwargs)
 
     def extra_repr(self) -> str:
-        """The settings in the brackets of repr(); by default the attributes named in `_shown`."""
+        """Return the settings that repr() shows: the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
     def _repr_children(self) -> list[tuple[str, str]]:
@@ -378,5 +370,5 @@ class Module:
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
 
 
-LISTS = (list, dict)  # no parts themselves, but searched for parts
+LISTS = (list, dict)  # searched for parts, to refuse them
 KINDS = (Parameter, Buffer, Module, LISTS)

@@ -13,14 +13,14 @@ from ..tensor import Tensor, get_default_dtype
 
 
 class StateValue(Tensor):
-    """A Tensor that shares a module's memory. `p -= x` raises: it would not change the module."""
+    """A Tensor that shares memory with a module. `p -= x` raises TypeError."""
 
     __slots__ = ()
 
     def _assigned(self, other: Any) -> Any:
         raise TypeError(
-            f"p += x, p -= x and the like would leave {describe(self)} as it is, because they make "
-            "a new Tensor. Write p.data -= x.data to change it, or y = p - x."
+            f"p -= x would make a new Tensor and leave {describe(self)} as it is. "
+            "Write p.data -= x.data to change it, or y = p - x."
         )
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
@@ -37,7 +37,7 @@ class StateValue(Tensor):
 
 
 class Parameter(StateValue):
-    """A Tensor that a Module trains; it copies its data."""
+    """A Tensor that a Module trains. The data is copied."""
 
     __slots__ = ()
 
@@ -53,8 +53,8 @@ class Parameter(StateValue):
 class Buffer(Tensor):
     """A Tensor that belongs to a Module and is not trained, such as a table of positions.
 
-    Only a persistent buffer is part of the `state_dict`; as in torch.nn.Buffer. A value assigned to
-    the attribute later is copied into a new Buffer, outside every graph.
+    A persistent buffer is part of the `state_dict`. A value assigned to the attribute later is
+    copied into a new Buffer and detached from its graph. Like torch.nn.Buffer.
     """
 
     __slots__ = ("persistent",)

@@ -19,19 +19,17 @@ def functional_call(
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """module(*args, **kwargs) with these tensors in place of its parameters and buffers.
+    """Call module(*args, **kwargs) with other tensors in place of its parameters and buffers.
 
         names, weights = zip(*model.named_parameters())
         gradients = ta.grad(loss(model(x)), weights, create_graph=True)
         stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
         loss(ta.functional_call(model, stepped, x)).backward()       # also through the step
 
-    The mapping has dotted names as keys. Parameters and buffers that it does not name stay in use.
-    The module's own tensors are back in place after the call. Gradients reach the given tensors.
-    `args` is a tuple, a single argument, or None. A shared parameter is replaced under all its
-    names. During the call other threads see the given tensors too: give each thread a
-    copy.deepcopy(module). Raises ValueError for an unknown name or a wrong shape. Like
-    torch.func.functional_call.
+    The mapping has dotted names as keys; parameters that it does not name stay in use. A shared
+    parameter is replaced under all its names. `args` is a tuple or a single argument. Other threads
+    need a copy of the module, because they see the replacement too. Raises ValueError for an
+    unknown name or a wrong shape. Like torch.func.functional_call.
     """
     parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
     values: dict[int, Any] = {}  # by the id of the tensor that is replaced
@@ -42,9 +40,9 @@ def functional_call(
         own = parts[path][-1]
         tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
         if tensor.shape != own.shape:
-            raise ValueError(f"{path!r} has the shape {own.shape}, but got {describe(value)}.")
+            raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
         if values.setdefault(id(own), tensor) is not tensor:
-            raise ValueError(f"{path!r} is a shared parameter, and got two values.")
+            raise ValueError(f"{path!r} is a shared parameter and was given two values.")
     rows = [(vars(owner), name, p, values.get(id(p), p)) for owner, name, p in parts.values()]
     others = _Others(rows)
     args = args if isinstance(args, tuple) else () if args is None else (args,)
@@ -53,14 +51,13 @@ def functional_call(
 
 
 class _Others(Watcher):
-    """The tensors to use in place of a module's own. A checkpoint calls `in_place` again."""
+    """The replacements of a module's tensors. A checkpoint enters `in_place` again."""
 
     def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
         self.rows = rows
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Replace the module's tensors inside the block."""
         try:
             for attributes, name, _, other in self.rows:
                 attributes[name] = other

@@ -24,7 +24,6 @@ class Row(NamedTuple):
     backward: int
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells as text, with nested modules indented."""
         depth = self.name.count(".") + bool(self.name)
         label = "  " * depth + self.name.rpartition(".")[2] or self.kind
         trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
@@ -55,7 +54,7 @@ class Summary:
 
 
 class _Products(Watcher):
-    """Counts the FLOPs of matrix products, by the module that runs them."""
+    """Counts the FLOPs of matrix products in each module."""
 
     def __init__(self) -> None:
         self.counts: dict[int, list[int]] = {}
@@ -81,9 +80,8 @@ class _Products(Watcher):
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """Run the model once and return a table of its modules.
 
-    A row has the dotted name, class, output shape, number of parameters, the percentage that is
-    trained, and FLOPs. FLOPs are the multiplications and additions of matrix products, as in
-    torch.utils.flop_counter. A shared parameter counts once. The random generator is restored.
+    FLOPs are the multiplications and additions of matrix products, as in torch.utils.flop_counter.
+    A shared parameter counts once. The random generator is restored.
     """
     shapes: dict[int, str] = {}
 

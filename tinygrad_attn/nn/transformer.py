@@ -1,8 +1,8 @@
 """The Transformer of Vaswani et al., 2017: PyTorch's arguments, names, masks and initial values.
 
-Every block is a residual step, x + f(x), and a layer norm: after the sum as in the paper
-(post-norm), or before f (pre-norm, `norm_first`; Xiong et al., 2020). Sizes: B batch, T target
-positions, S source positions, E = d_model. `**cache` is empty or `cache=` with a KeyValueCache.
+A residual step is norm(x + f(x)) as in the paper, or with `norm_first` x + f(norm(x)) (Xiong et
+al., 2020). Sizes: B batch, T target positions, S source positions, E = d_model. `**cache` is empty
+or `cache=` with a KeyValueCache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Function:
-    """Return the function for "relu" or "gelu"; return a function or module unchanged."""
+    """Return the function for "relu" or "gelu". A function or module is returned unchanged."""
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:
@@ -39,7 +39,7 @@ def activation_function(activation: Activation) -> Function:
 
 
 class FeedForward(Module):
-    """y = linear2(dropout(activation(linear1(x)))), applied to each position separately."""
+    """y = linear2(dropout(activation(linear1(x)))) at each position"""
 
     def __init__(
         self, d_model: int, d_ff: int, dropout: float = 0.0, activation: Activation = "relu"
@@ -92,20 +92,19 @@ class _Layer(Module):
         self.activation = activation_function(activation)
 
     def _residual(self, x: Any, norm: Any, dropout: Any, block: Function) -> Any:
-        """Return norm(x + dropout(block(x))), or with norm_first x + dropout(block(norm(x)))."""
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
     _feed_forward: Any = FeedForward.forward  # uses linear1, activation, dropout, linear2
 
 
 def _masks(mask: Any, padding: Any, is_causal: Any, cache: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an attention call whose weights are not needed."""
+    """Return the keyword arguments of an attention call."""
     masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
     return {**masks, "need_weights": False, **cache}
 
 
 class TransformerEncoderLayer(_Layer):
-    """Self-attention, then a feed-forward network, each a residual step with its layer norm.
+    """Self-attention and a feed-forward network, each with a residual connection and a layer norm.
 
     Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
     """
@@ -120,8 +119,8 @@ class TransformerEncoderLayer(_Layer):
     ) -> Tensor:
         """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
 
-        Masks as in MultiheadAttention: `src_mask` (S, S) or (B*H, S, S), `src_key_padding_mask`
-        (B, S), True = blocked. With a `cache`, pass only the new tokens as src.
+        `src_mask` is (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True = blocked. With a
+        `cache`, src has only the new tokens.
         """
         masks = _masks(src_mask, src_key_padding_mask, is_causal, cache)
         attend = lambda x: self.self_attn(x, x, x, **masks)[0]
@@ -130,7 +129,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to memory, then a feed-forward network, each a residual step.
+    """Self-attention, attention to memory and a feed-forward network, each with a layer norm.
 
     Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
     """
@@ -149,12 +148,11 @@ class TransformerDecoderLayer(_Layer):
         memory_is_causal: bool = False,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E) -> (T, B, E).
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E), with batch_first B comes first.
 
-        With batch_first (B, T, E), (B, S, E); unbatched (T, E), (S, E). Masks as in
-        MultiheadAttention: `tgt_mask` (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
-        `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, pass only the new
-        tokens as tgt; memory is projected once.
+        `tgt_mask` is (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
+        `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, tgt has only the new
+        tokens.
         """
         own = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
         seen = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
@@ -173,14 +171,13 @@ class _Stack(Module):
         self.num_layers, self.norm = num_layers, norm
 
     def _run(self, x: Any, *args: Any, **named: Any) -> Any:
-        """norm(layer_N(... layer_1(x, *args, **named), *args, **named))"""
         for layer in self.layers:
             x = layer(x, *args, **named)
         return x if self.norm is None else self.norm(x)
 
 
 class TransformerEncoder(_Stack):
-    """norm(layer_N(... layer_1(src))): N copies of one encoder layer, initially equal.
+    """norm(layer_N(... layer_1(src))): N copies of one encoder layer.
 
     `enable_nested_tensor` and `mask_check` are ignored. Like torch.nn.TransformerEncoder.
     """
@@ -203,7 +200,7 @@ class TransformerEncoder(_Stack):
         is_causal: bool | None = None,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """src (S, B, E), with batch_first (B, S, E) -> the same shape; arguments as for a layer."""
+        """src (S, B, E), with batch_first (B, S, E) -> the same shape. Masks as for a layer."""
         masks = dict(src_mask=mask, src_key_padding_mask=src_key_padding_mask)
         return self._run(src, **masks, is_causal=is_causal, **cache)
 
@@ -215,17 +212,14 @@ class TransformerDecoder(_Stack):
         super().__init__(decoder_layer, num_layers, norm)
 
     def forward(self, tgt: Any, memory: Any, *masks: Any, **named: Any) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E) -> (T, B, E), or with batch_first (B, T, E) and so on.
-
-        All arguments are passed on to `TransformerDecoderLayer.forward`.
-        """
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E). Arguments as for a layer."""
         return self._run(tgt, memory, *masks, **named)
 
 
 class Transformer(Module):
-    """decoder(tgt, encoder(src)): the encoder-decoder of Vaswani et al., 2017.
+    """decoder(tgt, encoder(src)), as in Vaswani et al., 2017.
 
-    Arguments, parameters and initial values (Xavier uniform) as in torch.nn.Transformer.
+    Arguments, parameters and initial values as in torch.nn.Transformer.
     """
 
     def __init__(
@@ -275,11 +269,10 @@ class Transformer(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """src (S, B, E), tgt (T, B, E) -> (T, B, E).
+        """src (S, B, E), tgt (T, B, E) -> (T, B, E), with batch_first B comes first.
 
-        With batch_first (B, S, E), (B, T, E); unbatched (S, E), (T, E). Masks: `src_mask` (S, S),
-        `tgt_mask` (T, T), `memory_mask` (T, S), each also (B*H, ...), and the three key padding
-        masks (B, S), (B, T), (B, S); True = blocked, floats are added. Causal hints are optional.
+        `src_mask` is (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), and the key padding masks of
+        src, tgt and memory are (B, S), (B, T) and (B, S), True = blocked.
         """
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
@@ -287,6 +280,6 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> Tensor:
-        """The causal mask (sz, sz) as floats: 0 where a query may look, -inf at later positions."""
+        """Return the causal mask (sz, sz) as floats: -inf at later positions, else 0."""
         mask = np.where(F.causal_mask(sz), -np.inf, 0.0)
         return Tensor(mask, dtype=get_default_dtype())

@@ -16,7 +16,7 @@ __all__ = ["clip_grad_norm_"]
 
 
 def _gradients(parameters: Any) -> list[Array]:
-    """Return the arrays of all gradients; a parameter listed twice counts once."""
+    """Return the arrays of all gradients, each once."""
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     distinct = {id(p): p for p in parameters}.values()
     found = [p.grad._array() for p in distinct if p.grad is not None]
@@ -24,13 +24,13 @@ def _gradients(parameters: Any) -> list[Array]:
         warn(
             "clipping changed nothing: no parameter has a gradient. Call it between "
             "loss.backward() and optimizer.step(). A generator such as model.parameters() can be "
-            "read only once: write list(model.parameters()) to use it twice."
+            "read only once; write list(model.parameters()) to use it twice."
         )
     return found
 
 
 def _norm(x: Array, norm_type: float) -> float:
-    """Return the norm of x as one vector; it overflows no sooner than in PyTorch."""
+    """Return the norm of x as one vector, computed in float32 for float16."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
         return abs(float(x[0]))
@@ -55,14 +55,13 @@ def check_finite(total: float) -> None:
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
-    """g = g min(1, max_norm / (|g| + 1e-6)); returns |g|, the norm of all gradients as one vector.
+    """Set g = g min(1, max_norm / (|g| + 1e-6)) and return |g|, the norm of all gradients together.
 
-    `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`. With
-    `error_if_nonfinite`, also raises it for a norm that is NaN or infinite. Like
-    `torch.nn.utils.clip_grad_norm_`.
+    `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`, and with
+    `error_if_nonfinite` for a norm that is NaN or infinite. Like `torch.nn.utils.clip_grad_norm_`.
     """
     if not is_number(max_norm) or not max_norm >= 0:
-        raise ValueError(f"max_norm must be a number, 0 or more, such as 1.0; got {max_norm!r}.")
+        raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
     gradients, total = gradients_and_norm(parameters, norm_type)
     if error_if_nonfinite:
         check_finite(total)

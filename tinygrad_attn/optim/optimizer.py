@@ -1,7 +1,7 @@
-"""The base class of the optimisers: parameter groups, the step, saving and loading.
+"""The base class of the optimisers.
 
 A subclass names the arrays that it keeps for each parameter (`_state_names`), and updates one
-parameter and its arrays in place (`_update`). No graph is involved.
+parameter and its arrays in place (`_update`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ARRAYS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
 class Work(NamedTuple):
-    """The arrays of a step for one group, with one list item for each parameter with a gradient."""
+    """The arrays of one group in a step. Lists have one item per parameter with a gradient."""
 
     group: Group
     histories: list[History]
@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 @reference
 def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
-    """Change each parameter and its state by the optimiser's update."""
+    """Update each parameter and its state."""
     for w in work:
         for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states):
             optimizer._update(w.group, step, p, g, *state)
@@ -49,10 +49,9 @@ def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
 class Optimizer:
     """The base class of SGD, Adam and AdamW.
 
-    `params` is a list of parameters (`model.parameters()`), or of groups with their own settings,
-    such as {"params": [...], "lr": 1e-4}. A parameter whose `.grad` is None is not changed.
-    `state[p]` holds the state of parameter p. A subclass with its own `step()` may store anything
-    there: it is saved and loaded.
+    `params` is an iterable of parameters, or of groups with their own settings, such as
+    {"params": [...], "lr": 1e-4}. A parameter whose `.grad` is None is not changed. `state[p]` is
+    the state of parameter p, which is saved and loaded.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -79,7 +78,7 @@ class Optimizer:
         """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
             raise ValueError(
-                f"a parameter group has 'params' and any of {sorted(self.defaults)}; got "
+                f"a parameter group has 'params' and some of {sorted(self.defaults)}; got "
                 f"{sorted(group)}."
             )
         given = group["params"]
@@ -87,21 +86,21 @@ class Optimizer:
         if not params:
             raise ValueError(
                 "the optimiser got no parameters. A generator such as model.parameters() can be "
-                "read only once: write list(model.parameters()) to use it twice. A module "
-                "trains nn.Parameter, not Tensor."
+                "read only once; write list(model.parameters()) to use it twice. Parameters of a "
+                "module are nn.Parameter, not Tensor."
             )
         taken = {id(p) for p in self._parameters()}
         for i, p in enumerate(params):
             _check_parameter(p, i)
             if id(p) in taken:
                 raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
-        distinct = list({id(p): p for p in params}.values())  # each is updated once per step
+        distinct = list({id(p): p for p in params}.values())  # a duplicate is updated once
         full = {**self.defaults, **group, "params": distinct}
         self._check(full)
         self.param_groups.append(full)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients to None, or fill them with zeros. Call it before each backward pass."""
+        """Set all gradients to None, or fill them with zeros."""
         zero_gradients(self._parameters(), set_to_none)
 
     def step(self) -> None:
@@ -109,8 +108,8 @@ class Optimizer:
         work = [self._collected(group) for group in self.param_groups]  # raises before any change
         if not any(w.values for w in work):
             warn(
-                "step() changed nothing: no parameter has a gradient. Call loss.backward() before "
-                "it; the loss must depend on the parameters of the optimiser."
+                "step() changed nothing: no parameter has a gradient. Call loss.backward() first; "
+                "the loss must depend on the optimiser's parameters."
             )
         for w in work:
             for history, step in zip(w.histories, w.steps):
@@ -126,12 +125,11 @@ class Optimizer:
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
                 raise ValueError(
-                    f"{type(self).__name__}: {name} must be a number, 0 or more; "
-                    f"got {describe(value)}."
+                    f"{type(self).__name__}: {name} must be a number >= 0, got {describe(value)}."
                 )
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        """Return the names of the arrays kept for each parameter, initially zeros."""
+        """Return the names of the arrays kept for each parameter. They start as zeros."""
         return ()
 
     def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
@@ -141,7 +139,6 @@ class Optimizer:
     # ---- the arrays of a step
 
     def _parameters(self) -> list[Tensor]:
-        """Return all parameters, in the order of saved states."""
         return [p for group in self.param_groups for p in group["params"]]
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
@@ -151,12 +148,12 @@ class Optimizer:
         for name in names:
             if name not in history:
                 history[name] = np.zeros_like(p._array())
-                if name == "momentum_buffer":  # the first step with momentum is different
+                if name == "momentum_buffer":  # it starts as the first gradient
                     history["step"] = 0
         return history
 
     def _collected(self, group: Group) -> Work:
-        """Return the arrays of those parameters of a group that have a gradient."""
+        """Return the arrays of the group's parameters that have a gradient."""
         check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # the user may have set it
         names = self._state_names(group)
         params = [p for p in group["params"] if p.grad is not None]
@@ -166,9 +163,9 @@ class Optimizer:
             kept = self.state[p].get(names[0], value) if names else value
             if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
                 raise ValueError(
-                    f"{describe(p)} has a gradient of shape {gradient.shape}, and its optimiser's "
-                    f"state is {kept.shape} {kept.dtype}; create the optimiser after "
-                    "model.astype(...), and set new values with p.data[...] = values."
+                    f"{describe(p)} has a gradient of shape {gradient.shape} and optimiser state "
+                    f"{kept.shape} {kept.dtype}; create the optimiser after model.astype(...), and "
+                    "set new values with p.data[...] = values."
                 )
         histories = [self._history(p, names) for p in params]
         steps = [history["step"] + 1 for history in histories]
@@ -188,16 +185,16 @@ class Optimizer:
         return {"state": kept, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a saved state of this package or of PyTorch.
+        """Load a state that this package or PyTorch saved.
 
-        Raises ValueError, and changes nothing, if the kind, groups, names or shapes differ.
+        Raises ValueError and changes nothing if the kind, groups, names or shapes differ.
         """
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
             raise ValueError(
-                f"the saved optimiser has groups of {theirs} parameters, this one of {ours}; make "
-                "it from the same model."
+                f"the saved optimiser has groups of {theirs} parameters, but this one {ours}; "
+                "create it from the same model."
             )
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         state: defaultdict[Tensor, History] = defaultdict(dict)
@@ -208,7 +205,7 @@ class Optimizer:
             group.update(new)
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
-        """Return the saved settings that this kind of optimiser has."""
+        """Return the saved settings. Raises ValueError for another kind of optimiser."""
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if (
             decoupled
@@ -216,7 +213,7 @@ class Optimizer:
             or not {*self.defaults} & {"betas", "momentum"} <= {*saved}
         ):
             raise ValueError(
-                f"this state was saved by another kind of optimiser: {type(self).__name__} has the "
+                f"this state belongs to another kind of optimiser: {type(self).__name__} has the "
                 f"settings {sorted(self.defaults)}, the state {sorted({*saved} - {'params'})}."
             )
         settings = {
@@ -229,7 +226,7 @@ class Optimizer:
 
 
 def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
-    """Return a copy of the saved state of p, with arrays in p's dtype."""
+    """Return a copy of the saved state of p in the dtype of p."""
     history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
     history["step"] = int(history.get("step", 1))  # PyTorch's SGD does not save the step
     for name in ARRAYS & {*history}:
@@ -242,12 +239,12 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
 
 
 def _check_parameter(p: Any, i: int) -> None:
-    """Raise for anything that can never be trained. A frozen Parameter may be unfrozen later."""
+    """Raise unless p can be trained. A frozen Parameter is accepted."""
     if not isinstance(p, Tensor):
         raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
         raise ValueError(
-            f"item {i}, {describe(p)}, never gets a .grad: it was computed from others or does "
-            "not require a gradient. Train leaves with requires_grad=True, such as "
+            f"item {i}, {describe(p)}, never gets a .grad: it was computed from other tensors or "
+            "does not require a gradient. Train leaves with requires_grad=True, such as "
             "model.parameters()."
         )

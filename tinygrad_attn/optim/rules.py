@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW: their updates, on arrays, in place."""
+"""SGD, Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .optimizer import Array, Group, Optimizer
 
 
 class SGD(Optimizer):
-    """d = g + wd p;  b = momentum b + (1 - dampening) d  (b = d in the first step);  p = p - lr b.
+    """d = g + wd p;  b = momentum b + (1 - dampening) d, at first b = d;  p = p - lr b.
 
-    With `nesterov`, the step goes along d + momentum b instead of b. Like `torch.optim.SGD`.
+    With `nesterov`, p = p - lr (d + momentum b). Like `torch.optim.SGD`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SGD(Optimizer):
     def _check(self, group: Group) -> None:
         super()._check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
-            raise ValueError("nesterov=True needs momentum > 0 and dampening=0")
+            raise ValueError("SGD: nesterov=True needs momentum > 0 and dampening=0.")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
@@ -53,11 +53,10 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps)
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps).
 
-    with m' = m / (1 - b1^t) and v' = v / (1 - b2^t) at update t, since m and v began at zero.
-    `weight_decay` adds wd p to the gradient; `amsgrad` uses the largest v so far. Kingma and Ba,
-    2015; as `torch.optim.Adam`.
+    In update t, m' = m / (1 - b1^t) and v' = v / (1 - b2^t). `weight_decay` adds wd p to the
+    gradient; `amsgrad` uses the largest v so far. Kingma and Ba, 2015; as `torch.optim.Adam`.
     """
 
     decoupled = False
@@ -80,7 +79,7 @@ class Adam(Optimizer):
         super()._check(group)
         betas = group["betas"]
         if not all(is_number(b) and 0 <= b < 1 for b in betas):
-            raise ValueError(f"betas are two numbers in [0, 1), such as (0.9, 0.999); got {betas}")
+            raise ValueError(f"betas are two numbers in [0, 1), such as (0.9, 0.999); got {betas}.")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))

@@ -1,7 +1,4 @@
-"""Learning rates that change with the step: each group's `lr` times a factor.
-
-Create a schedule from an optimiser, and call `schedule.step()` after each `optimizer.step()`.
-"""
+"""Learning-rate schedules. Call `schedule.step()` after each `optimizer.step()`."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
 def _initial(group: dict[str, Any]) -> float:
-    """Return the rate that the factor multiplies."""
+    """Return the initial rate of a group."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
 
 class Schedule:
-    """lr = initial_lr * factor(t), where t starts at 0 and grows by one at each `step()`.
+    """lr = initial_lr * factor(t), where t counts the calls of `step()`.
 
-    Like `torch.optim.lr_scheduler.LambdaLR`, but for any object with `param_groups`.
+    Like `torch.optim.lr_scheduler.LambdaLR`, for any object with `param_groups`.
     """
 
     get_last_lr = MissingName("get_last_lr", "schedule.lr")
@@ -32,7 +29,7 @@ class Schedule:
         self._go_to(0)
 
     def step(self) -> None:
-        """Set the next step's rate; call it after `optimizer.step()`."""
+        """Set the rate of the next update."""
         self._go_to(self.step_number + 1)
 
     @property
@@ -46,14 +43,13 @@ class Schedule:
         return {"step_number": self.step_number, "initial_lr": rates}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a saved state; raises ValueError if the number of groups differs."""
+        """Load a saved state. Raises ValueError if the number of groups differs."""
         groups, rates = self.optimizer.param_groups, state_dict["initial_lr"]
         for group, rate in list(zip(groups, rates, strict=True)):
             group["initial_lr"] = float(rate)
         self._go_to(int(state_dict["step_number"]))
 
     def _go_to(self, step_number: int) -> None:
-        """Set the rates for this step; if the factor raises, nothing changes."""
         factor = float(self.factor(step_number))
         self.step_number = step_number
         for group in self.optimizer.param_groups:
@@ -63,11 +59,11 @@ class Schedule:
 def warmup_cosine(
     optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> Schedule:
-    """Rise linearly to lr in `warmup_steps` updates, then fall along half a cosine.
+    """Raise the rate linearly in `warmup_steps` updates, then lower it along half a cosine.
 
     lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
     min_lr + (lr - min_lr) (1 + cos(pi (t - warmup_steps) / (total_steps - warmup_steps))) / 2.
-    With several groups, `min_lr` applies to the first; the others are scaled in proportion.
+    `min_lr` is for the first group; other groups are scaled in proportion.
     Raises ValueError unless 0 <= warmup_steps < total_steps and 0 <= min_lr <= lr.
     """
     if 0 < warmup_steps < 1 or not 0 <= warmup_steps < total_steps:
@@ -92,8 +88,7 @@ def warmup_cosine(
 def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 
-    The rate rises linearly, then falls as n^-0.5. Create the optimiser with lr=1.
-    "Attention Is All You Need", section 5.3.
+    Create the optimiser with lr=1. Vaswani et al., 2017, section 5.3.
     """
     return Schedule(
         optimizer, lambda t: d_model**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup_steps**-1.5)

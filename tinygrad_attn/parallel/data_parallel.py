@@ -1,7 +1,7 @@
-"""`DataParallel`: each rank has the whole model and a part of each batch; gradients are averaged.
+"""Data parallelism: each rank has the whole model and a part of each batch.
 
-The model's outputs pass through an op that computes nothing. Its VJP runs when a backward pass
-enters the model. It registers a watcher, which averages all gradients at the end of the pass.
+The model's outputs pass through an identity op. Its VJP registers a watcher, which averages all
+gradients at the end of the backward pass.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .group import Group, group
 class DataParallel(Module):
     """A module whose gradients `backward()` averages over all ranks.
 
-    The ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, all
-    ranks by default. The mean over ranks is the mean over the batch if all have the same number of
-    samples; otherwise weight the losses by `DistributedSampler.batches`. Raises ValueError on every
-    rank if the models differ. Like torch.nn.parallel.DistributedDataParallel.
+    The ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, by
+    default of all ranks. If the ranks have different numbers of samples, weight the losses by
+    `DistributedSampler.batches`. Raises ValueError on every rank if the models differ. Like
+    torch.nn.parallel.DistributedDataParallel.
     """
 
     def __init__(self, module: Module, comm: Any = None) -> None:
@@ -46,7 +46,7 @@ class DataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Keep only this rank's gradients in `.grad` for forward passes inside the block.
+        """Switch averaging off for forward passes inside the block.
 
         To accumulate three batches, run the first two inside and the third outside.
         """
@@ -64,7 +64,6 @@ class _Average(Watcher):
         self.module, self.ranks = module, ranks
 
     def finished(self, tensors: Any) -> None:
-        """Average the gradients, unless this was `ta.grad`, whose results are not in `.grad`."""
         context.watchers = tuple(w for w in context.watchers if w is not self)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         if isinstance(tensors, dict):
@@ -78,7 +77,7 @@ class _Average(Watcher):
 
 @op
 def average_gradients(y: Any, *, average: _Average) -> Any:
-    """Return y; backwards, average the model's gradients at the end of the pass."""
+    """Return y. The VJP averages the model's gradients at the end of the backward pass."""
     return y
 
 
@@ -95,10 +94,9 @@ def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
 
 
 def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
-    """Replace every `.grad` by its mean over the ranks. A missing gradient counts as zeros.
+    """Replace every `.grad` by its mean over the ranks.
 
-    The gradients of one dtype travel in one array, followed by a 1 for each gradient that exists. A
-    parameter without a gradient on any rank keeps None.
+    A missing gradient counts as zeros. A parameter without a gradient on any rank keeps None.
     """
     for dtype in dict.fromkeys(p.dtype for p in parameters):
         some = [p for p in parameters if p.dtype == dtype]
@@ -125,7 +123,7 @@ def _copy_from_rank_0(module: Module, ranks: Group) -> None:
             if ours != theirs:
                 raise ValueError(
                     f"the ranks have different models: where rank 0 has {ours}, rank {rank} "
-                    f"has {theirs}. Make the same model on every rank, in the same order."
+                    f"has {theirs}. Create the same model on every rank, in the same order."
                 )
     for name, t in tensors:
         values = t._array().copy()

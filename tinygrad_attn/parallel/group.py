@@ -1,8 +1,8 @@
 """Ranks and their exchange of arrays: a thin layer over MPI.
 
-A **rank** is one of the copies of a program that `mpiexec -n 4 python train.py` starts. In a
-**collective** every rank takes part. No call blocks inside MPI: a rank that waits too long raises
-TimeoutError, and an uncaught exception stops all ranks. A single rank sends nothing.
+A **rank** is one of the processes that `mpiexec -n 4 python train.py` starts. Every rank must call
+a **collective**. A rank that waits too long raises TimeoutError, and an uncaught exception stops
+all ranks.
 """
 
 from __future__ import annotations
@@ -19,29 +19,26 @@ import numpy as np
 # Environment variables that MPICH, Slurm, Open MPI and MVAPICH set for each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 SAME = "Every rank must call the same functions in the same order, even if only rank 0 prints."
-BUSY = 0.02  # seconds of waiting without a pause; most waits are over by then
+BUSY = 0.02  # seconds of waiting without a pause
 PAUSE = 50e-6  # seconds between polls of MPI after that
-FORWARDED = 0.3  # seconds for the launcher to forward a traceback before the ranks stop
+FORWARDED = 0.3  # seconds for the launcher to print a traceback
 
 _limit = float(os.environ.get("TINYGRAD_ATTN_PARALLEL_TIMEOUT", 600))
 
 
 def set_time_limit(seconds: float) -> None:
-    """Set how long a rank waits for others; default 600 s or TINYGRAD_ATTN_PARALLEL_TIMEOUT."""
+    """Set how long a rank waits for others: by default 600 s."""
     global _limit
     _limit = float(seconds)
 
 
 class Group:
-    """The ranks of a communicator: `rank` is the number of this one, `size` their count.
-
-    Every rank calls the same methods in the same order. `call` names the call in error texts.
-    """
+    """The ranks of a communicator. `call` names a call in error texts."""
 
     def __init__(self, comm: Any = None) -> None:
         self.rank: int = 0 if comm is None else comm.rank
         self.size: int = 1 if comm is None else comm.size
-        if self.size > 1:  # a copy, to keep the user's messages and these apart
+        if self.size > 1:  # a copy keeps the user's messages apart
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)
             if not _known:
@@ -51,7 +48,7 @@ class Group:
         return self
 
     def wait(self, call: str, *requests: Any) -> None:
-        """Return when these MPI requests are done. Raises TimeoutError after the limit."""
+        """Wait for these MPI requests. Raises TimeoutError after the limit."""
         begun = time.perf_counter()
         while not all([request.Test() for request in requests]):
             waited = time.perf_counter() - begun
@@ -88,7 +85,7 @@ class Group:
             self.wait(call, *(self.comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays))
 
     def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
-        """Copy each contiguous array from the rank given with it to all ranks."""
+        """Copy each contiguous array from its rank to all ranks."""
         if self.size > 1:
             octets = [(array.reshape(-1).view(np.uint8), root) for array, root in arrays]
             self.wait(call, *(self.comm.Ibcast(array, root) for array, root in octets))
@@ -98,7 +95,7 @@ _known: dict[Any, Group] = {}  # by MPI's number for the communicator
 
 
 def group(comm: Any = None) -> Group:
-    """Return the group of an mpi4py communicator; None means all ranks, or this process alone."""
+    """Return the group of an mpi4py communicator, by default of all ranks."""
     comm = _world() if comm is None else comm
     key = None if comm is None else comm.py2f()
     if key not in _known:
@@ -107,7 +104,7 @@ def group(comm: Any = None) -> Group:
 
 
 def _world() -> Any:
-    """Return MPI's communicator of all ranks, or None for a single process."""
+    """Return the communicator of all ranks, or None for a single process."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -121,22 +118,22 @@ def _world() -> Any:
 
 
 def rank(comm: Any = None) -> int:
-    """Return this rank's number, from 0. Rank 0 prints and writes files."""
+    """Return the number of this rank, from 0."""
     return group(comm).rank
 
 
 def world_size(comm: Any = None) -> int:
-    """Return how many ranks there are."""
+    """Return the number of ranks."""
     return group(comm).size
 
 
 def barrier(comm: Any = None) -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called barrier()."""
     group(comm).gather("barrier()", None)
 
 
 def _stop_all_on_an_exception(comm: Any) -> None:
-    """Let an uncaught exception end all ranks; otherwise MPI's clean-up would wait for them."""
+    """Stop all ranks on an uncaught exception; otherwise the others would wait forever."""
     from mpi4py import MPI
 
     before, name = sys.excepthook, f"rank {comm.rank} of {comm.size}"

@@ -1,4 +1,4 @@
-"""Divide samples among ranks, with no sample repeated."""
+"""Divide samples among ranks without repeating any."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from .group import group
 
 
 class Batch(NamedTuple):
-    """This rank's part of a batch that is split across all ranks.
+    """This rank's part of a batch.
 
-    `indices` are its samples, and `samples` counts them. Averaged over the ranks, `weight` times
-    the rank's mean loss gives the mean over the whole batch. A rank without samples gets one from
-    another rank, with weight 0.
+    The mean over the ranks of `weight` times the mean loss is the mean loss of the whole batch. A
+    rank without samples gets one of another rank, with weight 0 and `samples` 0.
     """
 
     indices: np.ndarray
@@ -25,11 +24,11 @@ class Batch(NamedTuple):
 
 
 class DistributedSampler:
-    """The samples of rank r of N: numbers r, r + N, r + 2 N, ... of 0 .. size - 1 in some order.
+    """Selects the samples r, r + N, r + 2 N, ... for rank r of N, from a shuffled order.
 
-    Each epoch draws a new order from `seed`, the same on every rank. `size` may be a dataset.
-    torch.utils.data.DistributedSampler repeats samples until all ranks have equally many; here
-    every sample occurs once. With `drop_last` all ranks get equally many, and the rest is dropped.
+    `size` is a number of samples or a dataset. All ranks draw the same order from `seed` and the
+    epoch. Unlike torch.utils.data.DistributedSampler, no sample is repeated. With `drop_last`, all
+    ranks get the same number of samples.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class DistributedSampler:
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Use the order of this epoch from now on. Call it on every rank before each epoch."""
+        """Set the epoch, which determines the order. Call it on every rank."""
         self.epoch = epoch
 
     def order(self) -> np.ndarray:
-        """Return the samples of all ranks in this epoch's order, the same on every rank."""
+        """Return the samples of all ranks in the order of this epoch."""
         generator, n = Generator(self.seed + self.epoch), self.size
         every = generator.permutation(n) if self.shuffle else np.arange(n)
         return every[: n - n % self.num_replicas if self.drop_last else n]
@@ -67,9 +66,9 @@ class DistributedSampler:
         return len(self.order()[self.rank :: self.num_replicas])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield this rank's parts of batches of `batch_size` over all ranks.
+        """Yield this rank's parts of batches with `batch_size` samples over all ranks.
 
-        The last batch may be smaller; with `drop_last` it is then left out.
+        With `drop_last`, a smaller last batch is left out.
         """
         every = self.order()
         stop = len(every) // batch_size * batch_size if self.drop_last else len(every)

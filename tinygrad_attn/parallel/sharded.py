@@ -1,7 +1,6 @@
 """`ShardedAdamW`: each rank keeps a part of AdamW's state (ZeRO, stage 1).
 
-Each parameter belongs to one rank, which keeps its state, updates it and sends the new values to
-the others. AdamW treats each parameter separately, so the results agree to the last bit.
+Each parameter belongs to one rank, which updates it and sends the new values to the others.
 Rajbhandari et al., 2020.
 """
 
@@ -19,11 +18,10 @@ from .group import group
 
 
 class ShardedAdamW(AdamW):
-    """AdamW with its state divided among the ranks; arguments and results as in `optim.AdamW`.
+    """AdamW with its state divided among the ranks. Arguments and results as in `optim.AdamW`.
 
-    The gradients must be the same on all ranks, as DataParallel makes them. `step()` and
-    `state_dict()` are collectives. `state_dict()` returns AdamW's whole state on every rank, and
-    AdamW can load it. Like torch.distributed.optim.ZeroRedundancyOptimizer.
+    The gradients must be the same on all ranks, as with DataParallel. `step()` and `state_dict()`
+    are collectives. Like torch.distributed.optim.ZeroRedundancyOptimizer.
     """
 
     def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:
@@ -33,14 +31,14 @@ class ShardedAdamW(AdamW):
         super().__init__(params, *settings, **named)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Train more parameters with their own settings. Raises what the constructor raises."""
+        """Add parameters with their own settings."""
         super().add_param_group(group)
         for p in sorted(self.param_groups[-1]["params"], key=lambda p: -p.size):
             owner = self._owners[p] = int(np.argmin(self._loads))
             self._loads[owner] += p.size
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, each on its own rank. A collective."""
+        """Update every parameter that has a gradient. A collective."""
         loss = None if closure is None else closure()
         grads = {p: p.grad for p in self._owners}
         for p, owner in self._owners.items():
@@ -57,7 +55,7 @@ class ShardedAdamW(AdamW):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return AdamW's state dict, with the whole state. A collective."""
+        """Return the whole state on every rank, as AdamW's. A collective."""
         found = super().state_dict()
         for i, p in enumerate(p for some in self.param_groups for p in some["params"]):
             entry = self._group.gather("ShardedAdamW.state_dict()", found["state"].get(i))
@@ -66,7 +64,7 @@ class ShardedAdamW(AdamW):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state dict from AdamW or from any number of ranks; keep this rank's part."""
+        """Load this rank's part of a state dict from AdamW or any number of ranks."""
         super().load_state_dict(state_dict)
         for p, owner in self._owners.items():
             if owner != self._group.rank:

@@ -1,12 +1,9 @@
-"""Tensor parallelism: one layer's products divided among ranks, which all see every sample.
+"""Tensor parallelism: the matrix products of one layer are divided among ranks.
 
-In y = f(x A^T) B^T, A is divided by its outputs and B by its inputs. Rank r computes
-f(x A_r^T) B_r^T, and the sum over the ranks is y. So two products need one exchange forwards and
-one backwards. In attention the parts are heads. Shoeybi et al., 2019.
+Rank r computes f(x A_r^T) B_r^T with its rows of A and columns of B. The sum over the ranks is
+y = f(x A^T) B^T. In attention the parts are heads. Shoeybi et al., 2019.
 
     x -> to_all_ranks -> A_r -> f -> B_r -> sum_of_ranks -> + bias -> y
-
-Each of the two ops is the VJP of the other.
 """
 
 from __future__ import annotations
@@ -24,13 +21,13 @@ from .group import Group, group
 
 @op
 def to_all_ranks(x: Any, *, ranks: Group) -> Any:
-    """y = x, the same on every rank; the backward pass sums the gradients of all ranks."""
+    """y = x, the same on every rank. The VJP sums the cotangents of all ranks."""
     return x.copy()
 
 
 @op
 def sum_of_ranks(x: Any, *, ranks: Group) -> Any:
-    """y = the sum of x over the ranks; the backward pass gives every rank the same gradient."""
+    """y = sum of x over the ranks. The VJP returns the cotangent unchanged."""
     total = np.array(x, np.result_type(x, np.float32), order="C")
     ranks.sum("sum_of_ranks", total)
     return total.astype(x.dtype, copy=False)
@@ -41,7 +38,7 @@ sum_of_ranks.vjp(lambda g, y, x, *, ranks: to_all_ranks(g, ranks=ranks))
 
 
 class ShardedParameter(Parameter):
-    """A part of a parameter; the other ranks of `group` have the other parts."""
+    """A part of a parameter. The other ranks of `group` have the other parts."""
 
     __slots__ = ("group",)
 
@@ -56,15 +53,12 @@ class ShardedParameter(Parameter):
 
 
 def _mine(array: np.ndarray, ranks: Group, axis: int = 0) -> np.ndarray:
-    """Return this rank's part of N equal parts. Raises ValueError if N does not divide the axis."""
+    """Return this rank's part of N equal parts."""
     return np.split(array, ranks.size, axis)[ranks.rank]
 
 
 class ColumnParallelLinear(Module):
-    """This rank's outputs of a Linear that is the same on every rank: (..., in) -> (..., out / N).
-
-    Raises ValueError if the outputs do not divide into N parts.
-    """
+    """A Linear with its outputs divided among N ranks. Raises ValueError for an uneven division."""
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
@@ -79,10 +73,7 @@ class ColumnParallelLinear(Module):
 
 
 class RowParallelLinear(Module):
-    """A Linear with its inputs divided among the ranks: (..., in / N) -> (..., out) on every rank.
-
-    The bias is added once, after the sum. Raises ValueError if the inputs do not divide evenly.
-    """
+    """A Linear with its inputs divided among N ranks. Raises ValueError for an uneven division."""
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
@@ -98,7 +89,7 @@ class RowParallelLinear(Module):
 class ParallelFeedForward(Module):
     """y = activation(x W_1^T + b_1) W_2^T + b_2, with hidden units divided among the ranks.
 
-    Made from two Linear layers that are the same on every rank.
+    The two Linear layers must be the same on every rank.
     """
 
     def __init__(self, linear1: Linear, linear2: Linear, activation: Any, comm: Any = None) -> None:
@@ -114,8 +105,8 @@ class ParallelFeedForward(Module):
 class ParallelAttention(Module):
     """Multi-head attention with the heads divided among the ranks.
 
-    Made from a MultiheadAttention that is the same on every rank. Raises ValueError if the heads do
-    not divide evenly, and for dropout, add_bias_kv and add_zero_attn.
+    `attention` must be the same on every rank. Raises ValueError if the heads do not divide evenly
+    among the ranks, and for dropout, add_bias_kv and add_zero_attn.
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
@@ -140,20 +131,22 @@ class ParallelAttention(Module):
             setattr(heads, name, p)
 
     def forward(self, query: Any, key: Any, value: Any, **masks: Any) -> Tensor:
-        """(B, T, E), (B, S, E), (B, S, E) -> (B, T, E), with the layout and masks of `nn`."""
+        """Return the output; shapes and masks as in nn.MultiheadAttention."""
         seen = {id(x): to_all_ranks(x, ranks=self._ranks) for x in (query, key, value)}
         given = [seen[id(x)] for x in (query, key, value)]  # one object stays one
         return self.heads(*given, need_weights=False, **masks)[0]
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
-    """Return two communicators for data x tensor ranks: for DataParallel and for these layers.
+    """Return two communicators: for DataParallel over `data` ranks, for layers over `tensor` ranks.
 
     A collective. Raises ValueError unless data * tensor is the number of ranks.
     """
     ranks = group(comm)
     if data * tensor != ranks.size:
-        raise ValueError(f"data={data} times tensor={tensor} is not the {ranks.size} ranks.")
+        raise ValueError(
+            f"data={data} times tensor={tensor} is not the number of ranks, {ranks.size}."
+        )
     if ranks.size == 1:
         return None, None
     row, column = divmod(ranks.rank, tensor)

@@ -22,14 +22,14 @@ from .tensor_parallel import ShardedParameter
 
 
 def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Generator:
-    """Call `ta.manual_seed(seed + rank)`: one stream per rank, or the same for all with `same`."""
+    """Call `ta.manual_seed(seed + rank)`, or with `same` ta.manual_seed(seed)."""
     return random.manual_seed(seed if same else seed + group(comm).rank)
 
 
 def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
-    """Return sum(weight * value) / sum(weight) over the ranks, for numbers, arrays or dicts.
+    """Return the weighted mean over the ranks of numbers, arrays or dicts. A collective.
 
-    A rank with weight 0 does not count, whatever its value. A collective.
+    The value of a rank with weight 0 is ignored.
     """
     rows = group(comm).gather("mean()", (values, weight))
     weights = [w for _, w in rows if w]
@@ -37,7 +37,7 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
 
 
 def total(values: Any, *, comm: Any = None) -> Any:
-    """Return the sum over the ranks, for numbers, arrays or dicts of numbers. A collective."""
+    """Return the sum over the ranks of numbers, arrays or dicts. A collective."""
     return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
@@ -56,11 +56,11 @@ def clip_grad_norm_(
     *,
     comm: Any = None,
 ) -> float:
-    """Set g = g min(1, max_norm / (|g| + 1e-6)), with |g| the norm over all ranks; return |g|.
+    """Set g = g min(1, max_norm / (|g| + 1e-6)), and return |g|. A collective.
 
-    After DataParallel all ranks have the same gradients. Each rank has only a part of a
-    ShardedParameter, so the norm includes all parts. All ranks use rank 0's norm, since processors
-    may round a sum differently. A collective. Raises what optim.clip_grad_norm_ raises.
+    The norm includes all parts of a ShardedParameter, and is the same on all ranks. Other gradients
+    must be equal on all ranks, as after DataParallel. Raises ValueError for a norm that is not
+    finite if `error_if_nonfinite`.
     """
     by_owner: dict[Any, list[Any]] = {}
     for p in [parameters] if hasattr(parameters, "grad") else parameters:
@@ -86,10 +86,9 @@ def clip_grad_norm_(
 def save_checkpoint(
     path: Path, *, model: Any, optimizer: Any = None, comm: Any = None, **more: Any
 ) -> None:
-    """Call `ta.save_checkpoint` on rank 0 with the joined state of all; the others wait.
+    """Call `ta.save_checkpoint` on rank 0 with the state of all ranks. A collective.
 
-    `more` are schedule, step and extra. The file is a `ta.save_checkpoint` file that also holds the
-    generators of the other ranks; either function can load it. A collective.
+    `more` are schedule, step and extra. `ta.load_checkpoint` can also load the file.
     """
     ranks = group(comm)
     states = ranks.gather("save_checkpoint", random.get_rng_state())
@@ -109,9 +108,9 @@ def save_checkpoint(
 def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -> Progress:
     """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
-    Every rank reads the file. With the same number of ranks as before, each restores its own
-    generator and continues bit for bit. New ranks get streams drawn from rank 0's. Raises what
-    `ta.load_checkpoint` raises, and RuntimeError if ranks read different files. A collective.
+    With the same number of ranks as before, training continues bit for bit. Additional ranks get
+    new random streams. Raises the errors of `ta.load_checkpoint`, and RuntimeError if the ranks
+    read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
     progress = load_here(path, model=bare, **parts)
@@ -124,7 +123,7 @@ def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -
     whole = [p for p in bare.parameters() if not isinstance(p, ShardedParameter)]
     digest = zlib.crc32(b"".join(p._array().tobytes() for p in whole))
     if len({*ranks.gather("load_checkpoint", digest)}) > 1:
-        raise RuntimeError(f"load_checkpoint: the ranks have read different values from {path!r}.")
+        raise RuntimeError(f"load_checkpoint: the ranks read different values from {path!r}.")
     return progress
 
 
