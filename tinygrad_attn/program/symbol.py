@@ -139,11 +139,13 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def __index__(self) -> int:
         return self._read(operator.index(self.value))
 
+    def item(self) -> Any:
+        """Return the number, if the package reads it."""
+        return self._read(self.value.item())
+
     def tolist(self) -> Any:
         """Raise TypeError."""
         return self._read([])
-
-    item = tolist
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.listing.refusal(
