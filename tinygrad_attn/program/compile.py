@@ -58,8 +58,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
     f itself runs if it draws random numbers, reads a number from an array in Python, uses a
     library other than NumPy, or is called in more than 8 ways; `.report()` gives the reason. It
-    also runs in plain mode, under watchers such as `ta.detect_anomaly()`, and for numbers that need another
-    formula in a VJP.
+    also runs in plain mode, under watchers such as `ta.detect_anomaly()`, and for numbers that need
+    another formula in a VJP.
 
     While a call is traced, other threads may use the same Tensors only through compiled functions.
     A program issues none of NumPy's warnings.
