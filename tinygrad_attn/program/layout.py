@@ -90,15 +90,14 @@ class Layout:
 
     def within(self, e: Expression) -> list[Expression]:
         """The expressions in the line of e, written out or by name."""
-        found: dict[int, Expression] = {}
+        found: dict[Expression, None] = {}
         waiting = spelled_in(e)
         while waiting:
             x = waiting.pop()
-            if x.id not in found:
-                found[x.id] = x
-                if not self.has_name(x):
-                    waiting.extend(x.operands)
-        return list(found.values())
+            if x not in found and not self.has_name(x):
+                waiting.extend(x.operands)
+            found[x] = None
+        return list(found)
 
     # ---- names
 
@@ -106,9 +105,9 @@ class Layout:
         """The name for e, if it is free."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        by = e.by
         if e.hint[0]:
             return e.hint[1]
+        by = e.by
         if by and (by.hint[0] or by.by is None and by.id in self.names):
             return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.backward and "keepdims" not in e.settings:
@@ -145,8 +144,7 @@ class Layout:
         tails = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
         alone = lambda tail: sum(scope.endswith(tail) for scope in scopes) == 1
         where = identifier(next((t for t in tails if alone(t) and not t[0].isdigit()), e.scope))
-        if where.endswith(bare):
-            bare = ""
+        bare = "" if where.endswith(bare) else bare
         bare = bare.removeprefix(f"{parts[-1]}_")  # norm1_input already has the module's name
         return "d_" * (wish[:2] == "d_") + "_".join(filter(None, [where, bare]))
 

@@ -130,15 +130,13 @@ class Simplifier(Rewriting):
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """Remove a repetition of an operand if NumPy's broadcasting does it."""
-        for i in (0, 1):
-            x, other = e.args[i], e.args[1 - i]
-            small: Any = None
+        for i, x in enumerate(e.args):
+            args, other = [*e.args], e.args[1 - i]
             if is_(x, "call", "broadcast_to") and span(e, x.args[0], other):
-                small = x.args[0]
+                args[i] = x.args[0]
             elif uniform(x) and np.shape(other) == e.shape:
-                small = x.value.flat[0]
-            if small is not None:
-                args = (small, other) if i == 0 else (other, small)
+                args[i] = x.value.flat[0]
+            if args[i] is not x:
                 return self.make(e.kind, e.name, e.value, *args)
         return None
 
@@ -239,10 +237,8 @@ def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
     usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
     left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}
     axis = left.pop("axis", None)
-    if isinstance(axis, tuple) and len(axis) == 1:
-        axis = axis[0]
-    elif isinstance(axis, tuple) and len(axis) == x.ndim:
-        axis = None
+    if isinstance(axis, tuple) and len(axis) in (1, x.ndim):
+        axis = axis[0] if len(axis) == 1 else None
     if x.ndim > 1 and axis == x.ndim - 1:
         axis = -1
     if "dtype" in left and left["dtype"] == x.dtype:

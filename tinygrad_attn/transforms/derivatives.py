@@ -45,7 +45,7 @@ depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
-    """Return an input: in the enclosing graph if its derivatives are differentiated, else a leaf."""
+    """Return an input, which is a leaf unless its derivatives will be differentiated."""
     if not isinstance(x, Tensor):
         several = isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x)
         if several or isinstance(x, dict):
