@@ -1,7 +1,7 @@
 """Tensors in safetensors files, written atomically and safe to read.
 
 A safetensors file is a length, a JSON header and raw numbers (huggingface.co/docs/safetensors).
-Reading one never runs code, and nothing here unpickles anything.
+Reading one never runs code.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def load_metadata(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a file for the library; turn errors in the block into one that says what is wrong."""
+    """Open a file for the library; turn its errors into a ValueError that names the file."""
     import safetensors as library
 
     with open(os.fsdecode(path), "rb") as file:

@@ -1,8 +1,7 @@
 """`ta.compile`: run a function as flat NumPy functions, forwards and backwards.
 
 The first call with given shapes and dtypes runs the function, traces it as `ta.source` does, and
-compares the two. Later calls run the program. An op links its forward and backward function; the
-op's node holds the inputs and what the backward function needs.
+compares the results. Later calls run the program, whose outputs have nodes of an op for it.
 """
 
 from __future__ import annotations
@@ -15,21 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import (
-    Node,
-    Op,
-    Variable,
-    Watcher,
-    array_of,
-    context,
-    enable_grad,
-    inplace,
-    sweep,
-    tensor_of,
-    tracked,
-    watching,
-)
-from ..engine.graph import next_number
+from ..engine import inplace
+from ..engine.backward import sweep
+from ..engine.graph import Node, Variable, array_of, next_number, tensor_of, tracked
+from ..engine.modes import Watcher, context, enable_grad, watching
+from ..engine.op import Op
 from ..errors import describe
 from ..nn.cache import KeyValueCache
 from ..nn.module import Module
@@ -42,44 +31,44 @@ from .source import agree, gradients_of, largest_in
 from .trace import Trace, gradients, seed_of, stand_in, tracing
 
 PROGRAMS = 8
-"""The most kinds of call that get a program. Calls of further kinds run the function itself."""
+"""The most programs of one function. Other calls run the function itself."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
 VALUES = (bool, int, float, str, type(None), type(...), np.generic)
 """Types whose values are part of the program."""
 LEAST = 0.005
-"""Smaller numbers are compared with the tolerance of this size."""
+"""The tolerance of smaller numbers is that of a number of this size."""
 TRACING = threading.RLock()
-"""Held while Tensors hold symbols in place of arrays."""
+"""Held while Tensors hold symbols instead of arrays."""
 
 
 def compile(f: Any = None, *, check: bool = False) -> Any:
     """Return f as a callable that runs as a flat NumPy program from its second call on.
 
-    Outputs and gradients agree with those of f up to rounding. Whatever f reads besides its
-    arguments, parameters and buffers is read once, during tracing, as with jax.jit.
+    Outputs and gradients of every order agree with those of f up to rounding. Values that f reads
+    besides its arguments, parameters and buffers are read once, during tracing, as with jax.jit.
 
-    f is a function, a method or a module. `compile` also works as a decorator. A module becomes a
-    module of the same class with the same attributes. Gradients of every order flow as usual.
+    f is a function, a method or a module, for which `compile` returns a module of the same class
+    with the same attributes. `compile` also works as a decorator.
 
-    A program serves one kind of call: shapes and dtypes of arrays, values of other arguments, which
+    A program is for one kind of call: shapes and dtypes of arrays, values of other arguments, which
     Tensors require gradients, `no_grad`, the default dtype, and the parameters and `training` of
     the modules that f calls. f has up to 8 programs. At the first call of a kind f runs twice, and
-    its outputs and gradients are compared with the program's. With `check=True` every call does
-    this, and a difference raises RuntimeError.
+    its outputs and gradients are compared with the program's. With `check=True` each call is
+    compared, and a difference raises RuntimeError.
 
-    f itself runs if it draws random numbers, reads a number from an array in Python, leaves NumPy,
-    or is called in more than 8 ways; `.report()` gives the reason. It also runs in plain mode,
-    under watchers such as `ta.detect_anomaly()`, and if a VJP needs another formula for the given
-    numbers.
+    f itself runs if it draws random numbers, reads a number from an array in Python, uses a
+    library other than NumPy, or is called in more than 8 ways; `.report()` gives the reason. It
+    also runs in plain mode, under watchers such as `ta.detect_anomaly()`, and for numbers that need
+    another formula in a VJP.
 
-    While a call is being traced, other threads must not compute with the same Tensors, except
-    through compiled functions. The program does not issue NumPy's warnings.
+    While a call is traced, other threads may use the same Tensors only through compiled functions.
+    A program issues none of NumPy's warnings.
     """
     if f is None:
         return functools.partial(compile, check=check)
     if not callable(f):
         raise TypeError(f"ta.compile takes a function or a module, got {describe(f)}.")
-    if isinstance(f, types.MethodType):  # so that copies of its object get their own
+    if isinstance(f, types.MethodType):  # so that a copy of the object keeps a compiled method
         return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
     if isinstance(f, Module):
@@ -103,14 +92,12 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
 
 class Programs:
-    """A function and its programs."""
-
     def __init__(self, f: Any, check: bool) -> None:
         self.f, self.check, self.too_many = f, check, False
         self.entries: list[Entry] = []
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of f, from a program if there is one."""
+        """Return the output of f, from a program if possible."""
         if context.plain or context.watchers:
             return self.f(*args, **kwargs)
         call = Nested((args, kwargs), INPUTS)
@@ -132,15 +119,15 @@ class Programs:
         return self.f(*args, **kwargs)
 
     def report(self) -> list[str]:
-        """For each kind of call, the size of its program or the reason why there is none."""
+        """Return a line for each kind of call: the size of its program, or why it has none."""
         other = f"(other arguments): not compiled: it is called in more than {PROGRAMS} ways"
         return [str(e) for e in self.entries] + [other] * self.too_many
 
 
 class Nested:
-    """Nested tuples, lists and dicts, split into their leaves and their form.
+    """Nested tuples, lists and dicts, split into leaves and form.
 
-    Forms are equal if arrays have the same shapes and dtypes, and everything else is the same.
+    Forms are equal if arrays have the same shapes and dtypes, and all other leaves are the same.
     """
 
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
@@ -165,24 +152,24 @@ class Nested:
         return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
-        """What f returns for arguments with these leaves."""
+        """Call f with these leaves as arguments."""
         args, kwargs = self.filled(leaves)
         return Nested(f(*args, **kwargs), RESULTS)
 
 
 class Entry(Watcher):
-    """One kind of call: a program, or the reason why there is none."""
+    """One kind of call: its program, or the reason why it has none."""
 
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form, self.reason = f, call.form, ""
-        # An object that is kept alive keeps its id to itself.
+        # Keep these objects alive: forms contain their ids.
         self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
         self.roots = [f, *self.objects]
         self.tensors: dict[Any, None] = {}  # from outside f, which its ops differentiate
         self.outer, self.begin = context.scope, next_number()
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Note the modules that run and the inputs that existed before the call."""
+        """Note the modules that run, and the inputs that existed before the call."""
         scope = context.scope
         while scope is not self.outer:
             self.roots.append(scope.module)
@@ -192,12 +179,12 @@ class Entry(Watcher):
                 self.tensors[x] = None
 
     def fits(self) -> bool:
-        """Whether parameters, buffers and `training` are as they were."""
+        """Whether parameters, buffers and `training` are unchanged."""
         same = all(space.get(name) is x for space, name, x in self.attributes)
         return same and self.kinds == self.kinds_now()
 
     def kinds_now(self) -> list[Any]:
-        """What the program assumes of the Tensors that f reads besides its arguments."""
+        """The kinds of the Tensors that f reads besides its arguments."""
         return [(t._tracked, t._data.shape, t._data.dtype) for t in self.params]
 
     def __str__(self) -> str:
@@ -206,7 +193,7 @@ class Entry(Watcher):
         return f"({self.arguments}): {what}"
 
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The output of the first call, during which the program is written."""
+        """Return the output of the first call, and write the program."""
         self.arguments = ", ".join(map(describe, (*args, *kwargs.values())))
         with watching(self):
             y = self.f(*args, **kwargs)
@@ -221,7 +208,7 @@ class Entry(Watcher):
         self.params = [*dict.fromkeys([*self.tensors, *held])]
         try:
             if any(isinstance(x, KeyValueCache) for x in self.objects):
-                raise TypeError("its key/value cache grows: no two calls have the same shapes")
+                raise TypeError("its key/value cache grows, so its shapes differ in every call")
             self.write(call)
             mine = self.run(call)
             self.compare(call, y, mine)
@@ -235,7 +222,7 @@ class Entry(Watcher):
     # ---- the program
 
     def write(self, call: Nested) -> None:
-        """Trace the function, and write a program for its outputs and the gradients of each."""
+        """Trace the function, and write a program for its outputs and their gradients."""
         found, given = Trace(), [*call.leaves]
         for i, x in enumerate(given):
             if isinstance(x, INPUTS):
@@ -265,11 +252,11 @@ class Entry(Watcher):
         self.flat = Flat(names, *made)
 
     def inputs(self, call: Nested) -> list[Any]:
-        """The inputs of the program: arguments, and Tensors from outside."""
+        """The inputs of the program: arguments and Tensors from outside."""
         return [call.leaves[i] for i in self.given] + self.params
 
     def run(self, call: Nested) -> Any:
-        """The output of the program; each differentiable Tensor in it has a node."""
+        """Run the program, and give each differentiable output a node."""
         with TRACING:  # wait until no other thread has symbols in these Tensors
             inputs = self.inputs(call)
             arrays = list(map(array_of, inputs))
@@ -287,28 +274,28 @@ class Entry(Watcher):
         return self.result.filled(values)
 
     def compare(self, call: Nested, y: Any, mine: Any) -> None:
-        """Raise RuntimeError unless outputs and gradients are those of the function itself."""
+        """Raise RuntimeError unless outputs and gradients agree with the function's."""
         theirs, ours = Nested(y, RESULTS), Nested(mine, RESULTS)
         inputs = [*dict.fromkeys(filter(tracked, self.inputs(call)))]
         expected, found = (self.gradients(each.leaves, inputs) for each in (theirs, ours))
-        # Where all terms cancel, only rounding errors are left.
+        # If all terms of a gradient cancel, only rounding errors are left.
         size = max(map(largest_in, expected), default=0.0) + LEAST
         values = [*map(array_of, ours.leaves)], [*map(array_of, theirs.leaves)]
         alike = theirs.form == ours.form and agree(*values, LEAST)
         if not (alike and agree(found, expected, size)):
             raise RuntimeError(
-                "the program gives different numbers from the function. Does the function draw "
-                "random numbers, or keep state between calls?"
+                "the program gives different numbers from the function. The function may draw "
+                "random numbers or keep state between calls; pass these as arguments."
             )
 
     def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
-        """The gradients of a sum of the outputs with random weights."""
+        """Return the gradients of a randomly weighted sum of the outputs."""
         parts, draw = list(filter(tracked, outputs)), np.random.default_rng(0).standard_normal
         return gradients_of(parts, inputs, [draw(x.shape).astype(x.dtype) for x in parts])
 
 
 class Program(Op):
-    """The op that computes one output, with the backward function as its VJP."""
+    """The op of one output of a program."""
 
     def __init__(self, entry: Entry, place: int) -> None:
         super().__init__(lambda *inputs: entry.flat.forward(inputs)[0][place])
@@ -316,13 +303,13 @@ class Program(Op):
         self.entry, self.place = entry, place
 
     def pull(self, g: Any, y: Any, node: Node, inputs: Any, needs: Any) -> Any:
-        """The contributions to the inputs that need one."""
+        """Return a contribution for each input that needs one."""
         saved, arrays, call = node.saved
-        if isinstance(g, Variable):  # call the function itself again, and differentiate that
+        if isinstance(g, Variable):  # for a second derivative, run the function itself again
             if not self.entry.fits():
                 raise RuntimeError(
-                    "a compiled function is called again to differentiate its gradient, but its "
-                    "parameters or `training` were replaced since then. Differentiate before that."
+                    "a compiled function runs again for a second derivative, but its parameters "
+                    "or `training` were replaced since its call. Differentiate before replacing."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

@@ -1,8 +1,7 @@
 """Flat NumPy functions, forwards and backwards, from expressions.
 
-Each expression is one line. Where it can, it writes its result into the memory of an operand that
-no later line needs, so little is allocated. No memory outlives a call, except what the backward
-pass needs and the results, which belong to the caller.
+Each expression is one line. If possible, the line writes its result into the memory of an operand
+that no later line needs. The results are the caller's own memory.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ FRESH = {
 }
 """Methods and functions, besides ufuncs, that never return a view."""
 VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
-"""Views in which no element occurs twice, so they may be written to."""
+"""Views that may be written to, since no element occurs twice in them."""
 
 
 class Changed(Exception):
-    """The package takes another branch for these numbers than for the traced ones."""
+    """Raised if the package takes another branch for these numbers than for the traced ones."""
 
 
 class Flat:
     """The functions of one program, and their text.
 
-    `forward(inputs)` returns (outputs, saved). `backward[i](inputs, saved, g)` takes the gradient g
-    with respect to output i, and returns the gradient of each input, or None.
+    `forward(inputs)` returns (outputs, saved). `backward[i](inputs, saved, g)`, for the gradient g
+    with respect to output i, returns a gradient or None for each input.
     """
 
     def __init__(self, inputs: list[str], outputs: Any, gradients: list[Any], checks: Any) -> None:
@@ -57,14 +56,14 @@ class Flat:
         ]
 
     def name(self, e: Expression) -> str | None:
-        """The name of a value; the name of a constant is a global of the functions."""
+        """Return the name of a value. Constants become global variables of the functions."""
         if e.kind == "constant":
             self.space[f"c{e.id}"] = e.value[()]
             return f"c{e.id}"
         return e.name if e.kind == "input" else f"t{e.id}"
 
     def function(self, title: str, given: list[str], order: Any, results: Any, saved: Any) -> Any:
-        """The function that computes these expressions, and returns results and saved values."""
+        """Compile a function that computes these expressions."""
         self.users: dict[int, list[Any]] = {e.id: [] for e in order}
         for e in order:
             for x in e.operands:
@@ -83,14 +82,13 @@ class Flat:
         return self.space[title.partition("(")[0]]
 
     def free(self, x: Expression, user: Expression | None) -> bool:
-        """Whether only this last user (None for the caller) needs the memory of x."""
+        """Whether this user (None: the caller) is the last one that needs the memory of x."""
         *before, last = self.users.get(x.id) or [x]
         view = x.name in VIEWS and x.kind == "method"
         own = view and self.free(x.args[0], x) or fresh(x)
         return last is user and own and None not in before and all(map(fresh, before))
 
     def lines(self, e: Expression) -> list[str]:
-        """The statements that compute an expression."""
         of, name = self.spelling.of, str(self.name(e))
         if e.kind == "check":
             return [f"if {of(e.args[0])} != {of(e.args[1])}: raise Changed"]
@@ -104,12 +102,12 @@ class Flat:
 
 
 def listed(names: Iterable[Any]) -> str:
-    """A tuple of names."""
+    """The text of a tuple of names."""
     return f"({''.join(f'{name}, ' for name in names)})"
 
 
 def fresh(e: Expression) -> bool:
-    """Whether this is certainly an array with its own memory."""
+    """Whether this array certainly has its own memory."""
     if e.kind == "item":
         return any(x.ndim for x in inside(e.args[1]))  # an array index copies
     kinds = ("operator", "update", "check")

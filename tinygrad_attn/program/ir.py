@@ -1,7 +1,7 @@
-"""The intermediate form of a program: expressions, each made once, in order of computation.
+"""The intermediate form of a program: distinct expressions in order of computation.
 
 `trace` makes a listing of expressions. `rewrite` makes another one with the same values in fewer
-or quicker steps. `text` (for readers) or `flat` (for speed) writes it as Python.
+or faster steps. `text` (for readers) or `flat` (for speed) writes it as Python.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ class Expression:
         item       args[0][args[1]]
         update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
         check      args[0] must equal args[1]; `name` is the function that read it
-    `args` and `settings` (keyword arguments) hold expressions, numbers and other Python values, and
-    tuples, lists and slices of them. `value` is the value for the example arguments: only its shape
-    and dtype are used, except for constants. `scope` is the dotted name of the module call.
-    `hint` is (priority, name). An expression without a hint may be the gradient with respect to
-    `by`.
+    `args` and `settings` (keyword arguments) hold expressions, numbers, other Python values, and
+    tuples, lists and slices of them. `value` is the value for the example arguments. `scope` is the
+    dotted name of the module call. `hint` is (priority, name). `by` is the expression with respect
+    to which this one is a gradient, or None.
     """
 
     id: int
@@ -46,7 +45,7 @@ class Expression:
     scope: str = ""
     hint: tuple[float, str] = (0, "")
     by: Expression | None = None
-    operands: list[Expression] = field(init=False)  # one that is used twice is listed twice
+    operands: list[Expression] = field(init=False)  # with repetitions
 
     def __post_init__(self) -> None:
         self.operands = inside((self.args, self.settings))
@@ -72,7 +71,7 @@ class Expression:
 
 
 class Listing:
-    """Expressions in the order of their making; equal ones are the same object.
+    """Distinct expressions in order of creation.
 
     A subclass may override `make` to return a simpler expression with the same value.
     """
@@ -83,14 +82,14 @@ class Listing:
         self.backward, self.scope = False, ""
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
-        """The expression of this form: a known one, or a new one."""
-        start = kind == "update"  # its first operand stays an array
+        """Return the expression of this form, a known or a new one."""
+        start = kind == "update"  # whose first operand stays an array
         rest, settings = replaced((args[start:], settings), self.operand)
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
-        """The expression with this key."""
+        """Return the expression with this key, a known or a new one."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = Expression(len(self.expressions), *parts)
@@ -99,31 +98,26 @@ class Listing:
         return found
 
     def operand(self, a: Any) -> Any:
-        """An array as a constant, or as a number if it is 0-d; anything else unchanged."""
+        """Turn an array into a constant, or into a number if it is 0-d."""
         if is_(a, "constant"):
             return a if a.ndim else a.value[()]
         is_array = issubclass(type(a), np.ndarray)  # not a symbol for one
         return self.operand(self.constant(a)) if is_array else a
 
     def constant(self, array: Any) -> Expression:
-        """A constant array."""
         return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
 
     def leaf(self, kind: str, name: str, value: Any) -> Expression:
-        """An input or a constant."""
         return self.once((kind, name, value.shape, value.dtype), kind, name, (), {}, value)
 
 
 def form(kind: str, name: Any, args: tuple, settings: dict[str, Any]) -> Any:
-    """A key that is equal for equal expressions."""
+    """Return a key that is equal for equal expressions."""
     return kind, name, repr(args), repr(sorted(settings.items()))
 
 
 def rewrite(outputs: Any, listing: Listing) -> Any:
-    """Rebuild the same nested outputs in `listing`, operands first.
-
-    `listing.make` sees each expression with its operands already rewritten.
-    """
+    """Make the nested outputs again in another listing, operands first."""
     new: dict[int, Expression] = {}
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
     for e in reached(outputs):
@@ -142,7 +136,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
 
 
 def reached(outputs: Any) -> list[Expression]:
-    """All expressions that these outputs need, in order of computation."""
+    """Return all expressions that these outputs need, in order of computation."""
     seen: dict[int, Expression] = {}
     waiting = inside(outputs)
     while waiting:
@@ -169,7 +163,7 @@ def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def inside(a: Any, kind: type = Expression) -> list[Any]:
-    """The values of this kind in nested tuples, named tuples, lists, dicts and slices."""
+    """Return the values of this kind in nested tuples, lists, dicts and slices."""
     found: list[Any] = []
     replaced(a, found.append)
     return [x for x in found if issubclass(type(x), kind)]
@@ -184,6 +178,6 @@ def is_(a: Any, kind: str, name: Any = None) -> bool:
 
 
 def number_in(a: Any) -> Any:
-    """This operand if it is a number, or None."""
-    single = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
-    return a if single else None
+    """Return the operand if it is a number, or None."""
+    is_number = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
+    return a if is_number else None

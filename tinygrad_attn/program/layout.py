@@ -1,8 +1,7 @@
-"""Expressions as the lines of a function: which ones get a line and a name, and in which order.
+"""Expressions as the lines of a function, with names.
 
-An expression gets a line if it has its own name or is used more than once. Otherwise it is written
-where it is used, as long as the line stays within a hundred columns. A name is reused once its
-value is no longer needed.
+An expression gets a line if it has its own name, is used more than once, or would make another
+line longer than a hundred columns. A name is reused once its value is no longer needed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ CALLED = {
     **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
     **{">": "above", "@": "product", "-": "difference"},
 }
-"""Names for values known only by how they were computed."""
+"""Names for values that have no name of their own."""
 
 
 class Layout:
@@ -45,11 +44,11 @@ class Layout:
         self.text = Text(self.name, sizes)
 
     def has_name(self, e: Expression) -> bool:
-        """Whether other lines refer to e by name rather than spell it out."""
+        """Whether other lines refer to e by name."""
         return e.id in self.lines or e.id in self.given
 
     def name(self, e: Expression) -> str | None:
-        """The name of e, if any; before names are given, a placeholder of about that length."""
+        """The name of e, if any; before `give_names`, a placeholder of similar length."""
         if self.has_name(e):
             return self.names.get(e.id) or f"{self.prefixed(self.wished(e), e)}_"
         return None
@@ -57,7 +56,7 @@ class Layout:
     # ---- which expressions get a line
 
     def needs_a_line(self, e: Expression) -> bool:
-        """Whether e gets its own line, whatever its length."""
+        """Whether e gets its own line, regardless of length."""
         turned = e.name in ("T", "swapaxes")  # a view, which costs nothing
         if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
@@ -70,7 +69,7 @@ class Layout:
         return statement or named or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
-        """Move parts of overlong lines to their own lines; return how many."""
+        """Move parts of overlong lines to lines of their own; return the number of new lines."""
         before = len(self.lines)
         ahead = [e for e in reversed(self.order) if e.id in self.lines]
         while ahead:
@@ -85,31 +84,30 @@ class Layout:
         return len(self.lines) - before
 
     def worth(self, x: Expression) -> int:
-        """How much its own line would help: best if long, but no longer than a line."""
+        """A score for moving x to its own line: its length, if it fits on a line."""
         width = len(self.text.spelled(x)[0])
         return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * ("keepdims" in x.settings)
 
     def within(self, e: Expression) -> list[Expression]:
-        """The expressions that the line of e spells out or names."""
-        found: dict[int, Expression] = {}
+        """The expressions in the line of e, written out or by name."""
+        found: dict[Expression, None] = {}
         waiting = spelled_in(e)
         while waiting:
             x = waiting.pop()
-            if x.id not in found:
-                found[x.id] = x
-                if not self.has_name(x):
-                    waiting.extend(x.operands)
-        return list(found.values())
+            if x not in found and not self.has_name(x):
+                waiting.extend(x.operands)
+            found[x] = None
+        return list(found)
 
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        """The name that e would get if it were free."""
+        """The name for e, if it is free."""
         if e.id in self.result_names:
             return self.result_names[e.id]
-        by = e.by
         if e.hint[0]:
             return e.hint[1]
+        by = e.by
         if by and (by.hint[0] or by.by is None and by.id in self.names):
             return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.backward and "keepdims" not in e.settings:
@@ -119,7 +117,6 @@ class Layout:
         return CALLED.get(e.name, "h")
 
     def give_names(self) -> None:
-        """Name each line, reusing names whose values are no longer needed."""
         statements = [e for e in self.order if e.id in self.lines]
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
@@ -138,7 +135,7 @@ class Layout:
             taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
-        """The wished name, prefixed with the module's if other modules wish for it too."""
+        """The wished name, with the module's name in front if several modules wish for it."""
         scopes = self.scopes.get(wish, ())
         if len(scopes) < 2 or not e.scope or wish in ("g", "h"):
             return wish
@@ -147,15 +144,13 @@ class Layout:
         tails = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
         alone = lambda tail: sum(scope.endswith(tail) for scope in scopes) == 1
         where = identifier(next((t for t in tails if alone(t) and not t[0].isdigit()), e.scope))
-        if where.endswith(bare):
-            bare = ""
+        bare = "" if where.endswith(bare) else bare
         bare = bare.removeprefix(f"{parts[-1]}_")  # norm1_input already has the module's name
         return "d_" * (wish[:2] == "d_") + "_".join(filter(None, [where, bare]))
 
     # ---- text
 
     def written(self, e: Expression) -> list[str]:
-        """The statement that computes e, or checks it."""
         name, of = str(self.name(e)), self.text.of
         if e.kind == "update":
             lines = self.text.update(e, name)
@@ -203,13 +198,13 @@ class Layout:
 
 
 def spelled_in(e: Expression) -> list[Expression]:
-    """The operands that the line of e spells; an updated constant is created in place."""
+    """The operands in the line of e; a constant that is updated gets no name."""
     anew = e.kind == "update" and e.args[0].kind == "constant"
     return e.operands[anew:]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
-    """The wished name, or the first free one with a number; g and h always have a number."""
+    """The wished name, or the first free one with a number; g and h always have one."""
     n, name = 1, wish
     while name in ("g", "h") or taken.get(name, -1) > now:
         n += name not in ("g", "h")
@@ -218,7 +213,7 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
 
 
 def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
-    """The statements, with those that take x[0], x[1], ... grouped as one: `q, k, v = x`."""
+    """Group the statements that can be written as one: `q, k, v = x`."""
     while statements:
         e, parts = statements[0], statements[:1]
         if e.kind == "item" and e.args[0].ndim:

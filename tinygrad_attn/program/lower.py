@@ -1,7 +1,6 @@
-"""The form of a program that NumPy computes fastest: the same numbers up to rounding.
+"""The form of a program that NumPy computes fastest; results agree up to rounding.
 
-For small arrays, most of the time is overhead before NumPy's loops. A product of a stack of
-matrices with one matrix becomes a single BLAS call if flattened; a sum is a product with ones.
+A stack of matrices times one matrix becomes a single BLAS call, and a sum a product with ones.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from .simplify import SUMMED_IN_SINGLE, like
 
 
 class Lowering(Rewriting):
-    """A listing that makes the fastest expression for each value."""
+    """A listing of fast expressions."""
 
     def shorter(self, e: Expression) -> Expression | None:
-        """An operator as a call, which can write its result into an operand."""
+        """Turn an operator into a call, which can write its result into an operand."""
         if e.kind != "operator":
             return None
         negated = e.name == "-" and len(e.args) == 1
@@ -27,11 +26,10 @@ class Lowering(Rewriting):
         return self.make("call", name, e.value, *e.args, **e.settings)
 
     def reshaped(self, x: Expression, *shape: int) -> Expression:
-        """x.reshape(shape)"""
         return self.of("method", "reshape", x, *shape)
 
     def method_reshape(self, e: Expression) -> Expression | None:
-        """x.reshape(shape), also after another reshape"""
+        """Skip a reshape without effect, and join two reshapes."""
         x = e.args[0]
         if x.shape == e.shape:
             return x
@@ -40,7 +38,7 @@ class Lowering(Rewriting):
         return None
 
     def call_matmul(self, e: Expression) -> Expression | None:
-        """a @ b with a single matrix b, as one product of two matrices"""
+        """Turn a @ b with a single matrix b into one product of two matrices."""
         a, b = e.args
         if b.ndim != 2 or a.ndim < 2 or e.value.size == 0 or a.dtype != b.dtype:
             return None
@@ -48,7 +46,7 @@ class Lowering(Rewriting):
         return self.reshaped(self.of("method", "dot", rows, b), *e.shape)
 
     def method_sum(self, e: Expression) -> Expression | None:
-        """The sum or mean over the last axis, or over all others, as a product."""
+        """Turn a sum or mean over the last axis, or over all others, into a product."""
         x, total, axes = e.args[0], e.value.size, e.settings.get("axis")
         if axes is None or e.settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not total:
             return None
@@ -68,7 +66,7 @@ class Lowering(Rewriting):
     method_mean = method_sum
 
     def method_max(self, e: Expression) -> Expression | None:
-        """x.max(-1) by argmax, since NumPy's max starts again in each row."""
+        """Turn x.max(-1) into argmax and an index, which is faster."""
         x, usual = e.args[0], ({"axis": -1}, {"axis": -1, "keepdims": True})
         if e.settings not in usual or not e.ndim or not e.value.size:
             return None
@@ -77,7 +75,9 @@ class Lowering(Rewriting):
         return self.reshaped(self.make("item", None, e.value.ravel(), rows, index), *e.shape)
 
     def call_where(self, e: Expression) -> Expression | None:
-        """np.where(condition, x, 0) by the bits of x, in a quarter of the time"""
+        """Multiply the bits of x by the condition in np.where(condition, x, 0), in a quarter of
+        the time.
+        """
         condition, x, *zero = e.args
         if [str(number_in(n)) for n in zero] not in (["0"], ["0.0"]) or not like(x, e):
             return None

@@ -1,10 +1,10 @@
-"""Rewrite rules, written in the same notation as the program: `x + -y -> x - y`.
+"""Rewrite rules in the notation of the program: `x + -y -> x - y`.
 
 A rule is `pattern -> replacement`, or `pattern -> replacement  if conditions`. In a pattern
-    a lower-case letter matches any operand, but `m` and `n` only single numbers;
-    a letter that occurs twice matches the same expression, or the same number;
+    a lower-case letter matches any operand, but `n` only a number;
+    a letter that occurs twice matches equal operands;
     `**s` matches the keyword arguments of a method or of `np.f(...)`;
-    `x.T` is the transpose of matrices, whatever the number of axes.
+    `x.T` is the transpose of a matrix or of a stack of matrices.
 In a condition, `here` is the expression that matches the pattern. A term such as `u / r` is the
 expression of that form in the listing, or None.
 """
@@ -30,7 +30,7 @@ UFUNCS: dict[str, Any] = {
 OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
 
 Rules = dict[tuple[str, str], list[tuple["Pattern", Any, list[Any]]]]
-"""By kind and name: patterns, replacements and conditions."""
+"""(pattern, replacement, conditions) of each rule, by the kind and name of expressions."""
 
 
 class Pattern(NDArrayOperatorsMixin):
@@ -43,7 +43,7 @@ class Pattern(NDArrayOperatorsMixin):
         return Pattern("operator", OPERATORS[ufunc], *args)
 
     def keys(self) -> list[str]:
-        """The letter of the settings in `f(**s)`."""
+        """Return the letter of the settings, so that `f(**pattern)` works."""
         return [self.name]
 
     def __getitem__(self, name: str) -> Pattern:
@@ -57,7 +57,7 @@ class Pattern(NDArrayOperatorsMixin):
 
 
 def table(text: str, **functions: Callable[..., Any]) -> Rules:
-    """The rules in these lines, by the kind and name of the expressions they match."""
+    """Read rules, one on each line; `functions` are the conditions by name."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
     found: Rules = {}
@@ -70,7 +70,7 @@ def table(text: str, **functions: Callable[..., Any]) -> Rules:
 
 
 def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
-    """Whether e has the form p; adds what the letters match to `found`."""
+    """Whether the pattern p matches e. Adds the operand of each letter to `found`."""
     if isinstance(p, Pattern) and p.kind != "letter":
         if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
             return False
@@ -80,22 +80,20 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
     n = number_in(e)
     if not isinstance(p, Pattern):
         return bool(n == p)
-    before = found.setdefault(p.name, e) if p.name not in "mn" or n is not None else None
+    before = found.setdefault(p.name, e) if p.name != "n" or n is not None else None
     return before is e or n is not None and n == number_in(before)
 
 
 class Rewriting(Listing):
-    """A listing whose `make` applies the rules of a table and its own methods `kind_name`.
+    """A listing whose `make` applies `shorter`, a method `kind_name`, and a table of rules.
 
-    Such a method returns an expression, or None to leave the given one as it is. So does the
-    subclass's `shorter`, which comes first.
+    Each returns a replacement, or None. The first replacement is used.
     """
 
     rules: Rules = {}
     shorter: Callable[[Any], Any]
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
-        """The expression, or its replacement by the first rule that fits."""
         e = Expression(-1, kind, name, args, settings, value, self.backward)
         rule = getattr(self, f"{kind}_{name}", lambda _: None)
         tried = (way(e) for way in (self.shorter, rule, self.ruled))
@@ -103,7 +101,7 @@ class Rewriting(Listing):
         return super().make(kind, name, value, *args, **settings) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
-        """The replacement of e by the first rule that fits."""
+        """Apply the first rule that matches e."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
             found: dict[str, Any] = {"here": e}
@@ -114,7 +112,7 @@ class Rewriting(Listing):
         return None
 
     def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:
-        """A pattern filled with what its letters have matched."""
+        """Replace the letters of a pattern by their operands."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
         if p.kind == "letter":
@@ -123,7 +121,7 @@ class Rewriting(Listing):
         return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
     def of(self, kind: str, name: str, /, *args: Any, **settings: Any) -> Expression:
-        """Make an expression of these operands, with its value."""
+        """Make an expression and compute its value."""
         x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
         with np.errstate(all="ignore"):
             if kind == "operator":

@@ -1,7 +1,6 @@
 """The same values in fewer and simpler steps, equal up to rounding.
 
-What the backward rules compute is right but wordy: sums of negatives, transposes of transposes,
-numbers multiplied one after another.
+The VJPs leave sums of negatives, transposes of transposes and products of several numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from .ir import Expression, is_, number_in, rewrite
 from .rules import Rewriting, table
 
 SUMMED_IN_SINGLE = 1024
-"""How many float32 numbers may be added in float32 where the op adds in float64. Longer sums, added
-one by one, could lose up to four digits.
-"""
+"""The most float32 numbers to add in float32 where the op adds in float64."""
 RULES = """
-x + y -> x                                        if nothing(y), like(x, here)
 x + -y -> x - y
 -x + y -> y - x                                   if moving(y)
 x + x -> 2 * x                                    if numeric(x)
@@ -31,55 +27,39 @@ x - y + (y - x).mean(**s) -> x - y - (x - y).mean(**s)
 x - -y -> x + y
 -x - y -> -(x + y)                                if moving(y)
 x - y - y -> x - 2 * y                            if moving(y)
-z + x - x.mean(**s) -> z + (x - x.mean(**s))      if backward(here), keeps(s)
 x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here), keeps(s)
 u / r - v / r -> (u - v) / r                      if rows(u / r, here)
 u / r - v / r * w -> (u - v * w) / r              if rows(u / r, here)
-u / r - w * (v / r) -> (u - v * w) / r            if rows(u / r, here)
 -x * y -> -(x * y)
 x * -y -> -(x * y)
 x * n -> n * x                                    if moving(x)
 1 * x -> x                                        if like(x, here)
 -1 * x -> -x                                      if like(x, here)
-n * (x / (n * y)) -> x / y
 n * (x / (n * y) * z) -> x / y * z
-n * (z * (x / (n * y))) -> z * (x / y)
-n * (x / (n * y) / z) -> x / y / z
 u / r * y -> u * (y / r)                          if backward(u / r), forward(y / r, here)
-y * (u / r) -> u * (y / r)                        if backward(u / r), forward(y / r, here)
 -x / y -> -(x / y)
 x / 1 -> x                                        if like(x, here)
 x.sum(**s) / n -> x.mean(**s)                     if counts(x.sum(**s), n)
 x.sum(**s) / y / n -> x.mean(**s) / y             if counts(x.sum(**s), n)
 x.sum(**s) / y / z / n -> x.mean(**s) / y / z     if counts(x.sum(**s), n)
--x @ y -> -(x @ y)
-x @ -y -> -(x @ y)
 x.T.T -> x
-x.swapaxes(a, b).swapaxes(a, b) -> x
-(-x).T -> -x.T
 (x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
 x.copy() -> x
 (-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
 (-x).mean(**s) -> -x.mean(**s)
 (u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y), fits(r, here, s)
-(y * (u / r)).sum(**s) -> (u * y).sum(**s) / r    if rows(u / r, y * (u / r)), fits(r, here, s)
-(u / r * y).mean(**s) -> (u * y).mean(**s) / r    if rows(u / r, u / r * y), fits(r, here, s)
-(y * (u / r)).mean(**s) -> (u * y).mean(**s) / r  if rows(u / r, y * (u / r)), fits(r, here, s)
 np.count_nonzero(b) == n -> b.all()               if size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
 np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
-np.broadcast_to(np.broadcast_to(x, y), z) -> np.broadcast_to(x, z)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
 np.where(c, 0, -x) -> -np.where(c, 0, x)
-np.where(c, -x, 0) -> -np.where(c, x, 0)
-np.where(c, np.broadcast_to(x, z), y) -> np.where(c, x, y)           if span(here, c, x, y)
 np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(here, c, x, y)
 """
 
 
 def simplified(outputs: Any) -> Any:
-    """The same nested outputs from simpler expressions, in two passes; a third finds little."""
+    """Simplify nested outputs in two passes; a third one would find little."""
     return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
@@ -87,18 +67,18 @@ def simplified(outputs: Any) -> Any:
 
 
 def like(x: Any, e: Any) -> bool:
-    """Whether x is an expression of the shape and dtype of e."""
+    """Whether x is an expression with the shape and dtype of e."""
     return isinstance(x, Expression) and x.shape == e.shape and x.dtype == e.dtype
 
 
 def counts(total: Any, n: Any) -> bool:
-    """Whether this is a sum of n numbers, in their own dtype."""
+    """Whether this is a sum of n numbers in their own dtype."""
     x, size = total.args[0], total.value.size
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
 def rows(quotient: Any, e: Any) -> bool:
-    """Whether u / r is a gradient as large and exact as e, with one number r for each row of e."""
+    """Whether u / r is a gradient with e's size and dtype, and r has one number for each row."""
     u, r = quotient.args
     if not (quotient.backward and isinstance(u, Expression) and isinstance(r, Expression)):
         return False
@@ -107,7 +87,7 @@ def rows(quotient: Any, e: Any) -> bool:
 
 
 def turns(product: Any, e: Any) -> bool:
-    """Whether this is a matrix product without broadcasting that e's pass computes anyway."""
+    """Whether this matrix product has no broadcasting and belongs to the same pass as e."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
@@ -130,16 +110,16 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---- what rules cannot express
+# ---- simplifications that rules cannot express
 
 
 class Simplifier(Rewriting):
-    """A listing that makes the simplest expression for each value."""
+    """A listing of simple expressions."""
 
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """A number, a constant that repeats one number, or a simpler sum or product."""
+        """Compute a number or an array of equal numbers; simplify a sum or product."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
@@ -149,22 +129,20 @@ class Simplifier(Rewriting):
         return None
 
     def unrepeated(self, e: Expression) -> Expression | None:
-        """The operator without a repetition that broadcasting does anyway."""
-        for i in (0, 1):
-            x, other = e.args[i], e.args[1 - i]
-            small: Any = None
+        """Remove a repetition of an operand if NumPy's broadcasting does it."""
+        for i, x in enumerate(e.args):
+            args, other = [*e.args], e.args[1 - i]
             if is_(x, "call", "broadcast_to") and span(e, x.args[0], other):
-                small = x.args[0]
+                args[i] = x.args[0]
             elif uniform(x) and np.shape(other) == e.shape:
-                small = x.value.flat[0]
-            if small is not None:
-                args = (small, other) if i == 0 else (other, small)
+                args[i] = x.value.flat[0]
+            if args[i] is not x:
                 return self.make(e.kind, e.name, e.value, *args)
         return None
 
     def collected(self, e: Expression) -> Expression | None:
-        """One np.stack or np.concatenate for a sum of gradients put into zeros, such as those of
-        x[0], x[1], ... or of x[:8], x[8:], ...
+        """Turn a sum of gradients of x[0], x[1], ... or x[:8], x[8:], ... into one np.stack or
+        np.concatenate.
         """
         parts = terms_of(e)
         if not e.ndim or not all(map(put_in_zeros, parts)):
@@ -181,7 +159,7 @@ class Simplifier(Rewriting):
         return self.make("call", "stack", e.value, parts, axis=0)
 
     def method_transpose(self, e: Expression) -> Expression | None:
-        """x.transpose(axes) as x.T or x.swapaxes, also for a stack."""
+        """Turn x.transpose(axes) into x.T or x.swapaxes; transpose the parts of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
         if is_(x, "call", "stack") and x.settings == {"axis": 0}:
@@ -195,7 +173,7 @@ class Simplifier(Rewriting):
         return None
 
     def method_reshape(self, e: Expression) -> Expression | None:
-        """x.reshape(shape), also for a sum that keeps its axes."""
+        """Skip a reshape without effect, also after a sum with keepdims."""
         x = e.args[0]
         if x.shape == e.shape:
             return x
@@ -206,7 +184,7 @@ class Simplifier(Rewriting):
         return None
 
     def method_mean(self, e: Expression) -> Expression | None:
-        """A mean or sum of all elements, without a reshape before it."""
+        """Skip a reshape before the mean or sum of all elements."""
         x = e.args[0]
         if not e.settings and is_(x, "method", "reshape"):
             return self.make("method", e.name, e.value, x.args[0])
@@ -215,7 +193,7 @@ class Simplifier(Rewriting):
     method_sum = method_mean
 
     def method_astype(self, e: Expression) -> Expression | None:
-        """A rounded float64 sum of few float32 numbers, as a sum in float32."""
+        """Add a few float32 numbers in float32 if the float64 sum is rounded to it."""
         x, dtype = e.args
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
             if dtype == np.float32 and x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
@@ -228,7 +206,7 @@ REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 
 def uniform(a: Any) -> bool:
-    """Whether this is a constant whose elements are all the same."""
+    """Whether this is a constant whose elements are all equal."""
     return is_(a, "constant") and repeats(a.value)
 
 
@@ -238,17 +216,16 @@ def is_zero(a: Any) -> bool:
 
 
 def repeats(array: Any) -> bool:
-    """Whether all elements are the same number."""
+    """Whether all elements are equal."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
 def terms_of(e: Any) -> list[Any]:
-    """The terms of a sum."""
     return [t for x in e.args for t in terms_of(x)] if is_(e, "operator", "+") else [e]
 
 
 def put_in_zeros(e: Any) -> bool:
-    """Whether this is an array at an index of the first axis, and zero elsewhere."""
+    """Whether this is zero except at an index of the first axis."""
     if not is_(e, "update", "add.at"):
         return False
     base, index, _ = e.args
@@ -256,16 +233,12 @@ def put_in_zeros(e: Any) -> bool:
 
 
 def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a method of x as a reader would write them: axis -1 for the last axis, none
-    for all axes, and no settings without effect.
-    """
+    """Write the last axis as -1, and omit settings that have no effect on a method of x."""
     usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
     left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}
     axis = left.pop("axis", None)
-    if isinstance(axis, tuple) and len(axis) == 1:
-        axis = axis[0]
-    elif isinstance(axis, tuple) and len(axis) == x.ndim:
-        axis = None
+    if isinstance(axis, tuple) and len(axis) in (1, x.ndim):
+        axis = axis[0] if len(axis) == 1 else None
     if x.ndim > 1 and axis == x.ndim - 1:
         axis = -1
     if "dtype" in left and left["dtype"] == x.dtype:

@@ -1,7 +1,7 @@
 """`ta.source`: write the forward and backward pass of a function as plain NumPy.
 
-There is no second table of derivatives: `trace` runs the function and its backward pass on symbols.
-`simplify` shortens the listing, and `layout` and `text` write it as named lines.
+`trace` runs the function and its backward pass on symbols, with the same VJPs as always. `simplify`
+shortens the listing, and `layout` and `text` write it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .trace import NAMED_BY_OP, Trace, kind_of, trace
 
 
 def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
-    """Write the program that computes f(*args) and its gradients, as the text of one NumPy file.
+    """Write a NumPy file that computes f(*args) and its gradients.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
-    The program takes arrays of the same shapes and dtypes. It gives gradients with respect to
-    floating arguments, except Tensors that require none, and to parameters that require one.
-    `params` is a module, or a mapping from names to Tensors; by default the module that f is or
-    belongs to. Other arguments (numbers, None) and anything else f reads become constants.
+    The program takes arrays of the same shapes and dtypes. It returns gradients with respect to
+    floating-point arrays, and to Tensors and parameters that require one. `params` is a module or a
+    mapping from names to Tensors; by default, the module that f is or belongs to. Other arguments
+    (numbers, None) and all other values that f reads become constants.
 
     With `backward=False` the program has only the forward pass, and f may also return several
     tensors in a tuple, list or dict. If the output is not a single number, the program takes its
     gradient as an extra argument, d_output.
 
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
-    numbers or leaves NumPy; for a Tensor that requires a gradient and is not in params; and if f
-    returns a different value when called again. Some VJPs choose a formula by the numbers: the
-    program raises ValueError for numbers that need another formula.
+    numbers, uses a library other than NumPy, returns a different value when called again, or uses a
+    Tensor that requires a gradient and is not in params. Some VJPs choose a formula by the numbers;
+    the program raises ValueError for numbers that need another formula.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
@@ -67,12 +67,11 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
 
 class Program:
-    """A function as one plain NumPy file, forwards and backwards, for arrays of these shapes.
+    """A function, and usually its backward pass, as a NumPy file for arrays of certain shapes.
 
-    `text` is the file, which imports NumPy and nothing else. `save(path)` writes it.
-    `program(*args)` runs it on arrays or Tensors, with the current values of the parameters. It
-    returns the value and {name: gradient}, or with `backward=False` only the value. `arrays()`
-    returns the parameters and other arrays that the function in the file takes by name.
+    `text` is the file, which imports only NumPy, and `save(path)` writes it. `program(*args)` runs
+    it on arrays or Tensors with the current parameters, and returns the value and {name: gradient}.
+    With `backward=False` it returns only the value.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Program:
         self.function: Callable[..., Any] = space[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters and constants, by their names in the function in the file."""
+        """Return the parameters and constants, which the function in the file takes by name."""
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
@@ -102,7 +101,7 @@ class Program:
         return self.function(*arrays.values(), **self.arrays())
 
     def save(self, path: str | Path) -> Path:
-        """Write the text to a file atomically, and return its path."""
+        """Write the text to a file, atomically, and return its path."""
         write_atomically(self.text, path)
         return Path(path)
 
@@ -118,7 +117,7 @@ class Program:
 
 
 def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
-    """Raise TypeError unless the program gives what the function gives when called again."""
+    """Raise TypeError unless a second call of the function agrees with the program."""
     seeds = [found.seed.value] if found.gradients else []
     with plain(), enable_grad(), np.errstate(all="ignore"):
         y = f(*given)
@@ -131,31 +130,30 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(inside(outputs, object), expected, size):
         raise TypeError(
-            "ta.source: the function returns another value when it is called again. Does it draw "
+            "ta.source: the function returns another value when it is called again. It may draw "
             "random numbers, keep state between calls (a cache, a counter), or change an array "
-            "through a view of it? Pass what changes as an argument, and return its new value."
+            "through a view of it. Pass such values as arguments, and return new ones."
         )
 
 
 def is_floating(x: Any) -> bool:
-    """Whether this is an array of floating-point numbers."""
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
 def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
-    """The gradients of a weighted sum of the outputs; zeros if there is none."""
+    """Return the gradients of a weighted sum of the outputs, with zeros for None."""
     with no_grad(), np.errstate(all="ignore"):
         by = sweep(outputs, seeds, wanted=inputs, retain_graph=True, stop=True)
     return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
 
 
 def agree(mine: list[Any], expected: list[Any], size: float) -> bool:
-    """Whether values agree up to the rounding of numbers of this size."""
+    """Whether values agree up to rounding, for numbers of this size."""
     return len(mine) == len(expected) and all(map(same, mine, expected, repeat(size)))
 
 
 def same(mine: Any, expected: Any, size: float) -> bool:
-    """Whether two arrays agree in shape, in dtype and, up to rounding, in their numbers."""
+    """Whether two arrays have the same shape and dtype, and agree up to rounding."""
     if not isinstance(expected, (np.ndarray, np.generic)):
         return bool(mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
@@ -166,7 +164,7 @@ def same(mine: Any, expected: Any, size: float) -> bool:
 
 
 def largest_in(array: Any) -> float:
-    """The absolute value of the largest finite number in an array; 0 if there is none."""
+    """Return the largest finite absolute value in an array, or 0."""
     finite = np.asarray(array)[np.isfinite(array)] if is_floating(array) else 0
     return float(np.max(np.abs(finite), initial=0))
 
@@ -175,7 +173,7 @@ def largest_in(array: Any) -> float:
 
 
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
-    """The text of the file, and the constants that its function takes by name."""
+    """Return the text of the file, and the constants that its function takes by name."""
     outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
     checks = [e for e in checks if e.operands]
     results = named_results(found, outputs, gradients)
@@ -199,7 +197,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
-    """The results by their names in the program."""
+    """Return the results by their names in the program."""
     name = "value"
     if isinstance(outputs, Expression):
         name = "output" if np.ndim(outputs.value) else "loss"
@@ -224,11 +222,11 @@ def erf(x):
     terms = (w * np.exp(-((half + half * s) ** 2)) for s, w in zip(NODES, WEIGHTS))
     return 2 / np.sqrt(np.pi) * half * sum(terms)
 '''.splitlines()[1:]
-"""The error function, which NumPy lacks: right to 3e-15, in twice the time of Python's."""
+"""The error function, which NumPy lacks, with errors up to 3e-15."""
 
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
-    """Words separated by commas, in as few lines as possible."""
+    """Join words with commas in as few lines as possible."""
     whole = [word.replace(" ", "\0") for word in (start, *words)]  # so that no line break splits it
     blank = "\0" * (indent or len(start))
     text = whole[0] + ", ".join(whole[1:]) + close
@@ -239,7 +237,6 @@ def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[st
 
 
 def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
-    """The docstring: what is computed, and for which arrays."""
     arrays = [f"{n} {kind_of(found.inputs[n].value)}" for n in positional]
     what += " and its gradients" * bool(found.gradients)
     text = f'"""{what}{", for " * bool(arrays)}{", ".join(arrays)}.'
@@ -250,7 +247,7 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 
 
 def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
-    """The checks of the arguments' shapes, with the letters that the program uses anyway."""
+    """Write the checks of the arguments' shapes, with the letters that the program uses."""
     pairs = [(f"{n}.shape", sizes.shape(found.inputs[n].shape)) for n in names]
     tests = [f"    if {given} != {wanted}:" for given, wanted in pairs]
     whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))
@@ -261,7 +258,7 @@ def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
 
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
-    """`return loss, {"weight": d_weight}`, with copies so that the caller owns each array."""
+    """Write `return loss, {"weight": d_weight}`, with copies so that the caller owns all arrays."""
     text = layout.text
     seen: set[int] = set()
 

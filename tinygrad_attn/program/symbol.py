@@ -1,9 +1,8 @@
 """The array that a function is traced with.
 
-A Symbol takes the place of a Tensor's array: each NumPy call on it becomes an expression. Its value
-for the example arguments gives shapes and dtypes. A number that Python reads to choose a branch
-would be frozen into the program. If the package itself reads it, the program checks each time that
-it is the same. If other code reads it, tracing raises.
+A Symbol replaces a Tensor's array. Each NumPy call on it becomes an expression, whose shape and
+dtype come from the example arguments. If the package reads a number in Python, the program checks
+that the number is the same in each call. If other code reads a number, tracing raises TypeError.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FUNCTIONS = str(Path(PACKAGE, "functional"))
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
 OTHERS = ("var", "copy", "cumsum", "cumprod")
-"""These, reductions and functions that move or reshape axes are written as methods."""
+"""Functions that are written as methods, besides those above and reductions."""
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
 SHAPED_BY_NUMBERS = (
@@ -46,7 +45,7 @@ METHODS = (
 )
 """Methods with the name and arguments of a NumPy function."""
 ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
-"""Methods of a Tensor that read numbers on behalf of their caller."""
+"""Methods of a Tensor that read numbers for their caller."""
 
 
 def is_symbol(x: Any) -> bool:
@@ -60,7 +59,7 @@ def concrete(a: Any) -> Any:
 
 
 def frames() -> Iterator[Any]:
-    """The running frames of the traced function, innermost first."""
+    """Yield the frames of the traced function, innermost first."""
     frame: Any = sys._getframe(1)
     while is_in(frame, HERE, NUMPY):
         frame = frame.f_back
@@ -71,12 +70,10 @@ def frames() -> Iterator[Any]:
 
 
 def is_in(frame: Any, *folders: str) -> bool:
-    """Whether a frame belongs to a file in these folders."""
     return bool(frame.f_code.co_filename.startswith(folders))
 
 
 def is_public(frame: Any) -> bool:
-    """Whether a frame belongs to a public function of F."""
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
 
@@ -93,12 +90,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __init__(self, expression: Expression, listing: Any) -> None:
         self.expression, self.listing = expression, listing
-        self.lent = False  # set by the engine: the user may have it as a Tensor's array
+        self.lent = False  # set by the engine when the user may hold it as a Tensor's array
         if isinstance(self.value, np.ndarray):
-            self.value.flags.writeable = False  # against functions that change their arguments
+            self.value.flags.writeable = False  # functions must not change their arguments
 
     def as_it_is(self) -> Symbol:
-        """The present values, unaffected by later writes to this symbol."""
+        """The current values, unaffected by later writes to this symbol."""
         return Symbol(self.expression, self.listing)
 
     def __getattr__(self, name: str) -> Any:
@@ -117,14 +114,14 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- reading numbers
 
     def _read(self, answer: Any) -> Any:
-        """Let the program check what the package reads; refuse what other code reads."""
+        """Add a check of a number that the package reads; refuse one that other code reads."""
         inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS.split(), frames())
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
         if not calls or isinstance(answer, (float, list)):
             raise self.listing.refusal(
-                "reads a number: the program would be right for this number only",
-                "Choose with np.where(condition, a, b), or choose before the call and pass the "
-                "choice as an argument that is not an array.",
+                "reads a number: the program would be right only for this number",
+                "Use np.where(condition, a, b), or choose before the call and pass the choice as "
+                "an argument that is not an array.",
             )
         function = next(filter(is_public, calls), calls[0]).f_code.co_name
         self.listing.check(self.expression, answer, function.strip("_"))
@@ -143,7 +140,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._read(operator.index(self.value))
 
     def item(self) -> Any:
-        """The number, if the package reads it."""
+        """Return the number, if the package reads it."""
         return self._read(self.value.item())
 
     def tolist(self) -> Any:
@@ -152,22 +149,21 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.listing.refusal(
-            "turns an argument, or what was computed from one, into a plain array",
-            "Compute with operators, methods and functions of NumPy (np.where, np.sum, ...), "
-            "without np.asarray, np.array or functions of other libraries. If it indexes a plain "
-            "array, pass that array as an argument too. If it is written into one, make that array "
-            "with np.zeros_like and return it.",
+            "turns an argument, or a value computed from one, into a plain array",
+            "Use operators, methods and functions of NumPy, without np.asarray, np.array or other "
+            "libraries. To index a plain array with it, pass that array as an argument too. To "
+            "write it into an array, create that array with np.zeros_like.",
         )
 
     # ---- calls of NumPy
 
     def _made(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Any:
-        """The symbol of a new value."""
         if not isinstance(value, (np.ndarray, np.generic, tuple, list)):
             value = np.asarray(value)[()]
         if isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
-            advice = "A program only has calls that return one array."
-            raise self.listing.refusal(f"calls {name}", advice)
+            raise self.listing.refusal(
+                f"calls {name}", "A program can only call functions that return one array."
+            )
         made = Symbol(self.listing.make(kind, name, value, *args, **settings), self.listing)
         if self.listing in context.watchers:
             self.listing.look()
@@ -185,7 +181,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
         sign = None if settings else OPERATORS.get(ufunc)
-        if ufunc.__name__ == "erf (vectorized)":  # math.erf of each element, as Python's numbers
+        if ufunc.__name__ == "erf (vectorized)":  # returns Python's numbers
             made = self._made("call", "erf", np.asarray(value, np.float64)[()], *inputs)
         elif method == "__call__" and sign:
             made = self._made("operator", sign, value, *inputs)
@@ -238,13 +234,13 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return name
         raise self.listing.refusal(
             f"calls {function.__name__}, which is not a NumPy function",
-            "The program uses only NumPy: write the function with NumPy functions.",
+            "A program uses only NumPy; write the function with NumPy's functions.",
         )
 
-    # ---- writing in place: comparing the program with the function finds a wrong alias
+    # ---- writing in place (a write through a view is found when program and function are compared)
 
     def _change(self, expression: Expression) -> Symbol:
-        """Make the symbol stand for the changed array from here on."""
+        """Let the symbol hold the changed array."""
         if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
                 "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
@@ -260,7 +256,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def __setitem__(self, index: Any, x: Any) -> None:
         self._update("setitem", operator.setitem, index, x)
 
-    # ---- methods with arguments of their own
+    # ---- methods whose arguments differ from those of the NumPy function
 
     def reshape(self, *shape: Any, **settings: Any) -> Any:
         """The same elements in another shape."""

@@ -16,12 +16,12 @@ from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
-"""How tightly an operator binds; comparisons, which are not listed, bind least."""
+"""The precedence of operators. Comparisons, which are not listed, have the lowest."""
 PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "ones", "True": "ones"}
 
 
 class Sizes:
-    """Sizes as letters, if a letter is known and no other has the same size."""
+    """Sizes as letters, where one letter has the size."""
 
     def __init__(self, letters: Mapping[str, int]) -> None:
         sizes = list(letters.values())
@@ -36,15 +36,13 @@ class Sizes:
                 self.texts.setdefault(known[a] * known[b], f"{a}*{b}")
 
     def one(self, n: int) -> str:
-        """A size: `B`, `3*E`, `B*T`, or the number."""
+        """Write a size as `B`, `3*E`, `B*T`, or the number."""
         return self.texts.get(n, str(n))
 
     def several(self, shape: Sequence[int]) -> str:
-        """Sizes separated by commas."""
         return ", ".join(map(self.one, shape))
 
     def shape(self, shape: Sequence[int]) -> str:
-        """A shape as a tuple."""
         return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
     def used(self, lines: Sequence[str]) -> dict[str, int]:
@@ -54,13 +52,13 @@ class Sizes:
 
 
 def dtype_text(dtype: Any) -> str:
-    """The text of a dtype: `np.float64`, `bool`."""
+    """Write a dtype: `np.float64`, `bool`."""
     name = np.dtype(dtype).name
     return name if name == "bool" else f"np.{name}"
 
 
 def literal(value: Any, dtype: Any = None) -> str:
-    """A value that is not an expression; a number has its dtype unless an operand has it too."""
+    """Write a value; a NumPy number without its dtype if that is the given one."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
     if isinstance(value, np.generic):
@@ -77,7 +75,7 @@ def literal(value: Any, dtype: Any = None) -> str:
 
 
 def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
-    """A constant as a NumPy call, or None."""
+    """Write a constant as a NumPy call, or return None."""
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
     if a.size == 0 or repeats(a):
         text = literal(a.flat[0], a.dtype) if a.size else "0"
@@ -92,15 +90,15 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 
 
 class Text:
-    """Writes expressions. `name_of` gives the name of an expression, or None to spell it out."""
+    """Writes expressions, by name unless `name_of` returns None."""
 
     def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
         self.name_of, self.sizes = name_of, sizes
 
     def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
-        """An operand, in brackets if it binds less tightly than `least`.
+        """Write an operand, in brackets if its precedence is below `least`.
 
-        `dtype` is the dtype of the other operand, from which a number takes its own.
+        A number is written without its dtype if the other operand has this `dtype`.
         """
         if isinstance(a, Expression):
             name = self.name_of(a)
@@ -116,12 +114,12 @@ class Text:
         return f"({text})" if precedence < least else text
 
     def pairs(self, a: dict[Any, Any]) -> list[str]:
-        """The items of a dict, with string keys in double quotes."""
+        """Write the items of a dict, with string keys in double quotes."""
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else repr(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
     def spelled(self, e: Expression) -> tuple[str, int]:
-        """An expression written out, and how tightly it binds."""
+        """Write out an expression, and return its precedence too."""
         if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
         if e.kind == "operator":
@@ -145,7 +143,6 @@ class Text:
         return f"{start}{e.name}({', '.join(words)})", ATOM
 
     def operator(self, e: Expression) -> tuple[str, int]:
-        """-a, a + b, ..."""
         if len(e.args) == 1:
             return f"{e.name}{self.of(e.args[0], UNARY)}", UNARY
         a, b = e.args
@@ -157,7 +154,7 @@ class Text:
         return f"{first} {e.name} {self.of(b, right, beside(b, [a]))}", precedence
 
     def update(self, e: Expression, name: str, reused: bool = False) -> list[str]:
-        """The statements that change a copy of an array, or the array itself if `reused`."""
+        """Write the statements that change a copy of an array, or the array itself if `reused`."""
         base, index, *values = e.args
         # A constant with a pattern is created on the spot.
         anew = pattern(base.value, self.sizes) if base.kind == "constant" else None
@@ -169,7 +166,7 @@ class Text:
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
-        """The text between square brackets."""
+        """Write the text between square brackets."""
 
         def one(p: Any) -> str:
             if not isinstance(p, slice):
@@ -181,14 +178,15 @@ class Text:
 
 
 def beside(x: Any, others: Sequence[Any]) -> Any:
-    """The dtype that the number x may take from the other operands, or None."""
+    """The dtype of the number x if one of the other operands has it too, or None."""
     dtypes = [o.dtype for o in others if isinstance(o, Expression)]
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
 def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether the form of an index shows that it picks no element twice: integers and slices, or
-    one element of each row, as in np.take_along_axis.
+    """Whether an index certainly picks no element twice.
+
+    It consists of integers and slices, or picks one element of each row as np.take_along_axis does.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):

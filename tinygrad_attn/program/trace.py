@@ -1,7 +1,6 @@
-"""Run a function and its backward pass on symbols to get a listing of expressions.
+"""Run a function and its backward pass on symbols, in plain mode, to list their expressions.
 
-It runs in plain mode, so the listing has the functions of F, the ops' functions and their VJPs.
-Values are named after variables, functions of F and modules that produce them.
+Values are named after the variables, functions of F and modules that produce them.
 """
 
 from __future__ import annotations
@@ -17,38 +16,29 @@ from typing import Any
 import numpy as np
 
 from .. import random
-from ..engine import (
-    Variable,
-    Watcher,
-    array_of,
-    context,
-    enable_grad,
-    no_grad,
-    plain,
-    sweep,
-    tensor_of,
-    tracked,
-)
+from ..engine.backward import sweep
+from ..engine.graph import Variable, array_of, tensor_of, tracked
+from ..engine.modes import Watcher, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
 from ..nn.calls import dotted_name
 from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
-"""The priority of names by their source. The last two kinds do not force a separate line."""
+"""Priorities of names. A name from an op or a use does not force a separate line."""
 NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
-"""The files of the package whose variable names suit a reader."""
+"""Files of the package whose variable names are good names for values."""
 GENERAL = (
     "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
     "part parts total weight bias query key target src tgt memory given found made losses wide "
     "tensor operands"
 )
-"""Names that say nothing about a value."""
+"""Variable names that do not describe a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 
 
 class Trace(Listing, Watcher):
-    """The listing of a function that runs on symbols, with inputs, outputs and names for values."""
+    """The listing of a traced function, with its inputs, outputs and gradients."""
 
     def __init__(self, root: Any = None) -> None:
         super().__init__()
@@ -58,42 +48,39 @@ class Trace(Listing, Watcher):
         self.originals: dict[str, str] = {}  # identifier: the name that the user knows
         self.root = root  # the module from which dotted names start
         self.letters: dict[str, int] = {}  # the size of an axis, 0 if it varies
-        self.kinds: dict[str, str] = {}  # by name of a module call: ` (Linear)` if it is a number
+        self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
         self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None if not an array
         self.seed: Any = None  # the gradient with respect to the output
-        self.checks: list[Expression] = []  # the numbers that the package has read
+        self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
-        self.refused: list[Exception] = []  # including those that the function has caught
-        self.origins: dict[int, tuple[Any, Expression]] = {}  # an array, and its constant
+        self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
+        self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
         self.running: Any = None  # the running module call
         self.last: Any = None  # the last output in it
         self.call: Any = None  # the frame of the outermost running function of F
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
-        """The dotted name of a module call, from the root or from the outermost module."""
+        """The dotted name of a module call."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
-        """The expression with this key, in the running module call."""
         if not self.backward:
             self.scope = self.scope_name(context.scope)
         return super().once(key, *parts)
 
     def operand(self, a: Any) -> Any:
-        """The expression for a Tensor, a symbol or an array."""
         a = array_of(a)
         return super().operand(self.facts.get(a.expression.id, a.expression) if is_symbol(a) else a)
 
     def constant(self, array: Any) -> Expression:
-        """A constant array with its present values."""
         found = super().constant(array)
         self.origins[id(array)] = array, found
         return found
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
-        """Let the program check that this value is the same as here."""
+        """Add a check that this value is the same in later calls."""
         self.checks.append(self.make("check", function, asked.value, asked, answer))
         of_all = asked.name in ("any", "all") and not asked.settings
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
@@ -101,7 +88,7 @@ class Trace(Listing, Watcher):
             self.facts[array.id] = self.constant(np.full(array.shape, answer))
 
     def refusal(self, what: str, instead: str) -> Exception:
-        """A TypeError that quotes the user's line; raised later even if the function catches it."""
+        """Return a TypeError that quotes the user's line."""
         frame = user_frame()
         line = quoted(frame.f_code.co_filename, frame.f_lineno)
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
@@ -110,14 +97,13 @@ class Trace(Listing, Watcher):
     # ---- names
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Refuse a parameter that would be frozen; note when function calls have ended."""
+        """Refuse a parameter that would be frozen; name the values of calls that have ended."""
         for x in inputs:
             if tracked(x) and x._node is None and not is_symbol(x._data):
                 raise self.refusal(
-                    f"reads {describe(x)}: it requires a gradient, but is neither an argument nor "
-                    "in params=",
-                    "Its numbers would be frozen into the program. Pass params=model, or "
-                    "params={'w': w}.",
+                    f"reads {describe(x)}, which requires a gradient but is neither an argument "
+                    "nor in params=",
+                    "Pass params=model, or params={'w': w}.",
                 )
         call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
         if call is not self.call:
@@ -131,7 +117,7 @@ class Trace(Listing, Watcher):
             suggest(output, NAMED_BY_OP, op.__name__)
 
     def left(self, now: Any) -> None:
-        """Name the last output after the modules whose calls have just ended."""
+        """Name the last output after the outermost module call that has just ended."""
         running, name = open_scopes(now), ""
         for scope in open_scopes(self.running):
             if scope not in running:
@@ -147,7 +133,7 @@ class Trace(Listing, Watcher):
             suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
 
     def letters_of(self, has: dict[str, Any]) -> None:
-        """Assign letters to the sizes of an attention or feed-forward layer."""
+        """Assign letters to the sizes of an attention or Transformer layer."""
         if "num_heads" in has and "embed_dim" in has:
             heads, width = has["num_heads"], has["embed_dim"]
             self.letter(E=width, H=heads, D=width // heads)
@@ -160,10 +146,9 @@ class Trace(Listing, Watcher):
             self.letter(F=has["linear1"].out_features)
 
     def letter(self, **sizes: int) -> None:
-        """Assign letters to sizes; 0 if a letter has several sizes in one model."""
-        letters = self.letters
+        """Assign letters to sizes, or 0 to a letter with several sizes in one model."""
         for letter, size in sizes.items():
-            letters[letter] = size if letters.get(letter, size) == size else 0
+            self.letters[letter] = size if self.letters.get(letter, size) == size else 0
 
     def pulling(self, y: Any, g: Any) -> None:
         """Assign the VJPs that follow to the module call in which y was computed."""
@@ -172,8 +157,9 @@ class Trace(Listing, Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Name a gradient after the value it belongs to; after the input of an op if it passes
-        unchanged through an op with one input.
+        """Name a gradient after its value.
+
+        A gradient that an op passes on unchanged to its only input is named after that input.
         """
         if not (is_symbol(total) and is_symbol(x._data)):
             return
@@ -187,7 +173,7 @@ class Trace(Listing, Watcher):
             e.hint, e.by = (0, ""), by
 
     def look(self) -> None:
-        """Suggest the names that the running functions give to their values."""
+        """Suggest the variable names of the running functions."""
         scope = context.scope
         for frame in frames():
             here, ours = frame.f_locals, is_in(frame, PACKAGE)
@@ -201,13 +187,12 @@ class Trace(Listing, Watcher):
                 scope = scope.outer
 
     def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
-        """Suggest the variable names of one frame, the user's or the package's."""
         for name, x in variables.items():
             array = array_of(x)
             if is_symbol(array):
-                telling = name not in GENERAL.split()
-                if telling or theirs:
-                    suggest(x, NAMED_BY_USER if theirs and telling else NAMED_BY_PACKAGE, name)
+                general = name in GENERAL.split()
+                if theirs or not general:
+                    suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
             elif isinstance(array, np.ndarray):
                 _, e = self.origins.get(id(array), (None, None))
                 if e is not None and e.nameless:
@@ -215,7 +200,7 @@ class Trace(Listing, Watcher):
 
 
 def identifier(name: str) -> str:
-    """A valid identifier for a name: `layers_0_weight` for `layers.0.weight`."""
+    """Turn a name into an identifier: `layers.0.weight` into `layers_0_weight`."""
     made = "".join(c if c.isalnum() else "_" for c in name)
     if not made or made[0].isdigit():
         made = "layer" + made
@@ -223,7 +208,7 @@ def identifier(name: str) -> str:
 
 
 def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) -> Trace:
-    """Run the function on symbols in place of the arguments and parameters."""
+    """Run the function on symbols for its arguments and parameters."""
     found = Trace(root)
     given = arguments(found, function, args)
     with tracing(found, params, found):
@@ -239,7 +224,7 @@ def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) ->
 
 @contextmanager
 def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iterator[None]:
-    """Put symbols into the parameters inside the block, in plain mode, with only these watchers."""
+    """Inside the block, parameters hold symbols, in plain mode, and only these watchers run."""
     before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
     watched, context.watchers = context.watchers, watchers
     states = np.random.get_state(), random.get_rng_state()
@@ -253,11 +238,12 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
         drawn = np.random.get_state(), random.get_rng_state()
         if pickle.dumps(drawn) != pickle.dumps(states):
             raise TypeError(
-                "ta.source: the function draws random numbers (dropout in training mode, say), but "
-                "a program would drop the same elements each time. Call model.eval() first, or "
+                "ta.source: the function draws random numbers (dropout in training mode, for "
+                "example), "
+                "but a program would use the same ones in every call. Call model.eval() first, or "
                 "draw outside and pass the numbers as an argument."
             )
-        for error in found.refused:  # that the function, or a VJP, has caught
+        for error in found.refused:
             raise error
     finally:
         context.watchers = watched
@@ -271,7 +257,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
 
 
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
-    """The arguments, with symbols in place of arrays."""
+    """Return the arguments with symbols in place of arrays."""
     every = inspect.signature(getattr(function, "forward", function)).parameters.values()
     names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
     names += [f"x{i}" for i in range(len(names), len(args))]
@@ -285,12 +271,11 @@ def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[A
 
 
 def kind_of(array: Any) -> str:
-    """The shape and dtype of an array, as text."""
     return f"{array.shape} {array.dtype.name}"
 
 
 def stand_in(found: Trace, name: str, x: Any) -> Any:
-    """A symbol in place of an array, or a Tensor that holds one in place of a Tensor."""
+    """Return a symbol for an array, or a Tensor that holds a symbol for a Tensor."""
     symbol = input_symbol(found, name, np.asarray(array_of(x)))
     if not isinstance(x, Variable):
         return symbol
@@ -300,7 +285,6 @@ def stand_in(found: Trace, name: str, x: Any) -> Any:
 
 
 def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
-    """A symbol for an argument or a parameter."""
     name = identifier(original)
     while name in found.inputs:
         name += "_"
@@ -317,13 +301,13 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     """Run the backward pass on symbols."""
     if not is_symbol(array_of(y)) or array_of(y) is y:
         raise TypeError(
-            "ta.source differentiates a function that returns one Tensor made from its arguments, "
-            f"got {describe(y)}. Return the loss alone, or write ta.source(..., backward=False)."
+            "ta.source differentiates a function that returns one Tensor computed from its "
+            f"arguments, got {describe(y)}. Return only the loss, or pass backward=False."
         )
     if not y._tracked:
         raise ValueError(
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
-            "floating array, Tensor(..., requires_grad=True) or params=; or write backward=False."
+            "floating-point array, Tensor(..., requires_grad=True), params= or backward=False."
         )
     found.seed = Symbol(found.constant(np.ones((), y.dtype)), found)
     if y.shape:
@@ -333,13 +317,12 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
 
 
 def seed_of(found: Trace, name: str, y: Any) -> Symbol:
-    """The gradient with respect to y, as an input; its example numbers only need to differ."""
+    """Return an input for the gradient with respect to y, with random example numbers."""
     example = np.random.default_rng(0).standard_normal(y.shape)
     return input_symbol(found, name, np.asarray(example, y.dtype))
 
 
 def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
-    """The gradients with respect to the leaves, by their identifiers."""
     found.backward = True
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
@@ -350,7 +333,7 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
 
 
 def open_scopes(scope: Any) -> list[Any]:
-    """This module call and those around it, innermost first."""
+    """Return this module call and those around it, innermost first."""
     found = []
     while scope is not None:
         found.append(scope)
@@ -359,8 +342,7 @@ def open_scopes(scope: Any) -> list[Any]:
 
 
 def suggest(x: Any, priority: float, name: str) -> None:
-    """Give a tensor or a symbol this name, unless it has a better one."""
+    """Give a Tensor or a symbol this name unless it has a better one."""
     array = array_of(x)
-    if is_symbol(array) and not name.startswith("_"):
-        if array.expression.hint[0] < priority:
-            array.expression.hint = (priority, identifier(name))
+    if is_symbol(array) and name[0] != "_" and array.expression.hint[0] < priority:
+        array.expression.hint = (priority, identifier(name))

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: keep only the inputs of a call, and repeat the call when needed."""
+"""Gradient checkpointing: keep only the inputs of a call, and repeat it in the backward pass."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..engine import (
-    Op,
-    Symbolic,
-    Variable,
-    Watcher,
-    array_of,
-    context,
-    enable_grad,
-    no_grad,
-    sweep,
-    tensor_of,
-    tracked,
-)
-from ..engine.graph import next_number
+from ..engine.backward import sweep
+from ..engine.graph import Symbolic, Variable, array_of, next_number, tensor_of, tracked
+from ..engine.modes import Watcher, context, enable_grad, no_grad, watching
+from ..engine.op import Op
 from ..errors import describe
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
@@ -51,15 +41,11 @@ class _Run:
         return self.f(*args, **self.keywords)
 
     def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
-        """Run f without a graph, keep its value, and return the outside tensors that it uses."""
+        """Run f without a graph, store its value, and return the outside tensors that it uses."""
         stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
-        closure, here, start = Closure(stand_ins), context, next_number()
-        before, here.watchers = here.watchers, (*here.watchers, closure)
-        try:
-            with no_grad():
-                y = self.call(stand_ins)
-        finally:
-            here.watchers = before
+        closure, start = Closure(stand_ins), next_number()
+        with watching(closure), no_grad():
+            y = self.call(stand_ins)
         if not isinstance(y, Variable):
             raise TypeError(
                 "checkpoint() needs a function that returns one Tensor, but it returned "
@@ -106,44 +92,37 @@ def _run_again(
     result = run.again(fresh)
     if not isinstance(result, Tensor) or result.shape != y.shape:
         raise ValueError(
-            "a checkpointed function must do the same when it is run again, but returned "
+            "a checkpointed function must return the same when it runs again, but returned "
             f"{describe(result)} instead of shape {y.shape}."
         )
     first = array_of(y)
     if _differs(result._data, first):
         raise ValueError(
-            "a checkpointed function must do the same when it is run again, but its output "
-            "differs. Was an array that it uses changed in place, or train() or eval() called in "
-            "between? Only random numbers from ta.rand and similar functions are repeated."
+            "a checkpointed function must return the same when it runs again, but its output "
+            "differs. Do not change its arrays or call train() or eval() in between, and draw "
+            "random numbers with ta.rand and similar functions."
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
     here = context
     quiet = Watcher()  # with a watcher nothing is added in place; a traced program would copy it
     watchers, here.watchers = here.watchers, (quiet,) if isinstance(first, Symbolic) else ()
+    found: dict[Any, Any] = {}
     try:
-        found = (
-            sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True)
-            if result._tracked
-            else {}
-        )
+        if result._tracked:
+            found = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True)
     finally:
         here.watchers = watchers
     return [found.get(x) for x in sources]
 
 
 def _differs(again: Any, first: Any) -> bool:
-    """Return whether the outputs differ by more than rounding, which may depend on threads."""
+    """Whether the outputs differ by more than rounding, which may depend on threads."""
     if isinstance(first, Symbolic):
         return False
     size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
-    return not np.allclose(
-        again,
-        first,
-        rtol=0,
-        atol=math.sqrt(np.finfo(first.dtype).eps) * float(size),
-        equal_nan=True,
-    )
+    tolerance = math.sqrt(np.finfo(first.dtype).eps) * float(size)
+    return not np.allclose(again, first, rtol=0, atol=tolerance, equal_nan=True)
 
 
 recomputed = Op(_value, saves=True)
@@ -154,11 +133,11 @@ recomputed.vjp_all(_run_again)
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     """Return f(*xs), keeping only its inputs; the backward pass computes f again.
 
-    This needs less memory but one more forward pass. Gradients reach the tensors among xs and those
-    that f uses from outside, such as a layer's parameters. Both runs draw the same random numbers
-    (dropout). Checkpoints can be nested and differentiated again. Inside f, take gradients with
-    value_and_grad or vjp. f must return one Tensor (else TypeError), and the same one when it runs
-    again, else ValueError. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
+    This needs less memory but one more forward pass. Gradients reach the Tensors among xs and those
+    that f uses from outside, such as parameters. Both runs draw the same random numbers (dropout).
+    Checkpoints can be nested and differentiated again. Inside f, take gradients with value_and_grad
+    or vjp. Raises TypeError unless f returns one Tensor, and ValueError if it returns another one
+    when it runs again. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
     with sublinear memory cost" (2016).
     """
     if not context.recording:

@@ -45,16 +45,10 @@ depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
-    """Return a tensor to differentiate with respect to.
-
-    It is part of the enclosing graph if its derivatives will be differentiated, else a leaf.
-    """
+    """Return an input, which is a leaf unless its derivatives will be differentiated."""
     if not isinstance(x, Tensor):
-        if (
-            isinstance(x, dict)
-            or isinstance(x, (list, tuple))
-            and any(isinstance(item, Variable) for item in x)
-        ):
+        several = isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x)
+        if several or isinstance(x, dict):
             raise TypeError(
                 f"an argument must be one Tensor, array or number, got {describe(x)}. Pass several "
                 "one by one, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) and "
@@ -82,7 +76,7 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
 
 
 def _tell_checkpoints(x: Variable) -> None:
-    """Report an outside tensor that no op uses to the checkpoints around this transform."""
+    """Tell the enclosing checkpoints about an outside tensor that no op uses."""
     for watcher in context.watchers:
         if isinstance(watcher, Closure):
             watcher.note(x)
@@ -192,19 +186,11 @@ def jvp(
     tangent = None
     if y._tracked:
         seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
-        pulled = [
-            (p, v)
-            for p, v in zip(_gradients(y, inputs, seed, True, True), vs, strict=True)
-            if p._tracked
-        ]
-        if pulled:
-            (tangent,) = grad(
-                [p for p, _ in pulled],
-                [seed],
-                [v for _, v in pulled],
-                create_graph=recorded,
-                allow_unused=True,
-            )
+        pulled = _gradients(y, inputs, seed, True, True)
+        pairs = [(p, v) for p, v in zip(pulled, vs, strict=True) if p._tracked]
+        if pairs:
+            ps, directions = map(list, zip(*pairs))
+            (tangent,) = grad(ps, [seed], directions, create_graph=recorded, allow_unused=True)
     return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
 
 
@@ -257,9 +243,8 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
     for i in range(y.size):
         one_hot = np.zeros(y.size, y.dtype)
         one_hot[i] = 1
-        rows.append(
-            _gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1)[0].reshape(-1)
-        )
+        (row,) = _gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1)
+        rows.append(row.reshape(-1))
     if not rows:
         return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
     stacked: Any = np.stack(rows)
