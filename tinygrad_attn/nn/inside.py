@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import Watcher, context, tracked, watching
-from ..errors import nearest
+from ..errors import describe, nearest
 from ..tensor import Tensor
 from .calls import dotted_name
 from .module import Module
@@ -24,6 +24,10 @@ class Activation:
         self.name = name
         self.outputs: list[Any] = []  # one per call, as the module returned it
         self.all_weights: list[np.ndarray] = []  # of an attention module: (B, H, T, S) per call
+
+    def __repr__(self) -> str:
+        last = f", last {describe(self.output)}" if self.outputs else ""
+        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
 
     @property
     def output(self) -> Any:
