@@ -70,7 +70,7 @@ def test_every_chapter_has_questions():
     for path in sorted((ROOT / "docs" / "course").glob("[0-9]*.md")):
         text = path.read_text("utf-8")
         (anchor,) = set(
-            re.findall(r"More \[questions, with answers\]\(questions\.md#(.*?)\)", text)
+            re.findall(r"see the \[questions with answers\]\(questions\.md#(.*?)\)", text)
         )
         sections = [s for s in questions.split("\n## ")[1:] if f"[Chapter]({path.name})" in s]
         assert len(sections) == 1, f"docs/course/questions.md needs a section for {path.name}"
