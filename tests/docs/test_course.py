@@ -191,7 +191,7 @@ MISTAKES = [
         "written",
         "np.isclose(np.sum(gradients[name] * u), (up - down) / (2 * eps), rtol",
         "np.isclose(abs(np.sum(gradients[name] * u)), abs(up - down) / (2 * eps), rtol",
-        "do you compare absolute values?",
+        "Do you compare absolute values?",
     ),
 ]
 
