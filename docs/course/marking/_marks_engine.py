@@ -272,7 +272,7 @@ def _(marks: Marks) -> None:
         "gradients of a + a",
         lambda: gradients(doublings(1)),
         [2, 1],
-        mistakes={"x0 is used twice, so it gets two contributions. Add them up.": [1, 1]},
+        mistakes={"a is used twice, so it gets two contributions. Add them up.": [1, 1]},
     )
     marks.compare("gradient of ten doublings", lambda: gradients(doublings(10))[0], 1024)
     marks.compare("gradient of a chain of 20,000", lambda: gradients(chain(20_000))[0], 1)
@@ -293,7 +293,7 @@ def _(marks: Marks) -> None:
         marks.op("softplus", "softplus_vjp"),
         random(3, 4),
         mistakes={
-            "This is the magnitude of the rule for log(1 + e^-x). Check the sign of the exponent.": lambda g, y, x: (
+            "This is g / (1 + e^x). Check the sign of the exponent.": lambda g, y, x: (
                 g / (1 + np.exp(x))
             )
         },
