@@ -144,7 +144,7 @@ def _(marks: Marks) -> None:
         part("scores"),
         scores,
         mistakes={
-            "The scores are divided by D. Divide them by sqrt(D).": dots / 3,
+            "The scores are divided by D. Divide them by its square root.": dots / 3,
             "The scores are divided by sqrt(T), where T is the number of positions. Divide them by sqrt(D), where D is the size of a query.": dots
             / np.sqrt(4),
             "The scores are not scaled. Divide them by sqrt(D).": dots,
