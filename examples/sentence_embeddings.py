@@ -192,7 +192,7 @@ def main():
     chosen = options.parse_args()
     if chosen.top < 1:
         options.error("--top is at least 1")
-    if sys.stdout:  # None if it is closed, as under pythonw
+    if sys.stdout:  # None if it is closed, as with pythonw
         sys.stdout.reconfigure(
             errors="replace"
         )  # a pipe on Windows cannot encode every letter of a sentence
