@@ -138,7 +138,12 @@ MISTAKES = [
         "m *= ... and m[:] = ... change the old one",
     ),
     ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
-    ("softmax", "x[np.arange(len(x)), target]).mean", "x[:, target]).mean", "all these columns from every row"),
+    (
+        "softmax",
+        "x[np.arange(len(x)), target]).mean",
+        "x[:, target]).mean",
+        "all these columns from every row",
+    ),
     ("attention", "axis=-1)", "axis=-2)", "normalised over the queries"),
     (
         "heads",
@@ -159,7 +164,12 @@ MISTAKES = [
         "np.arange(d_model // 2) / d_model",
         "should be 2i / d_model",
     ),
-    ("train", "        optimizer.zero_grad()\n", "", "gradients of earlier steps are still included"),
+    (
+        "train",
+        "        optimizer.zero_grad()\n",
+        "",
+        "gradients of earlier steps are still included",
+    ),
     ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the scores at the first position"),
     (
         "sampling",

@@ -150,7 +150,11 @@ MISTAKES = [
         "share = rule(g)",
         "3 (3, 4) + (4,), gradients: no\n    .grad of operand 1 of (3, 4) + (4,) has the shape (3, 4), but .data has the shape (4,)",
     ),
-    ("if n == 1), keepdims=True)", "if n == 1))", "has the shape (3,), but .data has the shape (3, 1)"),
+    (
+        "if n == 1), keepdims=True)",
+        "if n == 1))",
+        "has the shape (3,), but .data has the shape (3, 1)",
+    ),
     # numbers and arrays
     ("self * self._operand(other) ** -1.0", "self._operand(other) * self ** -1.0", "This is b / a"),
     ("g * power * self.data", "g * 2 * self.data", "4 a ** 3, gradients"),
