@@ -42,7 +42,7 @@ COLUMNS = ["file", "passed", "checks", "first_failing", "verdict"]
 
 def row(path: Path, marks: Marks, number: int) -> Row:
     """Make the table row for one file."""
-    # An exception class of the file's own may have any name, so blanks are tidied.
+    # The file may define an exception with any name, so collapse the whitespace in the verdict.
     verdicts = {line.name: " ".join(line.verdict.split()) for line in marks.lines}
     first = next((line.name for line in marks.lines if not line.ok), "")
     passed = sum(line.ok for line in marks.lines)

@@ -252,7 +252,7 @@ class Duals:
 
 
 def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
-    """Return what `beside` should return, or does return if a constant moves."""
+    """Return the values and tangents that `beside` should return, or returns if a constant moves."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(y))
     return [
         np.broadcast_to(part, shape)
@@ -264,7 +264,7 @@ def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
 @exercise(
     3,
     "dual",
-    "dual numbers, and forward-mode slopes with them",
+    "dual numbers, and gradients in forward mode",
     part="b",
     ready_made=("jvp", "grad"),
 )
