@@ -113,8 +113,8 @@ by_hand = norm(layer.norm2, first + feed_forward(layer, first))
 page.prints("by hand", by_hand, ENCODED)
 
 # ---- The document's decoder. Some of its cells were run more than once, and each new layer
-# advanced the random numbers. The order below reproduces the output of the document: two runs that are not in it
-# each created an encoder layer and a decoder layer.
+# advanced the random numbers. The order below reproduces the output of the document: two runs that
+# are not in it each created an encoder layer and a decoder layer.
 
 page.say("Decoder: the layer")
 ta.manual_seed(42)

@@ -345,7 +345,7 @@ def _several(
         if not isinstance(found, (tuple, list)) or len(found) != len(names):
             many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
             raise Wrong(
-                f"{name} returns a {type(found).__name__}{many}; the task asks for {len(names)} "
+                f"{name} returns a {type(found).__name__}{many}, but it should return {len(names)} "
                 f"arrays, {shapes}."
             )
         return dict(zip(names, found))

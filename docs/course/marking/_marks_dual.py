@@ -363,7 +363,7 @@ def functions(marks: Marks, mine: Duals) -> None:
 
     def gradient(f: Callable, x: np.ndarray) -> Any:
         if isinstance(found := own_gradient(f, x), mine.Dual or ()):
-            raise Wrong("gradient returns a Dual; the task asks for an array of x's shape.")
+            raise Wrong("gradient returns a Dual, but it should return an array of x's shape.")
         return found
 
     def jvp(f: Callable, x: np.ndarray, v: np.ndarray) -> Any:
@@ -374,11 +374,11 @@ def functions(marks: Marks, mine: Duals) -> None:
         found = own(given, x, v)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise Wrong(
-                f"jvp returns a {type(found).__name__}; the task asks for two arrays, f(x) and J v."
+                f"jvp returns a {type(found).__name__}, but it should return two arrays, f(x) and J v."
             )
         if any(isinstance(part, mine.Dual or ()) for part in found):
             raise Wrong(
-                "jvp returns a Dual; the task asks for two arrays, its value and its tangent."
+                "jvp returns a Dual, but it should return two arrays, its value and its tangent."
             )
         return found
 

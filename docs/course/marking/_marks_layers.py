@@ -42,7 +42,7 @@ def _(marks: Marks) -> None:
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
             if not isinstance(found, (tuple, list)) or len(found) != 3:
                 raise Wrong(
-                    f"adam_step returns a {type(found).__name__}; the task asks for three arrays, "
+                    f"adam_step returns a {type(found).__name__}, but it should return three arrays, "
                     "p, m and v."
                 )
             p, m, v = found
@@ -127,7 +127,7 @@ def _(marks: Marks) -> None:
             found = attention(q, k, v, **settings)
             if not isinstance(found, dict):
                 raise Wrong(
-                    f"attention returns a {type(found).__name__}; the task asks for a dict of "
+                    f"attention returns a {type(found).__name__}, but it should return a dict of "
                     "scores, weights and output."
                 )
             if name not in found:
@@ -169,7 +169,7 @@ def _(marks: Marks) -> None:
         part("scores", causal=True),
         scores,
         mistakes={
-            "These are the scores after masking. The task asks for the scores before masking.": np.where(
+            "These are the scores after masking. Return the scores before masking.": np.where(
                 free, scores, -np.inf
             )
         },
@@ -406,7 +406,7 @@ def _(marks: Marks) -> None:
         losses = train(model, optimizer, batches)
         if not np.iterable(losses):
             raise Wrong(
-                f"train returns a {type(losses).__name__}; the task asks for a list with the "
+                f"train returns a {type(losses).__name__}, but it should return a list with the "
                 "loss of each batch."
             )
         if strange := [value for value in losses if not isinstance(value, Real)]:
@@ -493,7 +493,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.that(
-        "greedy gives whole numbers (B, length)",
+        "greedy returns whole numbers (B, length)",
         lambda: (
             np.asarray(greedy(score, source, 2, 10)).dtype.kind == "i"
             and np.shape(greedy(score, source, 2, 10)) == (2, 2)
@@ -591,7 +591,7 @@ def _(marks: Marks) -> None:
         },
     )
     changed = np.where(there[..., None], tokens, 1e3)
-    marks.compare("whatever the padding holds", lambda: pool(changed, there), unit(mean))
+    marks.compare("the padding does not matter", lambda: pool(changed, there), unit(mean))
     marks.gradient("its gradient", lambda t: pool(t, there), tokens)
 
 

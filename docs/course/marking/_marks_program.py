@@ -184,7 +184,7 @@ def finds(wrong_gradients: Callable[..., Any], text: str, about: str) -> bool:
     found, wrong = wrong_gradients(run(text), arrays()), wrong_in(text)
     if isinstance(found, str) or not all(isinstance(name, str) for name in found):
         raise Wrong(
-            f"wrong_gradients returns {found!r}; the task asks for a list of names such as ['x', 'Wq']."
+            f"wrong_gradients returns {found!r}, but it should return a list of names such as ['x', 'Wq']."
         )
     if unknown := [name for name in found if name not in arrays()]:
         raise Wrong(
