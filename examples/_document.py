@@ -1,7 +1,7 @@
-"""Compare what a program computes with the numbers printed in a document.
+"""Compare the results of a program with the numbers printed in a document.
 
 A row of a document is a line of text such as "-1.0328 -0.9185 0.6710 1.2804". Each of our numbers
-is rounded to as many digits as the document shows, and must then be the same number.
+is rounded to as many digits as the document shows, and must then be equal to the number there.
 """
 
 import os
@@ -14,15 +14,15 @@ QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
 
 
 def rounded(number, like):
-    """`number` written with the digits of the text `like`: 0.30614 like "0.3061" is "0.3061"."""
+    """Write `number` with as many digits as the text `like`: 0.30614 like "0.3061" is "0.3061"."""
     digits, _, exponent = like.partition("e")
     places = len(digits.partition(".")[2])
     return f"{number:.{places}{'e' if exponent else 'f'}}"
 
 
 class Document:
-    """The lines of one document: `prints` compares numbers with it, `check` states what else must
-    be true.
+    """The comparison with one document: `prints` compares numbers with it, and `check` tests other
+    statements.
     """
 
     def __init__(self, title):

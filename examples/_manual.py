@@ -1,8 +1,8 @@
-"""Python's own manual as a sequence of numbers, and how well counting alone predicts the next
-character.
+"""Python's own manual as a sequence of numbers, and a model that predicts the next character by
+counting.
 
-The text is the help that comes with every Python (`pydoc_data.topics`, which help("for") shows), so
-nothing is downloaded.
+The text is the help that comes with every Python (`pydoc_data.topics`, which help("for") prints),
+so nothing is downloaded.
 """
 
 from pydoc_data.topics import topics
@@ -11,8 +11,8 @@ import numpy as np
 
 
 class Manual:
-    """The text as numbers, one per character: `head`, nine tenths for training, and `tail`, the
-    rest, for evaluation.
+    """The text as numbers, one for each character. `head`, nine tenths of it, is for training, and
+    `tail`, the rest, for evaluation.
     """
 
     def __init__(self, tail_multiple=1):
@@ -27,13 +27,13 @@ class Manual:
         self.head, self.tail = self.all[: self.start], self.all[self.start :]
 
     def encode(self, text):
-        """ "if" -> the numbers of "i" and "f". Raises ValueError for a character that the manual
-        lacks.
+        """ "if" -> the numbers of "i" and "f". Raises ValueError for a character that is not
+        in the manual.
         """
         if unknown := sorted(set(text) - set(self.number)):
             raise ValueError(
-                f"the manual has no {', '.join(map(repr, unknown))}, so a model of it cannot know "
-                "them"
+                f"the manual has no {', '.join(map(repr, unknown))}, so the model cannot read this "
+                "text"
             )
         return np.array([self.number[c] for c in text])
 
@@ -47,8 +47,8 @@ class Manual:
 
 
 def n_gram_losses(manual, longest=5, trust=4.0):
-    """Nats per character of the tail, with each character predicted from the 0, 1, 2, ...,
-    `longest` - 1 characters before it.
+    """Return the nats per character of the tail when each character is predicted from the 0, 1, 2,
+    ..., `longest` - 1 characters before it.
 
     p_n(c | h) = (count(h c) + trust p_{n-1}(c | h')) / (count(h) + trust), where h' is h without
     its first character. All counts come from the head. The shorter history weighs as much as
@@ -71,6 +71,6 @@ def n_gram_losses(manual, longest=5, trust=4.0):
 
 
 def count(codes, wanted):
-    """How often each of `wanted` occurs among `codes`."""
+    """Count how often each of `wanted` occurs among `codes`."""
     codes = np.sort(codes)
     return np.searchsorted(codes, wanted, "right") - np.searchsorted(codes, wanted, "left")

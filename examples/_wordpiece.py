@@ -1,12 +1,12 @@
-"""BERT's tokeniser: turn a sentence into numbers of word pieces, in two steps.
+"""BERT's tokeniser turns a sentence into numbers of word pieces, in two steps.
 
-1. Tidy up: lower case, no accents, no control characters. Blanks separate words, and every
-punctuation mark and every Chinese character is its own word. 2. Cut each word, from left to right,
-into the longest pieces in the vocabulary. A piece that continues a word begins with ##: "unaffable"
-is una ##ffa ##ble. A word that cannot be cut is [UNK].
+1. Normalise the text: convert it to lower case, and remove accents and control characters. Spaces
+separate words, and every punctuation mark and every Chinese character is its own word. 2. Cut each
+word, from left to right, into the longest pieces in the vocabulary. A piece that continues a word
+begins with ##: "unaffable" becomes una ##ffa ##ble. A word that cannot be cut becomes [UNK].
 
-Devlin et al., 2019; word pieces by Wu et al., 2016. The numbers are the same as those of the
-`tokenizers` library.
+The tokeniser is described by Devlin et al., 2019, and word pieces by Wu et al., 2016. The numbers
+are the same as in the `tokenizers` library.
 """
 
 import re
@@ -32,8 +32,8 @@ def is_chinese(c):
 
 
 def is_punctuation(c):
-    """Whether c is punctuation in Unicode, or a keyboard symbol such as $ or +, which Unicode does
-    not count as punctuation.
+    """Whether c is punctuation in Unicode or a keyboard symbol such as $ or +, which Unicode does not
+    classify as punctuation.
     """
     return (
         "!" <= c <= "/"
@@ -60,8 +60,8 @@ class WordPiece:
     """A callable that turns a sentence into the numbers of its pieces, between [CLS] and [SEP]."""
 
     def __init__(self, vocabulary, max_length=256):
-        """`vocabulary` lists the pieces in the order of their numbers. Longer sentences are cut off
-        at `max_length` numbers.
+        """`vocabulary` lists the pieces in the order of their numbers. Sentences are cut off after
+        `max_length` numbers.
         """
         self.number = {piece: i for i, piece in enumerate(vocabulary)}
         self.max_length = max_length
@@ -75,7 +75,7 @@ class WordPiece:
         found = []
         for part in re.split(
             "(" + "|".join(map(re.escape, SPECIAL)) + ")", sentence
-        ):  # special pieces stay as they are
+        ):  # special pieces stay unchanged
             found += (
                 [part]
                 if part in SPECIAL

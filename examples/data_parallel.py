@@ -1,10 +1,10 @@
 """The digits model on several processes: `mpiexec -n 2 python examples/data_parallel.py`.
 
-The same file runs as one process, without MPI: `python examples/data_parallel.py`. Whatever the
-number of ranks, a batch has 64 images in total, and the result is the same up to rounding. Comments
-mark the lines that turn a program for one process into a program for many.
+Without MPI, the same file runs as one process: `python examples/data_parallel.py`. For any number of
+ranks, a batch has 64 images in total, and the result is the same up to rounding. Comments mark the
+lines that turn a program for one process into a program for many.
 
-Needs scikit-learn for the images, and mpi4py and an MPI library for more than one process:
+You need scikit-learn for the images, and mpi4py and an MPI library for more than one process:
 `pip install 'tinygrad_attn[examples,parallel]'`.
 """
 
@@ -48,7 +48,7 @@ class Digits(nn.Module):
 
 
 def load():
-    """Patches (N, 16, 4) and digits (N,)."""
+    """Return patches (N, 16, 4) and digits (N,)."""
     pixels, digits = load_digits(return_X_y=True)
     images = (pixels / 16).astype(np.float32).reshape(-1, 4, PATCH, 4, PATCH)
     return images.swapaxes(2, 3).reshape(-1, 16, PATCH * PATCH), digits
@@ -63,9 +63,9 @@ def main():
     ta.manual_seed(0)
     # Wrap the model: all ranks start with rank 0's weights, and backward() averages gradients.
     model = parallel.DataParallel(Digits())
-    # Instead of AdamW: each rank keeps a part of the optimiser's state.
+    # This replaces AdamW: each rank keeps a part of the optimiser's state.
     optimizer = parallel.ShardedAdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
-    # Instead of a permutation: pick this rank's samples.
+    # This replaces a permutation: it picks this rank's samples.
     sampler = parallel.DistributedSampler(1437)
     steps = EPOCHS * -(-1437 // BATCH)
     schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10 or 1, total_steps=steps)
@@ -76,12 +76,14 @@ def main():
         for indices, weight, own in sampler.batches(BATCH):
             loss = F.cross_entropy(model(x[train][indices]), y[train][indices])
             optimizer.zero_grad()
-            (weight * loss).backward()  # the weight is 1 if all ranks have equally many samples
+            (
+                weight * loss
+            ).backward()  # the weight is 1 if all ranks have the same number of samples
             parallel.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             losses, samples = losses + own * loss.item(), samples + own
-        # The mean over all ranks: every rank must make this call, even if it prints nothing.
+        # This is the mean over all ranks. Every rank must make this call, even if it prints nothing.
         mean = parallel.mean(losses / max(samples, 1), weight=samples)
         if first:
             print(f"epoch {epoch + 1}: loss {mean:.4f}", flush=True)

@@ -1,16 +1,16 @@
-"""A language model: a causal Transformer reads Python's own manual character by character and
-learns to continue it.
+"""A language model: a causal Transformer reads Python's own manual character by character, and learns
+to continue it.
 
     # trains for about three minutes, then writes
     python examples/language_model.py
-    # continues after Ctrl-C; if training is complete, only writes
+    # continues the training after Ctrl-C, or only writes if training is complete
     python examples/language_model.py --resume
     python examples/language_model.py --resume --prompt "The class " --temperature 0.5 --seed 7
     python examples/language_model.py --steps 5000                  # trains longer, writes better
 
-The last tenth of the manual is held out. The program prints how many nats its next character costs
-there, compared with counting in the rest of the manual which character follows the last one, two or
-three.
+The last tenth of the manual is held out. The program prints the loss on it in nats per character,
+compared with the losses of simple models that count which character follows the last one, two, three
+or four in the rest of the manual.
 
 Letters: B sequences, T characters, E embedding, V characters of the vocabulary.
 """
@@ -40,7 +40,7 @@ CONTEXT = 128
 """How many characters the model sees at once."""
 HALF = CONTEXT // 2
 EARLY = 64
-"""How many held-out half contexts evaluate the model during training: a few, to save time."""
+"""How many held-out half contexts are used to evaluate the model during training; few, to save time."""
 
 SETTINGS = {"steps": 1200, "batch": 16, "lr": 3e-3, "d_model": 128, "heads": 4, "layers": 3}
 if QUICK:
@@ -68,10 +68,10 @@ class LanguageModel(nn.Module):
             if p.ndim == 2:
                 nn.init.normal_(
                     p, std=0.02
-                )  # small, so that at first all characters are about equally likely
+                )  # small, so that all characters are about equally likely at first
 
     def forward(self, characters, cache=None):
-        """With a cache, `characters` are only those that it has not seen yet."""
+        """With a cache, `characters` are only those that are not in the cache yet."""
         x = self.positions(
             self.embed(characters), offset=0 if cache is None else cache.length
         )  # (B, T, E)
@@ -79,8 +79,8 @@ class LanguageModel(nn.Module):
 
 
 def tail_loss(model, manual, windows=None):
-    """Nats per character of the whole tail, or of its first `windows` half contexts; each character
-    is predicted from at least half a context.
+    """Return the nats per character of the whole tail, or of its first `windows` half contexts. Each
+    character is predicted from at least half a context.
     """
     starts = np.arange(manual.start - HALF - 1, len(manual.all) - CONTEXT, HALF)[:windows]
     total = 0.0
@@ -96,8 +96,8 @@ def tail_loss(model, manual, windows=None):
 
 
 def train(model, manual, settings, checkpoint, resume):
-    """Train on random pieces of the head. Return True when done, False if Ctrl-C came first. Either
-    way, the last step is saved.
+    """Train on random pieces of the head. Return True if training is complete, or False after Ctrl-C.
+    In both cases, the last step is saved.
     """
     steps = settings["steps"]
     optimizer = optim.AdamW(
@@ -145,8 +145,8 @@ def train(model, manual, settings, checkpoint, resume):
 
 @contextmanager
 def ctrl_c_noticed():
-    """Inside the block, the first Ctrl-C only fills the yielded list, so that it cuts no step in
-    two; the second one interrupts.
+    """Inside the block, the first Ctrl-C only fills the yielded list, so that the current step is
+    completed. The second Ctrl-C interrupts the program.
     """
     stopped = []
 
@@ -174,19 +174,19 @@ class Progress:
             )
 
     def note(self, kept_out):
-        """Set the present loss on the start of the tail, to show with the next step."""
+        """Set the current loss on the start of the tail, which is shown with the next step."""
         self.noted = kept_out
 
     def show(self, step, loss):
         if self.bar is not None:
             self.bar.set_postfix_str(
-                f"loss {loss:.3f}" + (f", kept out {self.noted}" if self.noted else ""),
+                f"loss {loss:.3f}" + (f", held out {self.noted}" if self.noted else ""),
                 refresh=False,
             )
             self.bar.update()
         elif self.noted:
             print(
-                f"  step {step:5d} of {self.steps}, loss {loss:.3f}, kept out {self.noted}, "
+                f"  step {step:5d} of {self.steps}, loss {loss:.3f}, held out {self.noted}, "
                 f"{time.perf_counter() - self.begun:.0f} s",
                 flush=True,
             )
@@ -204,11 +204,11 @@ class Progress:
 
 
 def write(model, start, count, choose, cached=True):
-    """Continue `start` by `count` characters, each chosen by `choose` from the scores. -> their
-    numbers, scores (count, V)
+    """Continue `start` with `count` characters, each chosen by `choose` from the scores. Return their
+    numbers and the scores (count, V).
 
-    With a cache the model reads only what is new. When its context is full, it starts again from
-    the last half.
+    With a cache, the model reads only the new characters. When the context is full, it starts again
+    with the last half.
     """
     window = unread = list(start)[-CONTEXT:]
     cache = nn.KeyValueCache() if cached else None
@@ -231,8 +231,8 @@ def greedy(scores):
 
 
 def sampler(temperature, top_k, seed):
-    """Draw from softmax(scores / temperature) of the `top_k` likeliest. A lower temperature is more
-    careful.
+    """Draw from softmax(scores / temperature) among the `top_k` likeliest characters. At a lower
+    temperature, the likeliest characters are chosen more often.
     """
     rng = np.random.default_rng(seed)
 
@@ -245,7 +245,7 @@ def sampler(temperature, top_k, seed):
 
 
 def compare_with_and_without_cache(model, start, count):
-    """Write the same characters without the cache and with it; return whether the scores agree."""
+    """Write the same characters without and with the cache, and return whether the scores agree."""
     numbers, scores = write(model, start, count, greedy)
     speeds = []
     for cached in (False, True):
@@ -270,17 +270,19 @@ def read_options():
     options = argparse.ArgumentParser(
         description="A causal Transformer learns to write like Python's manual."
     )
-    options.add_argument("--steps", type=int, help=f"updates of the weights ({SETTINGS['steps']})")
+    options.add_argument("--steps", type=int, help=f"training steps ({SETTINGS['steps']})")
     options.add_argument(
         "--seed",
         type=int,
         default=0,
-        help="seed of the initial weights, the batches and the sampled text (0)",
+        help="seed for the initial weights, the batches and the sampled text (0)",
     )
     options.add_argument(
-        "--prompt", default="The value of the ", help="the beginning of the written text"
+        "--prompt", default="The value of the ", help="the start of the generated text"
     )
-    options.add_argument("--temperature", type=float, default=0.7, help="of the sampled text (0.7)")
+    options.add_argument(
+        "--temperature", type=float, default=0.7, help="temperature of the sampled text (0.7)"
+    )
     options.add_argument(
         "--top-k", type=int, default=20, help="sample among this many characters (20)"
     )
@@ -296,14 +298,14 @@ def read_options():
         or not chosen.prompt
     ):
         options.error(
-            "--steps, --length and --top-k are at least 1, --temperature is above 0, and --prompt "
-            "has a character or more"
+            "--steps, --length and --top-k must be at least 1, --temperature must be above 0, and "
+            "--prompt must not be empty"
         )
     if chosen.seed < 0:
-        options.error("--seed is not negative")
+        options.error("--seed must not be negative")
     if chosen.checkpoint.is_dir():
         options.error(
-            f"--checkpoint is the name of a file, and {str(chosen.checkpoint)!r} is a folder"
+            f"--checkpoint must be the name of a file, but {str(chosen.checkpoint)!r} is a folder"
         )
     if chosen.resume and not chosen.checkpoint.exists():
         options.error(
@@ -320,26 +322,26 @@ def settings_of(chosen):
     if not isinstance(settings, dict) or settings.keys() != SETTINGS.keys():
         raise ValueError(
             f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or "
-            "name another file"
+            "choose another file"
         )
     if chosen.steps not in (None, settings["steps"]):
         sys.exit(
-            f"{str(chosen.checkpoint)!r} belongs to a run of {settings['steps']} steps, and its "
-            "learning rate was planned for them; leave out --steps, or leave out --resume to "
-            "begin afresh."
+            f"{str(chosen.checkpoint)!r} is from a run of {settings['steps']} steps, and its learning "
+            "rate schedule has this length; leave out --steps, or leave out --resume to start "
+            "again."
         )
     return settings
 
 
 def main():
     chosen = read_options()
-    if sys.stdout:  # None if it is closed, as under pythonw
+    if sys.stdout:  # None if it is closed, as with pythonw
         sys.stdout.reconfigure(
             errors="replace"
         )  # a pipe on Windows cannot encode every character of the manual
     if importlib.util.find_spec("safetensors") is None:
         print(
-            "skipped: safetensors, in which checkpoints are kept, is not installed: pip install "
+            "skipped: safetensors, which is needed for checkpoints, is not installed: pip install "
             "safetensors"
         )
         return
@@ -352,7 +354,7 @@ def main():
         settings = settings_of(chosen)
         chosen.checkpoint.parent.mkdir(
             parents=True, exist_ok=True
-        )  # fail now, before there is much to lose
+        )  # fail now, not after the training
     except (OSError, ValueError) as error:
         sys.exit(f"--checkpoint: {error}")
     ta.reuse_memory()
@@ -361,29 +363,29 @@ def main():
         manual.vocabulary, settings["d_model"], settings["heads"], settings["layers"]
     )
     print(
-        f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones, the "
-        f"last {len(manual.tail):,} kept out."
+        f"Python's manual: {len(manual.all):,} characters, {manual.vocabulary} different ones; the "
+        f"last {len(manual.tail):,} are held out."
     )
-    print(f"The model: {sum(p.size for p in model.parameters()):,} numbers.")
+    print(f"The model: {sum(p.size for p in model.parameters()):,} parameters.")
     print(
-        f"On the way it is judged by the first {EARLY * HALF:,} of the characters kept out, at the "
-        "end by all of them."
+        f"During training it is evaluated on the first {EARLY * HALF:,} held-out characters, and at the "
+        "end on all of them."
     )
     fresh, even = tail_loss(model, manual, windows=EARLY), math.log(manual.vocabulary)
     sound = abs(fresh - even) < 0.1
     print(
-        f"{'true      ' if sound else 'false     '} before it learns, a character costs about "
-        f"ln({manual.vocabulary}) = {even:.2f} nats: {fresh:.2f}",
+        f"{'true      ' if sound else 'false     '} before training, the loss is about "
+        f"ln({manual.vocabulary}) = {even:.2f} nats per character: {fresh:.2f}",
         flush=True,
     )
 
     if not train(model, manual, settings, chosen.checkpoint, chosen.resume):
         print(
-            f'\nStopped. To go on from there: python "{sys.argv[0]}" --resume --checkpoint "{chosen.checkpoint}"'
+            f'\nStopped. To continue: python "{sys.argv[0]}" --resume --checkpoint "{chosen.checkpoint}"'
         )
         sys.exit(130)
 
-    print("\nNats per character of what was kept out:")
+    print("\nNats per held-out character:")
     ours, counted = tail_loss(model, manual), n_gram_losses(manual)
     for runs, loss in zip(
         ("single characters", "pairs", "triples", "four in a row", "five in a row"), counted
@@ -398,7 +400,7 @@ def main():
     for how, choose in (
         ("always the likeliest character", greedy),
         (
-            f"drawn among the {chosen.top_k} likeliest, temperature {chosen.temperature:g}",
+            f"drawn from the {chosen.top_k} likeliest, temperature {chosen.temperature:g}",
             sampler(chosen.temperature, chosen.top_k, chosen.seed),
         ),
     ):
@@ -411,6 +413,6 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:  # outside training, which has its own way to stop
-        print("\nStopped; a checkpoint that was there before is untouched.")
+    except KeyboardInterrupt:  # outside training, which handles Ctrl-C itself
+        print("\nStopped. An existing checkpoint is unchanged.")
         sys.exit(130)

@@ -1,6 +1,6 @@
-"""Ablate attention heads, patch activations, and read a logit lens; three pictures in runs/.
+"""Ablate attention heads, patch activations, and read a logit lens. Saves three pictures in runs/.
 
-The language model comes from language_model.py; without its checkpoint it is trained (3 minutes).
+The language model is from language_model.py. If its checkpoint is missing, it is trained (3 minutes).
 Letters: B batch, T tokens, E embedding, V characters."""
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from tinygrad_attn import optim
 
 
 def picture(name, title, values, rows, columns, letters=()):
-    """Save a heat map (rows, columns), with a letter in each cell if letters are given."""
+    """Save a heat map (rows, columns), with a letter in each cell if `letters` is given."""
     _, axes = plt.subplots(figsize=(2.5 + 0.4 * len(columns), 3), layout="constrained")
     plt.colorbar(axes.imshow(values, cmap="cividis", aspect="auto"))
     axes.set_xticks(range(len(columns)), columns)
@@ -50,7 +50,7 @@ def ablate_heads(steps):
 
 @ta.no_grad()
 def patch_and_read(model, manual, right="of the [name", wrong='of the "name', letter="]"):
-    """Replace activations of `wrong` by those of `right`; predict from every layer of `right`."""
+    """Replace activations of `wrong` with those of `right`, and predict from every layer of `right`."""
     ids, others, (answer,) = [manual.encode(right)], [manual.encode(wrong)], manual.encode(letter)
     score = lambda: F.log_softmax(model(others))[0, -1, answer].item()
     with ta.activations(model, "encoder.layers.?") as seen:

@@ -1,11 +1,11 @@
-"""A trained model as one NumPy file, which reads handwritten digits without this package.
+"""A trained model as one NumPy file, which classifies handwritten digits without this package.
 
-The digits model is trained for a few rounds. `ta.source` writes its forward pass as plain NumPy,
+The digits model is trained for a few epochs. `ta.source` writes its forward pass as plain NumPy,
 and `ta.save` writes its weights in safetensors. Then a new Python that cannot import the package
-loads both and classifies the test images. The answers are the same, from a file that you can read
-from top to bottom.
+loads both and classifies the test images. Its answers are the same, and you can read the file from
+top to bottom.
 
-Needs scikit-learn for the images, and safetensors: `pip install 'tinygrad_attn[examples]'`.
+You need scikit-learn for the images, and safetensors: `pip install 'tinygrad_attn[examples]'`.
 """
 
 import os
@@ -50,14 +50,14 @@ class Digits(nn.Module):
 
 
 def load():
-    """Patches (N, 16, 4) and digits (N,)."""
+    """Return patches (N, 16, 4) and digits (N,)."""
     pixels, digits = load_digits(return_X_y=True)
     images = (pixels / 16).astype(np.float32).reshape(-1, 4, PATCH, 4, PATCH)
     return images.swapaxes(2, 3).reshape(-1, 16, PATCH * PATCH), digits
 
 
 def train(model, x, y):
-    """Train for a few rounds through the training images."""
+    """Train for a few epochs."""
     optimizer = optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
     order = np.random.default_rng(0)
     for epoch in range(EPOCHS):
@@ -66,13 +66,13 @@ def train(model, x, y):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"round {epoch + 1:2d}  loss of the last batch {loss.item():.3f}")
+        print(f"epoch {epoch + 1:2d}  loss of the last batch {loss.item():.3f}")
 
 
 # Code for a machine with NumPy and safetensors but without this package.
 ELSEWHERE = """
 import sys
-sys.modules["tinygrad_attn"] = None  # from here on importing it is an error
+sys.modules["tinygrad_attn"] = None  # from here on, importing it is an error
 import numpy as np
 from safetensors.numpy import load_file
 sys.path.insert(0, ".")

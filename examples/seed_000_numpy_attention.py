@@ -1,10 +1,10 @@
-"""Multi-head attention in plain NumPy, as you write it after a first lecture; then the same code
-learns.
+"""Multi-head attention in plain NumPy, as you might write it after your first lecture. Then the same
+code learns.
 
 The document computes attention for 3 sequences of 11 tokens of width 35 with 5 heads of size 7,
-prints one row of the output and one of the weights, and asks: *why must the embedding size be a
-multiple of the number of heads?* This program reproduces its numbers, trains the unchanged code by
-passing Tensors instead of arrays, and answers the question.
+prints one row of the output and one of the weights, and ends with a question: *why must the
+embedding size be a multiple of the number of heads?* This program reproduces the numbers, trains the
+unchanged code by passing Tensors instead of arrays, and answers the question.
 
 Letters: B sequences, T tokens, E embedding, H heads, D size of a query or key, V size of a value.
 """
@@ -19,7 +19,7 @@ from tinygrad_attn import Tensor, nn, optim
 page = Document("000: multi-head attention in plain NumPy")
 
 
-# ---- The code. NumPy only: nothing in it knows about gradients.
+# ---- The code. It uses only NumPy and does not compute any gradients.
 
 
 def softmax(scores):
@@ -39,7 +39,8 @@ def attention(x, Wq, Wk, Wv, Wo):
     return heads.reshape(B, T, H * V) @ Wo, weights
 
 
-# ---- The document's numbers. The order of the draws matters: the input, then the four weights.
+# ---- The document's numbers. The order of the random draws matters: first the input, then the four
+# weights.
 
 np.random.seed(114514)
 B, T, E, H, D = 3, 11, 35, 5, 7
@@ -48,7 +49,7 @@ Wq, Wk, Wv = (np.random.randn(H, E, D) for _ in range(3))
 Wo = np.random.randn(H * D, E)
 output, weights = attention(x, Wq, Wk, Wv, Wo)
 
-page.say("What the document printed")
+page.say("The numbers in the document")
 page.prints("shape of Wq", Wq.shape, "5 35 7")
 page.prints("shape of Wo", Wo.shape, "35 35")
 page.prints("shape of the output", output.shape, "3 11 35")
@@ -74,10 +75,10 @@ page.prints(
     1.97962592e-25 1.00000000e+00 2.35854129e-25""",
 )
 
-# ---- What those numbers hide. The weights are drawn with standard deviation 1, so a query is a sum
-# of 35 such products and a score has standard deviation about 35: the largest is 181. In float32
-# e^89 is already infinite, and infinity / infinity is NaN. Subtracting each row's own maximum first
-# changes nothing on paper, and makes every exponent at most 0.
+# ---- A hidden problem. The weights are drawn with standard deviation 1. A query is a sum of 35 such
+# products, so the standard deviation of a score is about 35, and the largest score is 181. In float32,
+# e^89 is already infinite, and infinity / infinity is NaN. If the maximum of each row is subtracted
+# first, the result is mathematically the same, but no exponent is above 0.
 
 
 def safe_softmax(scores):
@@ -91,19 +92,19 @@ with np.errstate(over="ignore", invalid="ignore"):
 page.prints("the largest score", scores.max(), "180.69")
 page.prints("weights that are NaN, of how many", [broken.sum(), broken.size], "28 1815")
 page.check(
-    "with the row's maximum subtracted, none is NaN and they are the weights above",
+    "with the row's maximum subtracted, no weight is NaN and all equal those above",
     np.allclose(safe_softmax(scores), weights, atol=1e-4),
 )
 
-# ---- Now the code learns. A teacher with its own weights gives the targets. The student is the
-# same `attention`, not a letter changed, called with Tensors. NumPy's functions hand over to ours
-# when they meet a Tensor, and the graph is recorded. The weights start smaller by sqrt(35), so that
-# a query is as large as the numbers it is made of. The next section says why.
+# ---- Now the code learns. A teacher with its own weights provides the targets. The student is the
+# same `attention`, unchanged, called with Tensors. NumPy's functions call ours when they receive a
+# Tensor, so the graph is recorded. The initial weights are divided by sqrt(35), so that a query is as
+# large as the numbers in the input. The next section explains why.
 
 
 def train(start, target, fixed=()):
-    """Fit `target` from the weights `start`, of which the last ones may be fixed; return the loss
-    of each step.
+    """Fit `target`, starting from the weights `start`, while the weights `fixed` do not change. Return
+    the loss of each step.
     """
     trained = [Tensor(W, requires_grad=True) for W in start]
     optimizer = optim.Adam(trained, lr=0.01)
@@ -122,16 +123,16 @@ def train(start, target, fixed=()):
     return losses
 
 
-page.say("The same code, given Tensors, learns")
+page.say("The same code learns when it receives Tensors")
 rng = np.random.default_rng(0)
 scaled = [W / math.sqrt(E) for W in (Wq, Wk, Wv, Wo)]
 teacher = [rng.normal(0, 1 / math.sqrt(E), W.shape) for W in scaled]
 losses = train(scaled, attention(x, *teacher)[0])
-page.check("the loss falls below a tenth", losses[-1] < losses[0] / 10)
+page.check("the loss falls below a tenth of its first value", losses[-1] < losses[0] / 10)
 
-# ---- The second price of large scores. Softmax becomes a hard choice, and a choice has no slope:
-# the derivative of a weight w with respect to its own score is w (1 - w), which is 0 where w is 1.
-# So send a random gradient back through it, row by row.
+# ---- Another problem with large scores. Softmax becomes a hard choice, whose slope is 0: the
+# derivative of a weight w with respect to its own score is w (1 - w), which is 0 if w is 1. To show
+# this, we pass a random gradient back through softmax and measure what remains in each row.
 
 page.say("How much of a gradient gets through softmax")
 through = {}
@@ -143,29 +144,29 @@ for name, factor in (("the document's scores", 1), ("scores from scaled weights"
         np.linalg.norm(s.grad.numpy(), axis=-1) / np.linalg.norm(g, axis=-1)
     )
     print(
-        f"           {name}: strongest weight of a row {np.mean(w.max(axis=-1).numpy()):.2f} on "
-        f"average, gradient let through {through[factor]:.1e} (median)"
+        f"           {name}: mean of the largest weight in a row {np.mean(w.max(axis=-1).numpy()):.2f}, "
+        f"share of the gradient that remains {through[factor]:.1e} (median)"
     )
 page.check(
-    "the document's one-hot rows let less than a thousandth of it through",
+    "with the document's scores, less than a thousandth as much of the gradient remains",
     through[1] < through[1 / E] / 1000,
 )
 
-# So train only queries and keys, with values and output fixed, from a good start and from the
-# document's.
+# Now train only the queries and keys, while the values and the output are fixed. Start once from
+# scaled weights and once from the document's.
 keep = scaled[2:]
 target, _ = attention(x, *teacher[:2], *keep)
 good, stuck = train(scaled[:2], target, keep), train((Wq, Wk), target, keep)
 page.check(
-    "from scaled weights the queries and keys learn, from the document's they are stuck",
+    "the queries and keys learn from scaled weights, but not from the document's",
     good[-1] < good[0] / 10 and stuck[-1] > stuck[0] / 2,
 )
 
-# ---- The question. Nothing in `attention` needs E = H D. Queries and keys only have to fit each
-# other (D), the values may have their own size (V), and Wo maps H V numbers back to E. E / H is not
-# a law but a habit, which makes H heads cost as much as one.
+# ---- The question. Nothing in `attention` requires E = H D. Only the queries and keys must have the
+# same size (D). The values may have their own size (V), and Wo maps H V numbers back to E. D = E / H
+# is just a convention, which makes H heads cost as much as one.
 
-page.say("Any head size will do: E = 35, H = 5, D = 6, V = 4")
+page.say("Any head size works: E = 35, H = 5, D = 6, V = 4")
 D, V = 6, 4
 Wq, Wk, Wv, Wo = (
     rng.normal(0, 0.2, shape) for shape in ((H, E, D), (H, E, D), (H, E, V), (H * V, E))
@@ -178,7 +179,7 @@ layer = nn.MultiheadAttention(
     E, H, bias=False, batch_first=True, head_dim=D, value_head_dim=V
 ).astype(np.float64)
 layer.load_state_dict(
-    {  # a layer's weights are (out, in), with its heads stacked in rows
+    {  # a layer's weights are (out, in), with the heads stacked in rows
         "in_proj_weight": np.concatenate(
             [np.swapaxes(W, 1, 2).reshape(-1, E) for W in (Wq, Wk, Wv)]
         ),

@@ -1,9 +1,9 @@
-"""Attention, then positions, then a feed-forward network: the whole pipeline, run and trained.
+"""Attention, positions and a feed-forward network: the complete pipeline, which runs and is trained.
 
-The document builds three parts on a sentence of four words, "I like eating apples", each word
-one-hot of width 6: attention with 2 heads, the sinusoidal position table, and a network 6 -> 12 ->
-6 with ReLU. Its second and third parts never ran: the one-hot sentence holds integers, and real
-numbers cannot be added to integers in place. It also had no way to train.
+The document uses a sentence of four words, "I like eating apples", with each word as a one-hot vector
+of width 6. It has three parts: attention with 2 heads, the sinusoidal position table, and a network
+6 -> 12 -> 6 with ReLU. The second and third parts never ran, because the one-hot sentence contains
+integers, and NumPy cannot add real numbers to integers in place. The document also could not train.
 
 Letters: B sentences, T words, E embedding, H heads.
 """
@@ -22,8 +22,8 @@ WORDS = ["I", "like", "eating", "apples"]
 sentence = np.eye(4, 6, dtype=int)[None]  # (B, T, E) = (1, 4, 6)
 
 
-# ---- The position table. Word t gets a point on each of E / 2 circles, which turn more and more
-# slowly: t, t / 10000^(2/E), ...
+# ---- The position table. Word t gets a point on each of E / 2 circles. The angles grow more slowly
+# from circle to circle: t, t / 10000^(2/E), ...
 
 
 def positions(length, width):
@@ -33,7 +33,7 @@ def positions(length, width):
     )  # sin, cos, sin, cos, ...
 
 
-page.say("The numbers of the document: its position table")
+page.say("The position table in the document")
 table = positions(4, 6)
 page.prints("position 1", table[1], "0.841471 0.540302 0.046399 0.998923 0.002154 0.999998")
 page.prints("position 3", table[3], "0.141120 -0.989992 0.138798 0.990321 0.006463 0.999979")
@@ -42,7 +42,7 @@ page.check(
     np.allclose(F.sinusoidal_positions(4, 6).numpy(), table),
 )
 
-# ---- Where the document stopped.
+# ---- The point where the document stopped.
 
 page.say("Adding the table to the sentence")
 try:
@@ -51,14 +51,14 @@ try:
 except TypeError as error:
     stopped = True
     print(f"           NumPy, in place: {str(error)[:96]} ...")
-page.check("integers += real numbers is refused, and rightly", stopped)
+page.check("NumPy rightly refuses integers += real numbers", stopped)
 page.check(
     "Tensor(sentence) + table is a new tensor of real numbers",
     np.array_equal((Tensor(sentence) + table).numpy(), sentence + table),
 )
 
 
-# ---- The pipeline. The layer that adds positions converts integers itself.
+# ---- The pipeline. The layer that adds positions converts integers to real numbers.
 
 
 class Pipeline(nn.Module):
@@ -74,7 +74,7 @@ class Pipeline(nn.Module):
         return self.feed_forward(x), weights
 
 
-page.say("Attention, positions and feed-forward, to the end")
+page.say("The complete pipeline: attention, positions and feed-forward")
 ta.manual_seed(1)
 output, weights = Pipeline(embed=6, heads=2, hidden=12)(sentence)
 page.prints("shape of the sentence", sentence.shape, "1 4 6")
@@ -82,11 +82,11 @@ page.prints("shape of the weights", weights.shape, "1 2 4 4")
 page.prints("shape of the output", output.shape, "1 4 6")
 page.check("every row of weights sums to 1", np.allclose(weights.numpy().sum(axis=-1), 1))
 
-# ---- A softmax that works until it does not. The maximum is subtracted so that exp cannot
-# overflow, but the document takes the maximum of the whole array. One large score then pushes all
-# other rows to exp(-800) = 0, and 0 / 0 is NaN. Each row must subtract its own maximum.
+# ---- A softmax that does not always work. The document subtracts the maximum of the whole array, so
+# that exp cannot overflow. But then one large score turns all other rows into exp(-800) = 0, and 0 / 0
+# is NaN. Each row must subtract its own maximum.
 
-page.say("One score of 800 among (1, 2, 4, 4)")
+page.say("Scores of shape (1, 2, 4, 4), one of which is 800")
 scores = np.zeros((1, 2, 4, 4))
 scores[0, 0, 0, 0] = 800
 e = np.exp(scores - scores.max())
@@ -101,13 +101,13 @@ scores = Tensor(scores, requires_grad=True)
 ours = F.softmax(scores)
 ours.backward(np.random.default_rng(0).normal(size=ours.shape))
 page.check(
-    "with each row's own maximum (F.softmax) every row sums to 1, and the gradient is finite",
+    "with each row's own maximum (F.softmax), every row sums to 1, and the gradient is finite",
     np.allclose(ours.numpy().sum(axis=-1), 1) and np.isfinite(scores.grad.numpy()).all(),
 )
 
-# ---- Training. In all 24 orders of the four words, each word must name the one before it, and the
-# first says "start". Attention alone sees a bag of words, so it cannot know: it can only guess
-# among four, a loss of ln 4 = 1.386. With positions each word can find its left neighbour.
+# ---- Training. In all 24 orders of the four words, the model must predict the word before each word,
+# or "start" for the first. Attention alone does not see the order of the words, so it can only guess
+# among four answers, with a loss of ln 4 = 1.386. With positions, each word can find the word before it.
 
 orders = np.array(list(itertools.permutations(range(4))))  # (24, 4)
 sentences = np.eye(4, 6, dtype=int)[orders]  # (24, 4, 6)
@@ -130,17 +130,17 @@ def train(with_positions, steps):
     return model, loss.item(), np.mean(logits.argmax(axis=-1) == before)
 
 
-page.say("Who stands before me? With positions:")
+page.say("Which word comes before each word? With positions:")
 model, loss, right = train(True, 80 if QUICK else 500)
-page.say("The same without positions:")
+page.say("Without positions:")
 _, blind_loss, blind_right = train(False, 80 if QUICK else 500)
-page.say(f"Right: {right:.0%} with positions, {blind_right:.0%} without")
+page.say(f"Correct: {right:.0%} with positions, {blind_right:.0%} without")
 page.check(
-    "with positions it learns, without it can only guess among four",
+    "the model learns with positions, but can only guess among four words without them",
     loss < 0.7 and blind_loss > np.log(4) - 1e-3,
 )
 if not QUICK:
-    page.check("with positions it gets every word of every sentence", right == 1)
+    page.check("with positions, every word of every sentence is right", right == 1)
 
 words = ["eating", "I", "apples", "like"]
 logits, _ = model(np.eye(4, 6, dtype=int)[[WORDS.index(word) for word in words]][None])

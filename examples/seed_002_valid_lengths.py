@@ -1,11 +1,11 @@
-"""Sentences of different lengths in one batch: masked softmax, heads folded into the batch, two
-ways to score.
+"""Sentences of different lengths in one batch: masked softmax, heads folded into the batch, and two
+ways to compute scores.
 
 Short sequences are padded to the length of the longest, and attention must not look at the padding.
-The document says how much of each sequence is real (its *valid length*), folds the heads into the
-batch so that one product serves them all, and presents additive scoring besides dot products. Its
-only test runs on inputs of all ones and prints a shape. Such a test passes without any mask. Below
-are tests that do not, and the case of a sequence of length 0.
+The document specifies how much of each sequence is real (its *valid length*), folds the heads into the
+batch so that one product computes them all, and presents additive scoring as well as dot products. Its
+only test uses inputs of all ones and prints a shape. Such a test passes even without a mask. This
+program adds tests that fail without a mask, and the case of a sequence of length 0.
 
 Letters: B batch, T queries, S keys, E embedding, H heads, D size of a head.
 """
@@ -21,7 +21,7 @@ page = Document("002: valid lengths, folded heads, additive scoring")
 ta.manual_seed(0)
 
 
-# ---- Masked attention. A length for each sequence (B,), or one for each query (B, T).
+# ---- Masked attention. There is one length for each sequence (B,), or one for each query (B, T).
 
 
 def attention(q, k, v, lengths=None):
@@ -37,8 +37,8 @@ def attention(q, k, v, lengths=None):
     return F.scaled_dot_product_attention(q, k, v, visible, need_weights=True)
 
 
-# ---- Heads are a batch. Head h of sequence b becomes row b H + h, so one batched product serves
-# all heads at once.
+# ---- The heads are part of the batch. Head h of sequence b becomes row b H + h, so one batched product
+# computes all heads at once.
 
 
 def fold(x, heads):
@@ -52,13 +52,13 @@ def unfold(x, heads):
     return F.merge_heads(x.reshape(-1, heads, *x.shape[1:]))
 
 
-page.say("The shapes of the document")
+page.say("The shapes in the document")
 x = ta.randn(2, 3, 8)
 page.prints("x", x.shape, "2 3 8")
 page.prints("two heads folded into the batch", fold(x, 2).shape, "4 3 4")
 page.prints("and unfolded", unfold(fold(x, 2), 2).shape, "2 3 8")
 page.check(
-    "nothing was mixed up on the way", np.array_equal(unfold(fold(x, 2), 2).numpy(), x.numpy())
+    "folding and unfolding give x again", np.array_equal(unfold(fold(x, 2), 2).numpy(), x.numpy())
 )
 
 E, H, lengths = 100, 5, np.array([3, 2])
@@ -66,7 +66,7 @@ project = [nn.Linear(E, E, bias=False) for _ in range(4)]  # for queries, keys, 
 
 
 def multi_head(queries, keys, lengths):
-    """queries (B, T, E), keys (B, S, E), which are the values too -> output (B, T, E), weights (B
+    """queries (B, T, E), keys (B, S, E), which are also the values -> output (B, T, E), weights (B
     H, T, S)
     """
     q, k, v = (fold(W(x), H) for W, x in zip(project, (queries, keys, keys)))
@@ -83,8 +83,8 @@ page.prints(
     "2 4 100",
 )
 
-# ---- Additive scoring, w . tanh(W_q q + W_k k), lets queries and keys differ in width. All keys
-# are equal here, so a query cannot prefer any, and the output is the mean of the valid values: rows
+# ---- Additive scoring, w . tanh(W_q q + W_k k), works with queries and keys of different widths. All
+# keys are equal here, so all have the same weight, and the output is the mean of the valid values: rows
 # 0 and 1 of arange(40), and rows 0 to 5.
 
 page.say("Additive scoring")
@@ -96,9 +96,9 @@ output, weights = additive(
 page.prints("length 2", output[0, 0], "2 3 4 5")
 page.prints("length 6", output[1, 0], "10 11 12 13")
 
-# ---- Can a test see a broken mask? Take one that hides nothing. With ones everywhere all values
-# are equal, and their mean is the same whatever the weights. Random numbers show the difference at
-# once.
+# ---- Can a test detect a broken mask? Consider a mask that hides nothing. If all inputs are ones, all
+# values are equal, and their mean is the same for any weights. With random numbers, the difference is
+# obvious.
 
 page.say("Testing the mask")
 
@@ -114,29 +114,29 @@ def difference(queries, keys):
 queries, keys = ta.randn(2, 4, E), ta.randn(2, 6, E)
 ones, random = difference(ones_4, ones_6), difference(queries, keys)
 print(
-    f"           largest difference that removing the mask makes: {ones:.1e} with ones, "
+    f"           largest difference without the mask: {ones:.1e} with ones, "
     f"{random:.1e} with random inputs"
 )
 page.check(
-    "all-ones inputs cannot see that the mask is gone, random inputs can",
+    "inputs of all ones do not show that the mask is missing, but random inputs do",
     ones < 1e-6 and random > 1e-3,
 )
 
-# The best test needs no second implementation: change what is masked, and nothing must change.
+# The best test needs no second implementation: change the masked keys, and the output must not change.
 changed = keys.numpy().copy()
 for sequence, length in zip(changed, lengths):
     sequence[length:] = 1000 * np.random.default_rng(1).normal(size=sequence[length:].shape)
 ours, weights = multi_head(queries, keys, lengths)
 page.check(
-    "changing the masked keys a thousandfold does not move the output",
+    "huge changes to the masked keys do not change the output",
     np.allclose(multi_head(queries, changed, lengths)[0].numpy(), ours.numpy(), atol=1e-6),
 )
 page.check(
-    "... and without the mask it does",
+    "... but without the mask they do",
     not np.allclose(without_mask(queries, changed), without_mask(queries, keys), atol=1),
 )
 page.check(
-    "masked weights are 0 exactly, not nearly",
+    "masked weights are exactly 0",
     all((weights.numpy()[b * H : (b + 1) * H, :, n:] == 0).all() for b, n in enumerate(lengths)),
 )
 
@@ -144,16 +144,16 @@ tracked = Tensor(keys.numpy(), requires_grad=True)
 output, _ = multi_head(queries, tracked, lengths)
 output.backward(np.random.default_rng(2).normal(size=output.shape).astype(np.float32))
 page.check(
-    "no gradient reaches a masked key, and some reaches every other",
+    "the gradient is zero at every masked key, and not zero at every other key",
     all(
         (tracked.grad[b, n:] == 0).all() and (tracked.grad[b, :n] != 0).any(axis=-1).all()
         for b, n in enumerate(lengths)
     ),
 )
 
-# ---- Length 0. A mask of -1000000 makes an empty sequence look equally at all its padding, and one
-# of -infinity gives 0 / 0, NaN. Nothing to look at means nothing seen: zero weights, zero output,
-# zero gradient.
+# ---- Length 0. With a mask of -1000000, an empty sequence attends equally to all its padding. With a
+# mask of -infinity, the weights are 0 / 0, which is NaN. Here the weights, the output and the gradient
+# of an empty sequence are all zero.
 
 page.say("A sequence of length 0")
 empty = np.array([3, 0])
@@ -165,25 +165,26 @@ page.check(
     (weights[H:] == 0).all() and (output[1] == 0).all() and (tracked.grad[1] == 0).all(),
 )
 page.check(
-    "the other sequence is what it was", np.allclose(output[0].numpy(), ours[0].numpy(), atol=1e-6)
+    "the other sequence does not change", np.allclose(output[0].numpy(), ours[0].numpy(), atol=1e-6)
 )
 
-# ---- A length for each query. Query t of [1, 2, 3, 4] sees the first t + 1 keys: the causal mask
-# of a decoder.
+# ---- A length for each query. With lengths [1, 2, 3, 4], query t sees the first t + 1 keys. This is
+# the causal mask of a decoder.
 
-page.say("Lengths of two dimensions")
+page.say("Two-dimensional lengths")
 q = ta.randn(2, 4, 8)
 own, _ = attention(q, q, q, np.array([[1, 2, 3, 4], [1, 2, 3, 4]]))
 page.check(
-    "lengths 1 2 3 4 are the causal mask",
+    "lengths 1 2 3 4 give the causal mask",
     np.allclose(
         own.numpy(), F.scaled_dot_product_attention(q, q, q, is_causal=True).numpy(), atol=1e-6
     ),
 )
 
-# ---- All of it in one layer. Its dropout drops weights in training; eval() switches it off.
+# ---- The same in a single layer. In training, dropout removes some of the weights; eval() turns it
+# off.
 
-page.say("nn.MultiheadAttention from the same weights")
+page.say("nn.MultiheadAttention with the same weights")
 layer = nn.MultiheadAttention(E, H, dropout=0.5, bias=False, batch_first=True)
 layer.load_state_dict(
     {
@@ -194,9 +195,11 @@ layer.load_state_dict(
 padding = F.padding_mask(lengths, 6)
 dropped, _ = layer(queries, keys, keys, key_padding_mask=padding)
 output, weights = layer.eval()(queries, keys, keys, key_padding_mask=padding)
-page.check("the same output in evaluation", np.allclose(output.numpy(), ours.numpy(), atol=1e-6))
 page.check(
-    "another one in training, where half of the weights are dropped",
+    "the output is the same in evaluation", np.allclose(output.numpy(), ours.numpy(), atol=1e-6)
+)
+page.check(
+    "the output differs in training, where half of the weights are dropped",
     not np.allclose(dropped.numpy(), ours.numpy(), atol=1e-3),
 )
 page.prints("keys that query 0 of each sequence looks at", (weights[:, 0] > 0).sum(axis=-1), "3 2")

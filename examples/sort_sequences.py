@@ -1,13 +1,13 @@
-"""An encoder-decoder that learns to sort: it reads eight digits and writes them one by one in
+"""An encoder-decoder that learns to sort: it reads eight digits and writes them, one by one, in
 ascending order.
 
     python examples/sort_sequences.py                               # under a minute
     python examples/sort_sequences.py --task reverse --length 10 --seed 1
-    # where it looks while it writes, as a picture
+    # saves a picture that shows where it looks while it writes
     python examples/sort_sequences.py --out sort.png
 
-Nobody tells it what sorting is: it sees unsorted and sorted sequences, and is tested on sequences
-that it has never seen. A sequence counts as right only if every digit is right.
+Nobody explains sorting to the model. It sees pairs of unsorted and sorted sequences, and is tested on
+sequences that it has never seen. A sequence counts as right only if every digit is right.
 
 Letters: B sequences, S digits read, T digits written, E embedding, V symbols.
 """
@@ -29,9 +29,9 @@ from tinygrad_attn import nn, optim
 QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
 DIGITS = 10
 START = 10
-"""What the decoder is given before its first digit."""
+"""The symbol that the decoder receives before its first digit."""
 UNSEEN = 2000
-"""The size of the test set; at most a tenth of all possible sequences."""
+"""The size of the test set, unless this is more than a tenth of all possible sequences."""
 
 TASKS = {"sort": np.sort, "reverse": np.fliplr, "copy": np.copy}
 
@@ -40,7 +40,7 @@ TASKS = {"sort": np.sort, "reverse": np.fliplr, "copy": np.copy}
 
 
 class Data:
-    """Training batches and a fixed test set without common sequences."""
+    """Training batches, and a fixed test set whose sequences are not in any batch."""
 
     def __init__(self, task, length, seed):
         self.answer, self.length = TASKS[task], length
@@ -52,14 +52,14 @@ class Data:
         self.kept = self.name(self.unseen)
 
     def name(self, sequences):
-        """Each sequence as one integer: 3 1 4 is 314."""
+        """Convert each sequence to one integer: 3 1 4 is 314."""
         return sequences @ DIGITS ** np.arange(self.length)[::-1]
 
     def batch(self, size):
-        """(B, S) to read and (B, T) to write, none of them from the test set.
+        """Return the sequences to read (B, S) and to write (B, T), none of them from the test set.
 
-        Half of them use at most three different digits: otherwise a digit occurs five times too
-        rarely to be learned.
+        Half of them have at most three different digits. Otherwise, sequences in which a digit
+        occurs five times would be too rare for the model to learn.
         """
         sequences = self.rng.integers(0, DIGITS, (size, self.length))
         three = self.rng.integers(0, DIGITS, (size // 2, 3))
@@ -73,7 +73,7 @@ class Data:
 
 
 class Seq2Seq(nn.Module):
-    """Scores of the next symbol, given the whole input and the output so far. (B, S), (B, T) ->
+    """Scores of the next symbol, given the complete input and the output so far. (B, S), (B, T) ->
     (B, T, V)
     """
 
@@ -93,11 +93,11 @@ class Seq2Seq(nn.Module):
         self.scores = nn.Linear(d_model, DIGITS)
 
     def read(self, digits):
-        """The memory that the decoder looks at, (B, S) -> (B, S, E)"""
+        """Compute the memory that the decoder attends to. (B, S) -> (B, S, E)"""
         return self.transformer.encoder(self.positions(self.embed(digits)))
 
     def write(self, symbols, memory, cache=None):
-        """With a cache, `symbols` are only the unseen ones. (B, T), (B, S, E) -> (B, T, V)"""
+        """With a cache, `symbols` are only the new ones. (B, T), (B, S, E) -> (B, T, V)"""
         x = self.positions(self.embed(symbols), offset=0 if cache is None else cache.length)
         return self.scores(self.transformer.decoder(x, memory, tgt_is_causal=True, cache=cache))
 
@@ -106,7 +106,7 @@ class Seq2Seq(nn.Module):
 
 
 def shifted(answers):
-    """The decoder's input at each digit of the answer: START, then all digits but the last.
+    """Return the input of the decoder: START, then all digits of the answer except the last.
     (B, T) -> (B, T)
     """
     return np.insert(answers[:, :-1], 0, START, axis=1)
@@ -124,7 +124,7 @@ def solve(model, digits):
 
 
 def right(model, data):
-    """The share of unseen sequences that it answers without any mistake, in per cent."""
+    """Return the percentage of unseen sequences that the model answers without any mistake."""
     return 100 * float(
         np.mean(np.all(solve(model, data.unseen) == data.answer(data.unseen), axis=1))
     )
@@ -163,8 +163,8 @@ def train(data, steps, seed, batch=64, lr=3e-3):
 
 
 def draw(model, digits, path):
-    """Save a picture to `path` of where each head of the last decoder layer looks in `digits` (S,)
-    while it writes the answer.
+    """Save a picture to `path` that shows where each head of the last decoder layer looks in `digits`
+    (S,) while the model writes the answer.
     """
     answer = solve(model, digits[None])
     with ta.no_grad(), ta.record_attention(model) as seen:
@@ -173,7 +173,9 @@ def draw(model, digits, path):
     axes = ta.viz.attention(seen[last][0][0], queries=list(answer[0]), keys=list(digits))
     for ax in axes:
         ax.set(xlabel="read", ylabel="written")
-    part = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")  # all or nothing
+    part = path.with_name(
+        f".{secrets.token_hex(4)}{path.suffix}"
+    )  # so that no incomplete file is left
     try:
         axes[0].figure.savefig(part, dpi=110)
         os.replace(part, path)
@@ -190,30 +192,29 @@ def main():
         "--length", type=int, default=5 if QUICK else 8, help="digits in a sequence, 4 to 18 (8)"
     )
     options.add_argument(
-        "--steps", type=int, default=200 if QUICK else 800, help="updates of the weights (800)"
+        "--steps", type=int, default=200 if QUICK else 800, help="training steps (800)"
     )
     options.add_argument("--seed", type=int, default=0)
     options.add_argument(
         "--out",
         type=Path,
         metavar="PICTURE",
-        help="a .png, .svg or .pdf of the cross-attention; needs matplotlib",
+        help="save the cross-attention as .png, .svg or .pdf; needs matplotlib",
     )
     chosen = options.parse_args()
     if not 4 <= chosen.length <= 18 or chosen.steps < 4 or chosen.seed < 0:
-        options.error("--length is 4 to 18, --steps at least 4, and --seed not negative")
+        options.error("--length must be 4 to 18, --steps at least 4, and --seed not negative")
     if chosen.out and chosen.out.suffix.lower() not in (
         ".png",
         ".svg",
         ".pdf",
     ):  # fail now, not after the training
         options.error(
-            "--out is the name of a picture, which ends in .png, .svg or .pdf, not "
-            f"{str(chosen.out)!r}"
+            f"--out must be a file name that ends in .png, .svg or .pdf, not {str(chosen.out)!r}"
         )
     if chosen.out and chosen.out.is_dir():
-        options.error(f"--out is the name of a picture, and {str(chosen.out)!r} is a folder")
-    if sys.stdout:  # None if it is closed, as under pythonw
+        options.error(f"--out must be the name of a file, but {str(chosen.out)!r} is a folder")
+    if sys.stdout:  # None if it is closed, as with pythonw
         sys.stdout.reconfigure(
             errors="replace"
         )  # a pipe on Windows cannot encode every letter of a file name
@@ -230,25 +231,25 @@ def main():
             sys.exit(f"--out: {error}")
 
     ta.reuse_memory()
-    ta.set_num_threads(1)  # matrices this small gain nothing from a second thread
+    ta.set_num_threads(1)  # for matrices this small, a second thread does not help
     data = Data(chosen.task, chosen.length, chosen.seed)
     print(
-        f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are kept "
-        "out of the training."
+        f"Learning to {chosen.task} {chosen.length} digits; {len(data.unseen)} sequences are held "
+        "out for the test."
     )
     model = train(data, chosen.steps, chosen.seed)
 
-    print("\nSome of the unseen ones:")
+    print("\nSome of the unseen sequences:")
     for digits, answer in zip(data.unseen[::600], solve(model, data.unseen[::600])):
         print(f"  {' '.join(map(str, digits))}  ->  {' '.join(map(str, answer))}")
     if chosen.out:
         draw(model, data.unseen[len(data.unseen) // 2], chosen.out)
-        print(f"Where it looked while it wrote: {chosen.out}")
+        print(f"This picture shows where the model looked while it wrote: {chosen.out}")
 
     reached, goal = right(model, data), 90.0 if QUICK else 100.0
     print(
         f"\n{'true      ' if reached >= goal else 'false     '} {reached:.2f} % of the unseen "
-        f"sequences are right in every place (the goal is {goal:.0f} %)"
+        f"sequences are completely right (the goal is {goal:.0f} %)"
     )
     if reached < goal:
         sys.exit(1)
@@ -258,5 +259,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        print("\nStopped; nothing is kept.")
+        print("\nStopped. Nothing is saved.")
         sys.exit(130)

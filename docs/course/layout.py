@@ -1,4 +1,4 @@
-"""Lays the course out in a folder of the reader: `python -m tinygrad_attn course DIR`."""
+"""Copies the course into a folder of the reader's choice: `python -m tinygrad_attn course DIR`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def lay_out(folder: Path) -> str:
-    """Copy the stubs, and make notebooks that mark themselves. Existing files stay unchanged.
+    """Copy the stubs, and make notebooks that mark their own exercises. Existing files stay unchanged.
     Returns a text that says what to do next.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -19,13 +19,13 @@ def lay_out(folder: Path) -> str:
         if not (folder / stub.name).exists():
             shutil.copyfile(stub, folder / stub.name)
     said = (
-        f"{len(stubs)} exercises are in {folder}. Write your answers into them, and mark one with\n"
+        f"{len(stubs)} exercises are in {folder}. Write your answers in them, and mark one with\n"
     )
     said += f"    python -m tinygrad_attn exercise softmax {folder / 'softmax.py'}"
     sys.path.insert(0, str(HERE))
     try:
         import notebooks
-    except SystemExit:  # it says what is missing
+    except SystemExit:  # a package is missing
         return f"{said}\nThe notebooks need two packages: pip install nbformat nbclient"
     finally:
         sys.path.remove(str(HERE))
@@ -33,4 +33,4 @@ def lay_out(folder: Path) -> str:
     for chapter in notebooks.chapters():
         if not (out / f"{chapter.stem}.ipynb").exists():
             notebooks.save(notebooks.notebook(chapter, out, own=True), chapter, out)
-    return f"{said}\nThe chapters are notebooks in {folder / 'notebooks'}; the last cells of each hold and mark its exercise."
+    return f"{said}\nThe chapters are notebooks in {folder / 'notebooks'}. The last cells of each contain its exercise and mark it."

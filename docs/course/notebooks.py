@@ -1,12 +1,12 @@
 """Makes a notebook of each chapter: `python docs/course/notebooks.py`, or `make notebooks`.
 
     notebooks.py                 all chapters, into docs/_build/notebooks
-    notebooks.py 06 softmax      those whose names contain one of the words
-    notebooks.py --run           and run them, to include their outputs; takes some minutes
+    notebooks.py 06 softmax      only chapters whose names contain one of the words
+    notebooks.py --run           also runs them to include their outputs, which takes some minutes
 
-The chapters are the source; existing notebooks are overwritten. Python blocks become code cells,
-and so does the call that marks the exercise; everything else is text. Exit codes: 0 all is well, 1 a
-cell failed, 2 wrong use, 130 stopped by Ctrl-C.
+The chapters are the source, and existing notebooks are overwritten. Python blocks and the command
+that marks the exercise become code cells. Everything else becomes text cells. The exit code is 0 for
+success, 1 if a cell failed, 2 for wrong use, and 130 if Ctrl-C stopped the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ try:
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 except ImportError as error:
     sys.exit(
-        f"{error}: make notebooks installs what is needed, and so does pip install "
+        f"{error}: install the missing packages with make notebooks or pip install "
         "'tinygrad_attn[docs]'."
     )
 
@@ -34,7 +34,7 @@ from tinygrad_attn.files.atomic import write_atomically
 
 COURSE = Path(__file__).resolve().parent
 PACKAGED = "_docs"
-"""The folder of the installed package that holds this one."""
+"""The folder of the installed package that contains this one."""
 OUT = COURSE.parent / "_build" / "notebooks"
 BLOCK = re.compile(
     r"(?:^<!-- *(?P<note>skip|raises): .*?-->\n+)?"
@@ -44,18 +44,18 @@ BLOCK = re.compile(
 MARKING = re.compile(r"python (-m tinygrad_attn exercise \w+)\n")
 LINK = re.compile(
     r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)(?P<rest>[^)]*)\)", re.S
-)  # f[i](x) in code is none
+)  # f[i](x) in code is not a link
 DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,})\{[\w:-]+\}|(?<![^\s(])\{[a-z][\w:-]*\}`", re.M)
 
 
 def chapters() -> list[Path]:
-    """The course's chapters in their order."""
+    """List the chapters of the course in order."""
     return sorted(COURSE.glob("[0-9][0-9]*.md"))
 
 
 def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
-    """A chapter as a notebook for the folder `out`. With `own` it has a cell with the exercise's
-    stub, which the reader fills in and the marker reads. Raises ValueError for syntax that only
+    """Make a notebook from a chapter, for the folder `out`. With `own`, a cell contains the stub of the
+    exercise, which the reader fills in and the marker reads. Raises ValueError for syntax that only
     Sphinx understands.
     """
     text = chapter.read_text("utf-8")
@@ -64,8 +64,8 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
     if found := DIRECTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(
-            f"{chapter.name}, line {line}: a notebook does not know {found[0].strip()!r}; write it "
-            "in plain Markdown."
+            f"{chapter.name}, line {line}: a notebook cannot show {found[0].strip()!r}; write it in "
+            "plain Markdown."
         )
     cells, here = [], 0
 
@@ -75,7 +75,7 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
 
     for block in BLOCK.finditer(text):
         code, marking = block["code"], MARKING.fullmatch(block["code"])
-        if marking:  # in the notebook's own Python, which need not be the one called python
+        if marking:  # with the Python of the notebook, which may not be the one called python
             name = f"{marking[1].split()[-1]}.py"
             code = f"import sys\n!{{sys.executable}} {marking[1]}{f' {name}' if own else ''}\n"
         elif block["language"] != "python" or block["note"] == "skip":
@@ -93,7 +93,7 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
         )
         cells.append(new_code_cell(code.rstrip("\n"), metadata=tags))
     words(len(text))
-    for number, cell in enumerate(cells):  # the same chapter is the same file
+    for number, cell in enumerate(cells):  # fixed ids, so that the same chapter gives the same file
         cell.id = f"cell-{number}"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return new_notebook(
@@ -102,8 +102,8 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
 
 
 def links(text: str, chapter: Path, out: Path) -> str:
-    """The text with links that work from `out`: a chapter leads to its notebook, a picture to its
-    copy, a page to its source.
+    """Change the links of the text so that they work from `out`. A link to a chapter leads to its
+    notebook, to a picture its copy, and to another page its source.
     """
 
     def moved(link: re.Match[str]) -> str:
@@ -111,7 +111,7 @@ def links(text: str, chapter: Path, out: Path) -> str:
             return link[0]
         target, rest = (chapter.parent / link["path"]).resolve(), link["rest"]
         if target in chapters():
-            return f"]({target.stem}.ipynb)"  # its headings have other names there
+            return f"]({target.stem}.ipynb)"  # without the anchor, because headings have other anchors there
         new = (
             f"images/{target.name}"
             if is_picture(target)
@@ -123,7 +123,7 @@ def links(text: str, chapter: Path, out: Path) -> str:
 
 
 def pictures(chapter: Path) -> list[Path]:
-    """The pictures that a chapter shows."""
+    """List the pictures that a chapter shows."""
     links = LINK.finditer(chapter.read_text("utf-8"))
     return [
         target
@@ -137,7 +137,7 @@ def is_picture(path: Path) -> bool:
 
 
 def save(made: Any, chapter: Path, out: Path) -> None:
-    """Write a notebook and its pictures, each under a temporary name that is then replaced."""
+    """Write a notebook and its pictures, each under a temporary name first."""
     (out / "images").mkdir(parents=True, exist_ok=True)
     for picture in pictures(chapter):
         write_atomically(picture.read_bytes(), out / "images" / picture.name)
@@ -145,7 +145,7 @@ def save(made: Any, chapter: Path, out: Path) -> None:
 
 
 def run(made: Any, folder: Path) -> str:
-    """Run the cells, which keep their outputs; return what went wrong, or nothing."""
+    """Run the cells and keep their outputs. Return an error message, or an empty string."""
     client = NotebookClient(
         made,
         timeout=600,
@@ -185,7 +185,7 @@ def shown(paths: Sequence[Path]) -> Iterable[Path]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="notebooks.py", description="Makes a notebook of each chapter."
+        prog="notebooks.py", description="Make a notebook of each chapter."
     )
     parser.add_argument(
         "words",
@@ -194,14 +194,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="only chapters whose names contain one of these (default: all)",
     )
     parser.add_argument(
-        "--run", action="store_true", help="run them, so that their outputs are inside"
+        "--run", action="store_true", help="run the notebooks to include their outputs"
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=OUT,
         metavar="DIR",
-        help="where they go (default docs/_build/notebooks)",
+        help="where to save them (default docs/_build/notebooks)",
     )
     arguments = parser.parse_args(argv)
     chosen = [
@@ -211,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     if not chosen:
         parser.error(
-            "no chapter has such a name; there are "
+            "no chapter has such a name; the chapters are "
             f"{', '.join(chapter.stem for chapter in chapters())}."
         )
     out, failed = arguments.out.resolve(), []
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{chapter.stem}, {wrong}", file=sys.stderr)
             save(made, chapter, out)
     except KeyboardInterrupt:
-        print(f"\nStopped. What is in {out} is whole.", file=sys.stderr)
+        print(f"\nStopped. The notebooks in {out} are complete.", file=sys.stderr)
         return 130
     print(
         f"{len(chosen)} notebook{'s' * (len(chosen) > 1)} in {out}"
@@ -236,6 +236,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (ValueError, OSError) as error:  # their texts say everything
+    except (ValueError, OSError) as error:  # their messages suffice
         print(f"notebooks.py: {error}", file=sys.stderr)
         sys.exit(2)

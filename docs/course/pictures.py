@@ -1,5 +1,5 @@
-"""Makes the course's pictures by running what the chapters describe: `python
-docs/course/pictures.py`, a few seconds.
+"""Makes the pictures of the course by running what the chapters describe. `python
+docs/course/pictures.py` takes a few seconds.
 """
 
 import runpy
@@ -69,8 +69,8 @@ def diamond() -> None:
 
 
 def complex_step() -> None:
-    """Chapter 3b: the error against the step, for e^x sin(x) at 1, of central differences, the
-    complex step and a dual number.
+    """Chapter 3b: the error of central differences, the complex step and a dual number against the step,
+    for e^x sin(x) at 1.
     """
     Dual = runpy.run_path(
         str(Path(__file__).resolve().parent / "exercises" / "solutions" / "dual.py")
@@ -81,7 +81,13 @@ def complex_step() -> None:
     figure, ax = plt.subplots(figsize=(6, 3.4))
     error = lambda found: np.maximum(np.abs(found - slope), 1e-16)  # 0 has no logarithm
     for name, found, colour, marker, size in (
-        ("central difference", (f(1 + h) - f(1 - h)) / (2 * h), BLUE, "o", 6),  # it shows below
+        (
+            "central difference",
+            (f(1 + h) - f(1 - h)) / (2 * h),
+            BLUE,
+            "o",
+            6,
+        ),  # large, to stay visible below the other
         ("complex step", f(1 + 1j * h).imag / h, ORANGE, "s", 3),
     ):
         ax.loglog(
@@ -120,12 +126,12 @@ def softmax_jacobian() -> None:
 
 
 def spiral() -> None:
-    """The project after chapter 7: its network's answer at every point, after more and more steps."""
+    """The project after chapter 7: the network's answer at every point, after more and more steps."""
     page: dict[str, Any] = {"np": np}
     text = (Path(__file__).resolve().parent / "07b-your-own-engine.md").read_text("utf-8")
     for block in text.split("```python\n")[
         2:4
-    ]:  # its second and third: the data, and a fresh network
+    ]:  # the second and third blocks: the data, and a fresh network
         exec(block.split("```")[0], page)
     x, answers, onehot, parameters = (
         page[name] for name in ("x", "answers", "onehot", "parameters")
@@ -186,7 +192,7 @@ def optimizers() -> None:
 
 
 def causal() -> None:
-    """Chapter 9: the weights of the same scores, free and causal."""
+    """Chapter 9: the weights for the same scores, with and without a causal mask."""
     rng = np.random.default_rng(3)
     scores = rng.standard_normal((6, 6))
     figure, axes = plt.subplots(1, 2, figsize=(7, 3.2))
@@ -200,7 +206,7 @@ def causal() -> None:
 
 
 def positions() -> None:
-    """Chapter 12: the table, and how similar two rows are."""
+    """Chapter 12: the table, and the similarity of its rows."""
     table = F.sinusoidal_positions(64, 32).numpy()
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2))
     left.imshow(table, cmap="PuOr", aspect="auto")
@@ -214,14 +220,14 @@ def positions() -> None:
 
 
 def learning() -> None:
-    """Chapter 13: the loss of each batch and the accuracy on unseen images, for the chapter's own
-    model and loop.
+    """Chapter 13: the loss of each batch and the accuracy on unseen images, with the model and the
+    loop of the chapter.
     """
     chapter: dict[str, Any] = {}
     text = (Path(__file__).resolve().parent / "13-training-digits.md").read_text("utf-8")
     exec(
         text.split("```python\n")[1].split("```")[0], chapter
-    )  # its first block: the data and a fresh model, seed 0
+    )  # the first block: the data, and a fresh model with seed 0
     split, model = chapter["split"], chapter["model"]
     x, y = digits.patches(split.train_images), split.train_labels
     optimizer = optim.AdamW(model.parameters(), lr=5e-3)
@@ -249,8 +255,8 @@ def learning() -> None:
 
 
 def rotary() -> None:
-    """Chapter 18: the pairs of a query, turned; and the score against the distance, with positions
-    added and with rotated pairs.
+    """Chapter 18: the rotated pairs of a query, and the score against the distance, with added
+    positions and with rotated pairs.
     """
     turn = runpy.run_path(
         str(Path(__file__).resolve().parent / "exercises" / "solutions" / "rotary.py")
@@ -298,7 +304,7 @@ def rotary() -> None:
         (0, BLUE, 9),
         (20, ORANGE, 5),
         (40, GREEN, 1.5),
-    ):  # of widths that show what lies below
+    ):  # of different widths, so that the lines below stay visible
         here, there = np.array([start]), start + distance
         added.plot(
             distance,
@@ -317,7 +323,7 @@ def rotary() -> None:
 
 def memory() -> None:
     """Chapter 19: the blocks of a causal head, and the memory of attention against the length, as
-    the chapter's own code measures it.
+    measured by the code of the chapter.
     """
     chapter: dict[str, Any] = {}
     text = (Path(__file__).resolve().parent / "19-linear-memory.md").read_text("utf-8")

@@ -116,12 +116,12 @@ MISTAKES = [
         "scalar",
         "-self.data / other.data ** 2",
         "self.data / other.data ** 2",
-        "the sign is missing",
+        "The minus sign is missing",
     ),
     ("order", "if not users[id(parent)]:", "if True:", "listed twice"),
     ("order", "found.append(node)", "found.insert(0, node)", "comes before its user"),
-    ("vjp", "return g / (1 + np.exp(-x))", "return g / (1 + np.exp(x))", "mind the sign"),
-    ("dual", "self.tangent + other.tangent)", "self.tangent)", "b's is missing"),
+    ("vjp", "return g / (1 + np.exp(-x))", "return g / (1 + np.exp(x))", "Check the sign"),
+    ("dual", "self.tangent + other.tangent)", "self.tangent)", "The tangent of b is missing"),
     ("unbroadcast", "keepdims=True", "keepdims=False", "shape (3,), expected (3, 1)"),
     ("matmul", "return g @ b.swapaxes(-1, -2)", "return g @ b", "transposed"),
     ("softmax", "y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)", "missing sum"),
@@ -138,8 +138,13 @@ MISTAKES = [
         "m *= ... and m[:] = ... change the old one",
     ),
     ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
-    ("softmax", "x[np.arange(len(x)), target]).mean", "x[:, target]).mean", "columns of every row"),
-    ("attention", "axis=-1)", "axis=-2)", "Normalised over the queries"),
+    (
+        "softmax",
+        "x[np.arange(len(x)), target]).mean",
+        "x[:, target]).mean",
+        "all these columns from every row",
+    ),
+    ("attention", "axis=-1)", "axis=-2)", "normalised over the queries"),
     (
         "heads",
         "return x.reshape(batch, length, heads, size // heads).swapaxes(1, 2)",
@@ -151,47 +156,52 @@ MISTAKES = [
         "encoder_layer",
         "    x = norm1(x + attend(x))\n    return norm2(x + feed_forward(x))",
         "    x = x + norm1(attend(x))\n    return x + norm2(feed_forward(x))",
-        "only to the sublayer's output",
+        "only to the output of the sublayer",
     ),
     (
         "positions",
         "np.arange(0, d_model, 2) / d_model",
         "np.arange(d_model // 2) / d_model",
-        "The exponent is 2i / d_model",
+        "should be 2i / d_model",
     ),
-    ("train", "        optimizer.zero_grad()\n", "", "gradients of earlier steps are still there"),
-    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the first position"),
+    (
+        "train",
+        "        optimizer.zero_grad()\n",
+        "",
+        "gradients of earlier steps are still included",
+    ),
+    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the scores at the first position"),
     (
         "sampling",
         "bound, scores / temperature",
         "bound, scores * temperature",
-        "divide the scores by it",
+        "Divide them by it",
     ),
     (
         "pooling",
         "(tokens * there[..., None]).sum(axis=1) / there.sum(axis=1)[:, None]",
         "tokens.mean(axis=1)",
-        "padding is counted",
+        "padding is included",
     ),
     ("hvp", ", create_graph=True", "", "create_graph"),
     (
         "rotary",
         "[a * cos - b * sin, a * sin + b * cos]",
         "[a * cos + b * sin, b * cos - a * sin]",
-        "Rotated the other way",
+        "rotated in the opposite direction",
     ),
     (
         "online",
         "    maximum = scores.max(axis=-1, keepdims=True)",
         "    maximum = np.full((len(scores), 1), scores.max())",
-        "One maximum for the whole block. Each query",
+        "The whole block has a single maximum. Each query",
     ),
     ("written", "(up - down) / (2 * eps)", "(up - down) / eps", "divided by twice the step"),
     (
         "written",
         "np.isclose(np.sum(gradients[name] * u), (up - down) / (2 * eps), rtol",
         "np.isclose(abs(np.sum(gradients[name] * u)), abs(up - down) / (2 * eps), rtol",
-        "do you compare absolute values?",
+        "Do you compare absolute values?",
     ),
 ]
 
@@ -297,7 +307,7 @@ def test_the_command_line_lists_marks_and_explains(capsys, tmp_path):
     assert "exercise 5, matmul" in capsys.readouterr().out
     assert cli.main(["exercise", "softmax"]) == 1
     assert (
-        "mark that:\n    python -m tinygrad_attn exercise softmax mine.py"
+        "mark the file:\n    python -m tinygrad_attn exercise softmax mine.py"
         in capsys.readouterr().out
     )
     none = str(tmp_path / "none.py")

@@ -144,23 +144,27 @@ MISTAKES = [
         "a and b themselves, in this order",
     ),
     ("np.ones_like(self.data) if", "np.zeros_like(self.data) if", "begin with ones"),
-    (ADD, "coming[id(parent)] = share", "it gets two contributions: add them up"),
+    (ADD, "coming[id(parent)] = share", "it gets two contributions. Add them up"),
     (
         SHARE,
         "share = rule(g)",
-        "3 (3, 4) + (4,), gradients: no\n    .grad of operand 1 of (3, 4) + (4,) has the shape (3, 4), its data (4,)",
+        "3 (3, 4) + (4,), gradients: no\n    .grad of operand 1 of (3, 4) + (4,) has the shape (3, 4), but .data has the shape (4,)",
     ),
-    ("if n == 1), keepdims=True)", "if n == 1))", "has the shape (3,), its data (3, 1)"),
+    (
+        "if n == 1), keepdims=True)",
+        "if n == 1))",
+        "has the shape (3,), but .data has the shape (3, 1)",
+    ),
     # numbers and arrays
     ("self * self._operand(other) ** -1.0", "self._operand(other) * self ** -1.0", "This is b / a"),
     ("g * power * self.data", "g * 2 * self.data", "4 a ** 3, gradients"),
     (
         "        other = self._operand(other)\n        return Tensor(self.data + ",
         "        return Tensor(self.data + ",
-        "turn an operand that is no Tensor, a number or an array, into one",
+        "turn an operand that is a number or an array into a Tensor",
     ),
     ("def __radd__", "def radd", "2 + a raises unsupported operand"),
-    ("def __rmatmul__", "def rmatmul", "Python asks for __rmatmul__"),
+    ("def __rmatmul__", "def rmatmul", "Python calls a.__rmatmul__"),
     (
         "np.ones_like(self.data) if",
         "np.ones(self.data.shape) if",
@@ -168,20 +172,20 @@ MISTAKES = [
     ),
     # functions
     ("(lambda g: g * y,)", "(lambda g: g * self.data,)", "The slope of e^a is e^a"),
-    ("1 - y * y", "1 - y", "1 - y^2, with the square"),
+    ("1 - y * y", "1 - y", "1 - y^2, but this is 1 - y"),
     # sums and shapes
     (
         "g = np.expand_dims(g, axis)",
         "g = np.expand_dims(g, axis if axis == 1 else 0)",
-        "A square hides it",
+        "For a square matrix the shapes fit",
     ),
     (
         "return total * (total.data.size / self.data.size)",
         "return Tensor(total.data * (total.data.size / self.data.size), total.parents, total.vjps)",
         "contributes only 1/N",
     ),
-    ("lambda g: g.reshape(self.data.shape)", "lambda g: g", "give it the old one"),
-    ("g @ other.data.swapaxes(-1, -2)", "g @ other.data", "only this way do the shapes fit"),
+    ("lambda g: g.reshape(self.data.shape)", "lambda g: g", "Reshape it to the old one"),
+    ("g @ other.data.swapaxes(-1, -2)", "g @ other.data", "The shapes fit only this way"),
     (
         "self.data.swapaxes(-1, -2) @ g))",
         "self.data.T @ g))",
@@ -193,7 +197,7 @@ MISTAKES = [
     (
         f"        for p in parameters:\n{STEP}",
         "        parameters = [Tensor(p.data - lr * p.grad) for p in parameters]",
-        "should hold the trained numbers",
+        "should contain the trained numbers",
     ),
 ]
 

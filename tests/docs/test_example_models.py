@@ -173,7 +173,7 @@ def test_finished_model_only_writes(tmp_path):
     )  # no multiple of a tenth
     assert learned.returncode == 0, learned.stdout + learned.stderr
     for expected in (
-        "^true +before it learns",
+        "^true +before training",
         "^true +the key/value cache",
         r"^  3\.2\d  counting single characters",
         "step +29 of 29",

@@ -171,7 +171,7 @@ def test_what_only_sphinx_knows_is_refused(notebooks, course, text):
     (course / "course" / "00-first.md").write_text(f"# First\n\n{text}\n")
     with pytest.raises(
         ValueError,
-        match=r"00-first\.md, line 3: a notebook does not know .* write it in plain Markdown",
+        match=r"00-first\.md, line 3: a notebook cannot show .* write it in plain Markdown",
     ):
         notebooks.main(["--out", str(course / "made")])
 

@@ -13,5 +13,5 @@ import numpy as np
 
 
 def adam_step(p, g, m, v, t, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-    """The new (p, m, v). p, g, m, v: arrays of one shape; t: the step number, starting at 1."""
+    """Return the new (p, m, v). p, g, m and v are arrays of one shape; t is the step number, from 1."""
     return None

@@ -1,16 +1,16 @@
 """Chapter 3b: dual numbers.
 
-A Dual is value + tangent eps, with eps^2 = 0: a value, and how it moves. Write its operators and
-functions. They must work with Duals, numbers and arrays on either side, and with arrays of any
+A Dual is value + tangent eps, where eps^2 = 0. The tangent says how the value moves. Write the
+operators and functions. They must work with Duals, numbers and arrays on either side, and with arrays of any
 shape as value and tangent:
 
     a + b    a - b    a * b    a / b    -a    a ** n (n a constant number)    a.exp()    a.log()    a.sin()    a.sum()
 
-Use them to write `jvp`, one run of f, and `gradient`, one run for each element of x. f is written
-with NumPy: for an object that NumPy does not know, np.exp(a) calls a.exp(). np.sin and np.log do
-the same.
+Use them to write `jvp`, which runs f once, and `gradient`, which runs f once for each element of x.
+f uses NumPy functions. For an object that NumPy does not know, np.exp(a) calls a.exp(), and np.sin
+and np.log work in the same way.
 
-Hints: a constant does not move. Make a Dual of it first; then each operator needs only one case.
+Hints: a constant does not move. Turn it into a Dual first, so that each operator needs only one case.
 2 * a calls a.__rmul__(2), and 2 - a calls a.__rsub__(2). If a / b = q, then a = q b: apply the
 product rule to that.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 
 class Dual:
-    """A value and its tangent, which says how it moves: two numbers, or two arrays of one shape."""
+    """A value and its tangent, which says how the value moves: two numbers, or two arrays of one shape."""
 
     __array_priority__ = 1  # array * Dual: NumPy leaves it to Dual's __rmul__
 
@@ -72,12 +72,12 @@ class Dual:
 
 
 def constant(x):
-    """Return a Dual unchanged, and a number or an array as a Dual that does not move."""
+    """Return a Dual unchanged, or turn a number or an array into a Dual that does not move."""
     return None
 
 
 def jvp(f, x, v):
-    """f(x) and J v, from one run of f.
+    """Return f(x) and J v, from one run of f.
 
     f maps a Dual to a Dual. x and v are arrays of one shape, perhaps of integers.
     """
@@ -85,7 +85,7 @@ def jvp(f, x, v):
 
 
 def gradient(f, x):
-    """The gradient of f at x, of x's shape.
+    """Return the gradient of f at x, in the shape of x.
 
     f maps a Dual to a Dual of one number. x is an array of any shape, perhaps of integers.
     """

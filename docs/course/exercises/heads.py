@@ -7,8 +7,8 @@ Write both directions:
     merge_heads(x)           (B, H, T, D)  -> (B, T, H * D)
 
 x is an array or a Tensor; both have the methods reshape and swapaxes (or transpose). A reshape
-never changes the order of the numbers in memory, so it cannot do this alone: the shapes come out
-right and the numbers wrong.
+never changes the order of the numbers in memory, so it is not enough on its own. The shape of its
+result is right, but the numbers are in the wrong places.
 """
 
 

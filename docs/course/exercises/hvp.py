@@ -1,9 +1,9 @@
 """Chapter 17: a Hessian times a vector.
 
-The Hessian H of f has n^2 numbers. H v is the gradient of the number <gradient of f, v>, and costs only two backward passes.
-Write `hvp` with two calls of ta.grad; the second differentiates what the first returned (ta.hvp does the same).
+The Hessian H of f has n^2 numbers. H v is the gradient of the dot product of v and the gradient of f, and takes only two backward passes.
+Write `hvp` with two calls of ta.grad, where the second differentiates the result of the first (ta.hvp does the same).
 
-Hint: the first gradient must be recorded itself: create_graph=True.
+Hint: use create_graph=True in the first call, so that the gradient is recorded in the graph.
 """
 
 import numpy as np
@@ -13,5 +13,5 @@ from tinygrad_attn import Tensor
 
 
 def hvp(f, x, v):
-    """H v, of x's shape. f: from a Tensor to a Tensor of one number; x, v: arrays of one shape."""
+    """Return H v. f maps a Tensor to a Tensor of one number; x and v are arrays of one shape."""
     return None

@@ -8,10 +8,10 @@ Over the last axis of x, with its mean m and variance v = mean of (x - m)^2:
 Write n (`normalized`), y (`layer_norm`), and the backward rules of the three inputs. Try the
 derivation on paper before you look it up in chapter 7.
 
-Hints: m and v depend on x as well: three uses, three terms. weight and bias have shape (N,). They
-were broadcast, so their gradients are sums over all other axes. For broadcasting ops the engine
-takes these sums for you, so an answer of x's shape is right too. The weight belongs inside: begin
-with h = g * weight, the gradient with respect to n.
+Hints: m and v depend on x too, so x is used three times and its gradient has three terms. weight and
+bias have shape (N,). They were broadcast, so their gradients are sums over all other axes. For
+broadcasting ops, the engine computes these sums for you, so a result with the shape of x is also
+right. Begin with h = g * weight, the gradient with respect to n.
 """
 
 import numpy as np

@@ -6,8 +6,8 @@ Write both backward rules so that they hold for stacks of matrices too: a is (..
 (..., K, M), y and g are (..., N, M). If one operand has fewer axes than the other, it was
 broadcast. Leave the sum over the stack to the engine, as in chapter 4.
 
-Hint: only the last two axes change places, but `.T` reverses all of them. For square matrices every
-order of factors has the right shape, so a shape that fits proves nothing.
+Hint: swap only the last two axes; `.T` would reverse all of them. For square matrices, the shapes
+fit for any order of the factors, so a shape that fits proves nothing.
 """
 
 

@@ -1,9 +1,10 @@
 """Chapter 16: one vector for a sentence.
 
-The encoder gives a vector for each token. Average the vectors of a sentence, without padding, and scale the average to length 1.
-The dot product of two such vectors is then their cosine. Write `pool` with NumPy functions, so that it works on Tensors too.
+The encoder returns a vector for each token. Average the vectors of each sentence, without padding, and scale the average to
+length 1. The dot product of two such vectors is then the cosine of the angle between them. Write `pool` with NumPy functions, so that it works on Tensors too.
 
-Hints: there[..., None] is (B, S, 1) and multiplies (B, S, E). The length is the root of the sum of squares.
+Hints: there[..., None] has the shape (B, S, 1), so you can multiply it by tokens. The length is the square root of the sum of
+squares.
 """
 
 import numpy as np

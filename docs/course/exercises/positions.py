@@ -10,5 +10,5 @@ import numpy as np
 
 
 def sinusoidal(length, d_model):
-    """The table (length, d_model), with t from 0; d_model is even."""
+    """Return the table (length, d_model), with t from 0. d_model is even."""
     return None

@@ -1,13 +1,14 @@
 """Chapter 15: from scores to the next character.
 
-Always taking the likeliest character makes dull text that goes in circles. So the next character is drawn at random from
+If a model always chooses the likeliest character, its text is dull and goes in circles. So the next character is drawn at random
+from the characters with the k best scores, with the probabilities
 
-    softmax(scores / temperature), among the k best scores only
+    softmax(scores / temperature)
 
-A temperature below 1 sharpens the probabilities, one above 1 flattens them. Write `probabilities`, so that a temperature of 0.001
-does not overflow (chapter 6).
+A temperature below 1 sharpens the probabilities, and a temperature above 1 flattens them. Write `probabilities`. A temperature of
+0.001 must not cause an overflow (see chapter 6).
 
-Hint: np.sort(scores, axis=-1)[:, -k] is each row's k-th best score; set every score below it to -np.inf.
+Hint: np.sort(scores, axis=-1)[:, -k] is the k-th best score of each row. Set every score below it to -np.inf.
 """
 
 import numpy as np

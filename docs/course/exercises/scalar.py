@@ -1,12 +1,12 @@
 """Chapter 1: numbers that remember.
 
-A Scalar holds a number, the Scalars it was computed from (`parents`), and its slope with respect to
-each of them (`slopes`). Sum and product are already there. Write difference, quotient and tanh in
-the same way:
+A Scalar has a number, the Scalars that it was computed from (`parents`), and its slope with respect
+to each of them (`slopes`). The sum and the product are already there. Write the difference, the
+quotient and tanh in the same way:
 
     y = a - b         y = a / b         y = tanh(x)
 
-Hint: the derivative of tanh is shortest if it uses the output.
+Hint: the derivative of tanh is simplest when you write it in terms of the output.
 """
 
 import math
@@ -31,11 +31,11 @@ class Scalar:
         return None
 
     def tanh(self):
-        """The hyperbolic tangent; math.tanh computes the value."""
+        """Return the hyperbolic tangent. math.tanh computes the value."""
         return None
 
     def backward(self, g=1.0):
-        """Add the incoming gradient g, and pass it on to each parent, times the slope."""
+        """Add the incoming gradient g to .grad, and pass g times the slope on to each parent."""
         self.grad += g
         for parent, slope in zip(self.parents, self.slopes):
             parent.backward(g * slope)

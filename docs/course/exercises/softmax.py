@@ -6,12 +6,12 @@ Along the last axis of x:
     logsumexp(x) = log sum_j e^x_j
     cross_entropy(x, target) = mean over the rows of  logsumexp(row) - row[target]
 
-Write the three functions so that x = 1000 does not overflow. Write their backward rules, which take
-g = dL/dy. Use no loops and no Jacobians.
+Write the three functions so that x = 1000 does not overflow. Then write their backward rules, which
+take g = dL/dy. Do not use loops or Jacobians.
 
-Hints: subtracting a row's maximum does not change softmax; in log-sum-exp, add it back at the end.
-The derivative of logsumexp is softmax. The derivative of cross_entropy is softmax minus one-hot,
-divided by the number of rows.
+Hints: subtracting a row's maximum does not change softmax; in log-sum-exp, add the maximum back at the end.
+The derivative of logsumexp is softmax. The derivative of cross_entropy is softmax minus the one-hot
+target, divided by the number of rows.
 """
 
 import numpy as np

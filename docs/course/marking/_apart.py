@@ -1,5 +1,5 @@
-"""Marks a file in its own process, so that a file that loops, exits, crashes or changes NumPy
-harms nothing else.
+"""Marks a file in its own process, so that a file that loops, exits, crashes or changes NumPy does
+no harm elsewhere.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ except ImportError:  # on Windows
 HERE = Path(__file__).resolve().parent
 EXERCISES = HERE.parent / "exercises"
 START = 60
-"""Seconds that Python and NumPy may take to start, if the limit of a check is shorter."""
+"""The seconds that Python and NumPy may take to start, even if the time limit is shorter."""
 START_OF_ALL = "Python starts"
-NO_MORE = "\n    The checks after it were not made."
+NO_MORE = "\n    The checks after it were not run."
 ATTEMPTS = 4
-"""Processes that a file gets: this many checks may fail to end."""
+"""How many processes a file may use. Each check that does not end uses up one."""
 PRINTED = 2000
 """How many characters of a file's output are shown."""
-# Ctrl-C is the parent's, which then ends this process; so a KeyboardInterrupt in here is the file's
-# own. A session of its own keeps the terminal's Ctrl-C away while Python starts, too; the line
-# below does where there are no sessions.
+# The parent handles Ctrl-C and then ends this process, so a KeyboardInterrupt here comes from the
+# file itself. A separate session blocks the terminal's Ctrl-C even while Python starts. Where there
+# are no sessions, the line below blocks it.
 CODE = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = sys.argv[6:]; "
     "import _apart; _apart.child(*sys.argv[1:6])"
@@ -45,9 +45,9 @@ CODE = (
 
 
 def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
-    """The marks of a file. No check may take longer than `time_limit` seconds; one that does, or
-    that ends Python, fails, and the others are made in a new process. `quiet` hides what the file
-    prints, and its windows.
+    """Mark a file. A check that takes longer than `time_limit` seconds, or that ends Python, fails,
+    and the remaining checks run in a new process. `quiet` hides the output and the windows of the
+    file.
     """
     marks, limit = Marks(path), time_limit or float("inf")
     for again in range(ATTEMPTS):
@@ -57,12 +57,14 @@ def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = Fa
             marks.helps[running] += NO_MORE
             break
         if again == ATTEMPTS - 1:
-            marks.helps[running] += "\n    The checks after it were not made: too many did not end."
+            marks.helps[running] += (
+                "\n    The checks after it were not run, because too many checks did not end."
+            )
     return marks
 
 
 def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
-    """Mark the file in a process; return the check that did not come back, or nothing."""
+    """Mark the file in a process. Return the check that did not end, or an empty string."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         told, known = Path(folder, "told"), Path(folder, "known")
         told.touch()
@@ -82,7 +84,7 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
             *map(str, sys.path),
         ]
         if sys.stdout is not None:
-            sys.stdout.flush()  # what was printed before stands before what the file prints
+            sys.stdout.flush()  # so that earlier output comes before that of the file
         nowhere = subprocess.DEVNULL if quiet else None
         environment = {**os.environ, "MPLBACKEND": "Agg"} if quiet else None
         with subprocess.Popen(
@@ -97,10 +99,10 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
                 in_time = _ends(process, told, limit)
             finally:
                 process.kill()
-                process.wait()  # which leaving `with` does not do after Ctrl-C
+                process.wait()  # after Ctrl-C, leaving `with` does not wait
         marks.running, marks.lines, marks.helps = START_OF_ALL, [], {}
         for text in told.read_text("utf-8").splitlines(keepends=True)[-2:]:
-            if text.endswith("\n"):  # the last may be half a line
+            if text.endswith("\n"):  # the last line may be incomplete
                 _from_text(marks, text)
     if marks.running and in_time:
         code = process.returncode
@@ -112,8 +114,8 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
         marks.failed(
             marks.running,
             f"ends Python, {how}",
-            f"Python itself ended in this check ({how}): os._exit, a crash, or a NumPy function "
-            "and one of yours that call each other endlessly.",
+            f"Python itself ended during this check ({how}). The cause may be os._exit, a crash, or a "
+            "NumPy function and one of yours that call each other endlessly.",
         )
     elif marks.running:
         no_end(marks, limit)
@@ -121,12 +123,12 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
 
 
 def no_end(marks: Marks, limit: float) -> None:
-    """The check that is running took too long."""
+    """Record that the running check took too long."""
     marks.failed(
         marks.running,
         f"no end in {limit:g} s",
-        f"This check did not end within {limit:g} s: is there an endless loop? Look at what "
-        "makes each loop stop.\n--time-limit SECONDS gives each check longer.",
+        f"This check did not end within {limit:g} s. Is there an endless loop? Check what makes each loop "
+        "stop.\n--time-limit SECONDS gives each check more time.",
     )
 
 
@@ -134,8 +136,8 @@ def mark_here(
     chosen: Exercise, path: Path, tell: Callable[[str], Any], known: str, limit: float = 0
 ) -> Marks:
     """Mark a file in this process, except for the checks that are `known`. Whenever a check begins,
-    `tell` gets what is known so far. With a `limit`, the check that is running according to `known`
-    took too long.
+    `tell` is called with the results so far. A `limit` means that the check that is running
+    according to `known` took longer than this.
     """
     before = Marks(path)
     if known:
@@ -152,14 +154,14 @@ def mark_here(
             marks.own_work(chosen.ready_made)
     except (
         BaseException
-    ) as error:  # a KeyboardInterrupt of the file's own is a mistake like any other
+    ) as error:  # a KeyboardInterrupt that the file raises is a mistake like any other
         marks.failed(marks.running, *marks.explain(error))
     marks.begin("")
     return marks
 
 
 def _as_text(marks: Marks) -> str:
-    """The marks as one line of JSON."""
+    """Return the marks as one line of JSON."""
     lines = [
         (line.name, line.verdict, line.max_abs, line.max_rel, line.index) for line in marks.lines
     ]
@@ -174,19 +176,19 @@ def _from_text(marks: Marks, text: str) -> None:
 
 
 def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:
-    """Wait for the end of the process, or until a check has taken too long."""
+    """Wait until the process ends or a check takes too long. Return whether the process ended."""
     said, end = 0, time.monotonic() + max(limit, START)
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)  # briefly, for Windows hears of Ctrl-C only in between
+            process.wait(0.05)  # a short wait, because Windows notices Ctrl-C only between waits
         if (size := told.stat().st_size) != said:  # the next check has begun
             said, end = size, time.monotonic() + limit
     return process.poll() is not None
 
 
 class Shortened(io.TextIOBase):
-    """A file's output, cut off at a limit: a print in a function that is called a thousand times
-    would hide the report.
+    """A stream that cuts off a file's output at a limit, because a print in a function that is called a
+    thousand times would hide the report.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -219,8 +221,8 @@ class Shortened(io.TextIOBase):
 
 
 def child(name: str, file: str, told: str, known: str, parent: str) -> None:
-    """Mark the file, except for the known checks; this runs in the new process. Whenever a check
-    begins, write what is known so far into the file `told`.
+    """Mark the file, except for the known checks. This runs in the new process. Whenever a check
+    begins, the results so far are appended to the file `told`.
     """
     from mark import find
 
@@ -232,20 +234,20 @@ def child(name: str, file: str, told: str, known: str, parent: str) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # as in the command line
         sys.stdout = Shortened(sys.stdout)
     sys.argv[:] = [file]
-    if os.name != "nt":  # where the parent stays the same, come what may
-        with contextlib.suppress(RuntimeError):  # a sandbox may grant no thread
+    if os.name != "nt":  # on Windows the parent id never changes
+        with contextlib.suppress(RuntimeError):  # a sandbox may allow no thread
             threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     _leave_memory()
     mark_here(find(name), Path(file), tell, Path(known).read_text("utf-8"))
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed, or put in another's place
+        with contextlib.suppress(Exception):  # closed, or replaced
             stream.flush()
-    os._exit(0)  # at once, whatever threads the file has left
+    os._exit(0)  # at once, even if the file has left threads running
 
 
 def _leave_memory() -> None:
     """Limit the process to half of the memory, so that a list that grows forever ends in a
-    MemoryError and does not take the machine down.
+    MemoryError and does not bring down the machine.
     """
     if resource is not None:
         half, (_, most) = (
@@ -256,8 +258,8 @@ def _leave_memory() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when another process has replaced the parent: if the parent is killed, nobody else would
-    stop an endless loop.
+    """End when another process has replaced the parent, because nothing else would stop an endless
+    loop if the parent is killed.
     """
     while os.getppid() == parent:
         time.sleep(0.5)

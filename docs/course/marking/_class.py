@@ -1,4 +1,4 @@
-"""Marks the files of a class, and makes a table of them."""
+"""Marks the files of a class and prints a table of the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinygrad_attn.files.atomic import write_atomically
 
 
 class Row(NamedTuple):
-    """One file, and the verdict on each check."""
+    """One file and the verdict on each of its checks."""
 
     file: str
     passed: int
@@ -41,8 +41,8 @@ COLUMNS = ["file", "passed", "checks", "first_failing", "verdict"]
 
 
 def row(path: Path, marks: Marks, number: int) -> Row:
-    """What the table says of one file."""
-    # An error of the file's own may have any name.
+    """Make the table row for one file."""
+    # The file may define an exception with any name, so collapse the whitespace in the verdict.
     verdicts = {line.name: " ".join(line.verdict.split()) for line in marks.lines}
     first = next((line.name for line in marks.lines if not line.ok), "")
     passed = sum(line.ok for line in marks.lines)
@@ -50,7 +50,9 @@ def row(path: Path, marks: Marks, number: int) -> Row:
 
 
 def grid(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """A column for each check: ok, x, or a dot if it was not made; below, the checks' names."""
+    """Return a table with a column for each check: ok, x, or a dot for a check that was not run. The
+    names of the checks follow below.
+    """
     width = max(len(one.file) for one in rows)
     numbers = " ".join(f"{k + 1:>2}" for k in range(len(names)))
     lines = [f"{'check':{width}}  {numbers}"]
@@ -64,7 +66,7 @@ def grid(rows: Sequence[Row], names: Sequence[str]) -> str:
 def mark_class(
     chosen: Exercise, paths: Sequence[Path], time_limit: float, table: str | None
 ) -> int:
-    """Mark every file, print a table and write it as CSV; 0 if all pass, else 1."""
+    """Mark every file, print a table and write it as CSV. Return 0 if all files pass, else 1."""
     rows: list[Row] = []
     names, bar, stopped = checks(chosen), _bar(len(paths)), False
     try:
@@ -101,22 +103,22 @@ def mark_class(
         ]
         csv.writer(lines).writerows([[*COLUMNS, *names], *cells])
         try:
-            # with the mark by which Excel knows UTF-8
+            # The byte order mark tells Excel that this is UTF-8.
             write_atomically(lines.getvalue().encode("utf-8-sig", "backslashreplace"), table)
         except (
             OSError
-        ) as error:  # which says why: the disk is full, or the old one is open in some program
+        ) as error:  # for example, the disk is full, or another program has the old file open
             raise ValueError(f"{error.strerror}.") from error
     return 0 if passed == len(rows) else 1
 
 
 def results(chosen: Exercise, marks: Marks) -> dict[str, Any]:
-    """The marks as Gradescope's results.json has them: a point for each check."""
+    """Return the marks in the format of Gradescope's results.json, with one point for each check."""
     made = {line.name: line for line in marks.lines}
     tests = []
     for name in dict.fromkeys([*checks(chosen), *made]):
         ok = name in made and made[name].ok
-        verdict = made[name].verdict if name in made else "not made"
+        verdict = made[name].verdict if name in made else "not run"
         one = {
             "name": name,
             "score": float(ok),
@@ -129,14 +131,14 @@ def results(chosen: Exercise, marks: Marks) -> dict[str, Any]:
 
 
 def checks(chosen: Exercise) -> list[str]:
-    """The checks of an exercise: those that fail for an empty file."""
+    """List the checks of an exercise, which are those that fail for an empty file."""
     empty = Marks(Path(f"{chosen.name}.py"))
     chosen.mark(empty)
     return [line.name for line in empty.lines]
 
 
 def _bar(files: int) -> Any:
-    """A progress bar on a terminal; a log gets a line for each file instead."""
+    """Return a progress bar if stderr is a terminal; a log gets a line for each file instead."""
     if sys.stderr is None or not sys.stderr.isatty():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Compares arrays by name: a line for each, with the error and what it looks like."""
+"""Compares arrays by name. Each gets a line with the error and a verdict."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Line:
 
     @property
     def ok(self) -> bool:
-        """Whether the arrays agree, or there is nothing to compare with."""
+        """Whether the arrays agree, or there is no reference to compare with."""
         return self.verdict in ("ok", "not asked for")
 
     def __str__(self) -> str:
-        if self.max_abs == np.inf and not self.index:  # there are no numbers to compare
+        if self.max_abs == np.inf and not self.index:  # no numbers were compared
             return f"{'':33}{self.verdict}"
         return f"{self.max_abs:8.1e}  {self.max_rel:8.1e}  {self.index!s:12}  {self.verdict}"
 
 
 @dataclass(repr=False)
 class Comparison(Verdict):
-    """The result of `compare`: true if every named array agrees; prints a line for each."""
+    """The result of `compare`. It is true if every named array agrees, and prints a line for each."""
 
     lines: list[Line]
 
     @property
     def ok(self) -> bool:
-        """Whether there are lines and all are right."""
+        """Whether there is at least one line and all lines are ok."""
         return bool(self.lines) and all(line.ok for line in self.lines)
 
     def __str__(self) -> str:
@@ -52,9 +52,10 @@ class Comparison(Verdict):
 def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:
     """Compare arrays by name: |mine - reference| <= atol + rtol |reference|.
 
-    Both are mappings from names to arrays, Tensors or numbers, or single ones of these. Returns a
-    Comparison, true if all agree, with a line for each name: the largest absolute and relative
-    error, where it is, and a verdict in words. Wrong values raise nothing.
+    Each argument is a mapping from names to arrays, Tensors or numbers, or a single one of these.
+    Returns a Comparison, which is true if all agree. It has a line for each name, with the largest
+    absolute and relative error, the index of the error, and a verdict in words. Wrong values do not
+    raise.
     """
     if not isinstance(reference, Mapping):
         reference, mine = {"result": reference}, {"result": mine}
@@ -74,7 +75,7 @@ def _line(name: str, mine: Any, reference: Any, rtol: float, atol: float) -> Lin
     if mine is None:
         unlike = "missing"
     elif a.dtype.kind not in "fiub":
-        unlike = f"holds {a.dtype}, expected numbers"
+        unlike = f"has dtype {a.dtype}, expected numbers"
     elif a.shape != b.shape:
         turned = " (transposed?)" if a.shape == b.shape[::-1] else ""
         unlike = f"shape {a.shape}, expected {b.shape}{turned}"
@@ -90,7 +91,7 @@ def _line(name: str, mine: Any, reference: Any, rtol: float, atol: float) -> Lin
 
 
 def _in_words(a: Array, b: Array, rtol: float, atol: float) -> str:
-    """How many elements are off, and what the difference looks like."""
+    """Say how many elements are off, and what the difference looks like."""
     bad = ~near(a, b, rtol, atol)
     factor = np.sum(a * b) / max(np.sum(b * b), 1e-300)
     looks = {

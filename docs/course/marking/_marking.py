@@ -1,5 +1,5 @@
-"""The parts of a marker: checks that never raise, a line for each, and a help text for each that
-fails.
+"""The parts of a marker: checks that never raise. Each adds a line to the report, and a help text if
+it fails.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class NotWritten(Exception):
 
 
 class Wrong(Exception):
-    """A check's own words about what the learner's function returned; the function did not raise."""
+    """A check's message about a wrong result from a function that did not raise."""
 
 
 class Exercise(NamedTuple):
-    """One exercise: the chapter it belongs to, and the function that marks it. A project after a
-    chapter has a letter as its `part`.
+    """An exercise, with its chapter and the function that marks it. The `part` of a project after a
+    chapter is a letter.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Exercise(NamedTuple):
     name: str
     task: str
     mark: Callable[[Marks], None]
-    ready_made: tuple[str, ...] = ()  # what the package has that does the same
+    ready_made: tuple[str, ...] = ()  # functions of the package that do the same
 
     @property
     def chapter(self) -> str:
@@ -50,13 +50,13 @@ class Exercise(NamedTuple):
 exercises: dict[str, Exercise] = {}
 
 HIDDEN = "TINYGRAD_ATTN_HIDDEN"
-"""The environment variable with a teacher's file of further checks: `--hidden FILE`."""
+"""The environment variable that names a teacher's file of further checks (`--hidden FILE`)."""
 
 
 def exercise(
     number: int, name: str, task: str, part: str = "", ready_made: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Marks], None]], None]:
-    """Enter a marker under its name; a decorator."""
+    """Register a marker under its name. This is a decorator."""
 
     def enter(mark: Callable[[Marks], None]) -> None:
         def with_hidden(marks: Marks) -> None:
@@ -70,7 +70,7 @@ def exercise(
 
 
 class Marks:
-    """The learner's file, and what was found in it."""
+    """The learner's file, and the results of its checks."""
 
     def __init__(
         self,
@@ -78,20 +78,20 @@ class Marks:
         told: Callable[[Marks], None] = lambda marks: None,
         known: Mapping[str, tuple[Line, str]] | None = None,
     ):
-        """`told` is called whenever a check begins. A check that is `known` from an earlier,
-        unfinished run is not made again.
+        """`told` is called whenever a check begins. Checks that are `known` from an earlier,
+        unfinished run are not run again.
         """
         self.file, self.told, self.running, self.known = file, told, "", known or {}
         self.lines: list[Line] = []
-        self.helps: dict[str, str] = {}  # by check, for those that fail
-        self.asked: list[str] = []  # the functions that the exercise is about
+        self.helps: dict[str, str] = {}  # by name, for the checks that fail
+        self.asked: list[str] = []  # the functions that the exercise requires
         self.references: dict[str, Callable] = {}
-        self.changing: set[str] = set()  # the functions that were told so
+        self.changing: set[str] = set()  # the functions already reported for changing an argument
         self.module = ModuleType("answer")
         self.module.__file__ = str(file)
 
     def load(self) -> bool:
-        """Run the file; a syntax error is a line of the report like any other."""
+        """Run the file. A syntax error becomes a line of the report."""
         self.begin("the file runs")
         if "the file runs" in self.known:
             return False
@@ -111,11 +111,11 @@ class Marks:
 
     @property
     def help(self) -> str:
-        """About the first check that fails."""
+        """The help text for the first check that fails."""
         return next(iter(self.helps.values()), "")
 
     def report(self, everything: bool = False) -> str:
-        """Help with the first check that fails, or with all of them; then a line for each check."""
+        """Return help with the first check that fails, or with all of them, and a line for each check."""
         passed, failing = sum(line.ok for line in self.lines), list(self.helps.values())
         table = f"{Comparison(self.lines)}\n\n{passed} of {len(self.lines)} checks pass."
         if len(failing) > 1 and not everything:
@@ -128,12 +128,13 @@ class Marks:
     # ---- the learner's functions
 
     def function(self, name: str, may_change: bool = False) -> Callable[..., Any]:
-        """One of the learner's functions; it raises NotWritten if it is missing or returns None.
+        """Return one of the learner's functions, which raises NotWritten if it is missing or returns
+        None.
 
-        It raises Wrong the first time that it changes an array it is given. The array is restored,
-        so that no other check fails for it. With `may_change`, a separate check looks for that.
-        During a call, the marker's right functions replace the learner's other functions, so that
-        each is judged by itself.
+        It also raises Wrong the first time that it changes one of its arguments. The array is then
+        restored, so that no other check fails because of it. Use `may_change` if a separate check
+        tests for this. During a call, the marker's right functions replace the learner's other
+        functions, so that each is judged by itself.
         """
         self.asked.append(name)
         own = getattr(self.module, name, None)
@@ -162,8 +163,9 @@ class Marks:
             if changed and name not in self.changing:
                 self.changing.add(name)
                 raise Wrong(
-                    f"{name} changes an array it is given, which others use as well. Make a new "
-                    "one: x = x - 1, not x -= 1. (The other checks restore the array.)"
+                    f"{name} changes an array that it is given, but other code may still use that "
+                    "array. Make a new one: write x = x - 1, not x -= 1. (For the other checks, "
+                    "the marker restores the array.)"
                 )
             return written(value, name)
 
@@ -171,7 +173,7 @@ class Marks:
 
     @contextmanager
     def others_right(self, name: str) -> Iterator[None]:
-        """Replace all of the learner's functions except this one by the right ones."""
+        """Replace all of the learner's functions except this one with the right ones."""
         own = vars(self.module)
         before = {other: own.get(other) for other in self.references if other != name}
         own.update({other: self.references[other] for other in before})
@@ -187,8 +189,8 @@ class Marks:
         self.references.update(functions)
 
     def op(self, forward: str, *rules: str) -> Any:
-        """An op made of the learner's VJPs, with broadcasting, and of the right function if the
-        marker has it, else the learner's. The first check reports arguments that do not fit.
+        """Make an op from the learner's VJPs and the marker's forward function, or the learner's if
+        the marker has none. The op broadcasts. The first check reports arguments that do not fit.
         """
         self.asked.append(forward)
         try:
@@ -207,7 +209,7 @@ class Marks:
     # ---- checks
 
     def begin(self, name: str) -> bool:
-        """Begin a check of this name, which may never end; return whether its result is known."""
+        """Begin the check of this name, which may never end. Return whether its result is known."""
         self.running = name
         self.told(self)
         if name not in self.known:
@@ -229,8 +231,8 @@ class Marks:
         atol: float = 1e-6,
         rtol: float = 1e-5,
     ) -> None:
-        """Check that |mine() - expected| is small. `mistakes` maps a help text to the numbers that
-        a common mistake would give.
+        """Check that |mine() - expected| is small. `mistakes` maps help texts to the values that
+        common mistakes would give.
         """
         if self.begin(name):
             return None
@@ -247,7 +249,7 @@ class Marks:
         if line.ok:
             self.lines.append(line)
             return None
-        with np.errstate(invalid="ignore"):  # a mistake may have infinities
+        with np.errstate(invalid="ignore"):  # a mistake may give infinities
             same = [
                 text
                 for text, wrong in (mistakes or {}).items()
@@ -264,8 +266,8 @@ class Marks:
         mistakes: Mapping[str, Callable] | None = None,
         **settings: Any,
     ) -> None:
-        """Run gradcheck on a function, or on an op made of the learner's VJPs. `mistakes` maps a
-        help text to a wrong VJP for its first input.
+        """Run gradcheck on a function, or on an op made from the learner's VJPs. `mistakes` maps help
+        texts to wrong VJPs of the first input.
         """
         if self.begin(name):
             return None
@@ -291,7 +293,7 @@ class Marks:
         if report:
             self.lines.append(line)
             return None
-        report.place = None  # it would be a line of the marker's
+        report.place = None  # it would be a line of the marker
         return self.failed(
             name, line, f"{self._mistake(f, inputs, settings, mistakes)}\n\n{report}".lstrip()
         )
@@ -311,7 +313,7 @@ class Marks:
     # ---- texts
 
     def failed(self, name: str, verdict: str | Line, text: str) -> None:
-        """Add a line for a check that did not pass; the text helps with it."""
+        """Add a line and a help text for a check that did not pass."""
         line = verdict if isinstance(verdict, Line) else Line(name, verdict, np.inf, np.inf)
         self.lines.append(line)
         self.helps[name] = "\n".join(
@@ -319,22 +321,24 @@ class Marks:
         )
 
     def own_work(self, ready_made: Sequence[str]) -> None:
-        """Add a failed line if the file lets a library do the exercise."""
+        """Add a failed line if the file uses a library function that does the exercise."""
         name = "written by you"
         if self.begin(name):
             return
-        with contextlib.suppress(SyntaxError, ValueError):  # the file has run, whatever it is
+        with contextlib.suppress(
+            SyntaxError, ValueError
+        ):  # the file has run, even if it cannot be parsed here
             for line, called in borrowed(self.file.read_bytes(), {*self.asked, *ready_made}):
                 return self.failed(
                     name,
                     f"calls {called}",
-                    f"Line {line} of {self.file.name} calls {called}, which does the exercise for "
-                    "you. Your answer is compared with it, so write it yourself, and keep a call "
-                    "for comparison in another file.",
+                    f"Line {line} of {self.file.name} calls {called}, which does the exercise for you. Please write "
+                    "it yourself. If you want to compare your answer with the library, do so in "
+                    "another file.",
                 )
 
     def explain(self, error: BaseException) -> tuple[str, str]:
-        """A verdict and a text; the line is the innermost one of the learner's file."""
+        """Return a verdict and a help text for an error, with the innermost line in the learner's file."""
         if isinstance(error, NotWritten):
             return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."
         if isinstance(error, Wrong):
@@ -351,7 +355,7 @@ class Marks:
         ]
         where = f" in line {lines[-1]}" if lines else ""
         what = (
-            "recursion too deep; a loop has no such limit"
+            "the recursion is too deep; a loop has no such limit"
             if isinstance(error, RecursionError)
             else str(error)
         )
@@ -362,8 +366,8 @@ class Marks:
 
     @staticmethod
     def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
-        """Call each VJP once on plain arrays, so that an error in one is reported with the line in
-        the learner's file.
+        """Call each VJP once on plain arrays, so that an error is reported with its line in the
+        learner's file.
         """
         if isinstance(f, ta.engine.Op):
             y = f.forward(*(x.copy() for x in inputs), **settings)
@@ -386,16 +390,16 @@ LIBRARIES = ("tinygrad_attn", "torch", "jax", "scipy", "tensorflow", "sklearn", 
 
 
 def borrowed(source: bytes, names: set[str]) -> list[tuple[int, str]]:
-    """(line, source text) of each use of a library function with one of these names."""
+    """Return (line, source text) of each use of a library function with one of these names."""
     tree, found = ast.parse(source), list[tuple[int, str]]()
-    modules, functions = set[str](), set[str]()  # what the imports call them
+    modules, functions = set[str](), set[str]()  # by the names that the imports give them
     for node in ast.walk(tree):
         for one in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
             module = node.module if isinstance(node, ast.ImportFrom) else one.name
             if (module or "").split(".")[0] in LIBRARIES:
                 known = one.asname or one.name.split(".")[0]
                 (functions if one.name in names else modules).add(known)
-                if one.name in names and known in names:  # it stands in the place of the answer
+                if one.name in names and known in names:  # it replaces the answer
                     found.append((node.lineno, one.name))
     for node in ast.walk(tree):
         root: Any = node
@@ -409,7 +413,7 @@ def borrowed(source: bytes, names: set[str]) -> list[tuple[int, str]]:
 
 
 def _named(f: Callable, name: str) -> Callable:
-    """The function under the name that the learner uses."""
+    """Return the function under the name that the learner uses."""
 
     @functools.wraps(f)
     def same(*args: Any, **settings: Any) -> Any:
@@ -420,10 +424,10 @@ def _named(f: Callable, name: str) -> Callable:
 
 
 def written(value: Any, name: str) -> Any:
-    """The value, unless it is None."""
+    """Return the value; raise NotWritten if it is None."""
     if value is None:
         raise NotWritten(
-            f"{name} returns None: nothing is written there yet, or a return is missing"
+            f"{name} returns None, so it is not written yet or a return statement is missing"
         )
     return value
 

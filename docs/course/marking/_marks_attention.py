@@ -1,4 +1,4 @@
-"""Markers of chapters 18 and 19: rotary positions with grouped queries, and attention in linear
+"""Markers for chapters 18 and 19: rotary positions with grouped queries, and attention in linear
 memory.
 """
 
@@ -18,15 +18,15 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 
 
-@exercise(18, "rotary", "rotary positions with their rule, and attention with grouped queries")
+@exercise(
+    18, "rotary", "rotary positions with their backward rule, and attention with grouped queries"
+)
 def _(marks: Marks) -> None:
     rotate, rule, attention = map(marks.function, ("rotate", "rotate_vjp", "rotary_attention"))
     x, t = random(1, 2, 5, 6), np.arange(5)
 
     def turned(x: Any, t: Any, speed: Any = None, halves: bool = False, apart: bool = False) -> Any:
-        """Pairs are complex numbers, and rotating them is multiplying. `speed`: the angles at
-        position 1.
-        """
+        """Rotate the pairs, as a product of complex numbers. `speed` holds the angles at position 1."""
         x, pairs = np.asarray(x), x.shape[-1] // 2
         speed = 10000.0 ** (-np.arange(pairs) / pairs) if speed is None else speed
         a, b = (x[..., :pairs], x[..., pairs:]) if halves else (x[..., 0::2], x[..., 1::2])
@@ -42,7 +42,7 @@ def _(marks: Marks) -> None:
     marks.reference(rotate=right, rotate_vjp=back, turn=ta.op(right).vjp(back))
 
     def combined(first: Callable, second: Callable) -> Any:
-        """What other combinations of a, b, cosines and sines give."""
+        """Return what a wrong combination of a, b, cosines and sines gives."""
         angles = t[:, None] * 10000.0 ** (-np.arange(3) / 3)
         given = x[..., 0::2], x[..., 1::2], np.cos(angles), np.sin(angles)
         one = first(*given)
@@ -53,32 +53,34 @@ def _(marks: Marks) -> None:
         lambda: rotate(x, positions=t),
         turned(x, t),
         mistakes={
-            "Rotated the other way: (a, b) becomes (a cos - b sin, a sin + b cos).": turned(x, -t),
-            "The pairs are halves, (x[i], x[i + D / 2]), as in some libraries; here they are neighbours, (x[2i], x[2i + 1]).": turned(
+            "The pairs are rotated in the opposite direction: (a, b) becomes (a cos - b sin, a sin + b cos).": turned(
+                x, -t
+            ),
+            "The pairs are (x[i], x[i + D / 2]), as in some libraries. In this exercise they are neighbours, (x[2i], x[2i + 1]).": turned(
                 x, t, halves=True
             ),
-            "The pairs are right, but the outputs form two halves: first numbers, then second ones. Put them side by side.": turned(
+            "The pairs are right, but the output has all first numbers in one half and all second numbers in the other. Put the two numbers of each pair side by side.": turned(
                 x, t, apart=True
             ),
-            "The angles do not depend on the position: multiply by t.": turned(x, np.ones(5)),
+            "The angles do not depend on the position. Multiply them by t.": turned(x, np.ones(5)),
             "Nothing is rotated.": x,
-            "Counted from 1. The scores would be the same, for they depend on distances; but "
-            "rotate is given the positions: take them as\n"
-            "they are.": turned(x, t + 1),
-            "The exponent is -2i / D for the i-th pair.": turned(
+            "The positions are counted from 1. The scores would be the same, because they "
+            "depend only on distances, but rotate should use the positions that it is "
+            "given.": turned(x, t + 1),
+            "The exponent for pair i should be -2i / D.": turned(
                 x, t, 10000.0 ** (-np.arange(3) / 6)
             ),
-            "The exponent is negative: later pairs turn slower.": turned(
+            "The exponent should be negative, so that later pairs turn more slowly.": turned(
                 x, t, 10000.0 ** (np.arange(3) / 3)
             ),
-            "All pairs turn equally fast; each has an angle of its own.": turned(x, t, 1.0),
-            "The second number of a pair is made with the new first one; it needs the old one.": combined(
+            "All pairs turn equally fast, but each should have its own angle.": turned(x, t, 1.0),
+            "The second number of each pair is computed from the new first number. Use the old one.": combined(
                 lambda a, b, c, s: a * c - b * s, lambda new, a, b, c, s: new * s + b * c
             ),
-            "Sine and cosine have changed places.": combined(
+            "Sine and cosine are swapped.": combined(
                 lambda a, b, c, s: a * s - b * c, lambda _, a, b, c, s: a * c + b * s
             ),
-            "The minus is missing: (a, b) becomes (a cos - b sin, a sin + b cos).": combined(
+            "The minus sign is missing: (a, b) becomes (a cos - b sin, a sin + b cos).": combined(
                 lambda a, b, c, s: a * c + b * s, lambda _, a, b, c, s: a * s + b * c
             ),
         },
@@ -89,10 +91,12 @@ def _(marks: Marks) -> None:
         lambda: rotate(x, positions=some),
         turned(x, some),
         mistakes={
-            "Counted from 0: the given positions are ignored. With a cache, the new queries and keys do not begin at 0.": turned(
+            "The given positions are ignored, and counted from 0 instead. With a cache, new queries and keys do not begin at 0.": turned(
                 x, t
             ),
-            "Counted on from the first position; take each position as given.": turned(x, 7 + t),
+            "The positions are counted up from the first one. Use each position as given.": turned(
+                x, 7 + t
+            ),
         },
     )
     marks.gradient(
@@ -101,16 +105,16 @@ def _(marks: Marks) -> None:
         random(2, 3, 5, 6),
         positions=some,
         mistakes={
-            "g is rotated by the same angle as x. The rule multiplies by the transposed matrix, the rotation by the opposite angle.": lambda g, y, x, positions: (
+            "g is rotated by the same angle as x. The rule multiplies g by the transposed matrix, which rotates by the opposite angle.": lambda g, y, x, positions: (
                 turned(g, positions)
             ),
-            "g is passed on unchanged. Rotate it as well, by the opposite angle.": lambda g, y, x, positions: (
+            "g is returned unchanged. Rotate it by the opposite angle.": lambda g, y, x, positions: (
                 g
             ),
-            "The rule pairs halves, where rotate pairs neighbours.": lambda g, y, x, positions: (
+            "The rule pairs x[i] with x[i + D / 2], but rotate pairs neighbours.": lambda g, y, x, positions: (
                 turned(g, -positions, halves=True)
             ),
-            "The rule counts from 0; it needs the positions that rotate was given.": lambda g, y, x, positions: (
+            "The rule counts positions from 0. Use the positions given to rotate.": lambda g, y, x, positions: (
                 turned(g, -t)
             ),
         },
@@ -124,8 +128,8 @@ def _(marks: Marks) -> None:
         ):
             if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
                 raise Wrong(
-                    f"{name} makes {dtype} of float32. The cosines and sines are {dtype}, and a "
-                    "product takes the wider type: give them x.dtype first (astype)."
+                    f"{name} turns float32 into {dtype}. The cosines and sines are {dtype}, and a "
+                    "product has the wider type. Convert them to x.dtype first (astype)."
                 )
         return True
 
@@ -140,8 +144,8 @@ def _(marks: Marks) -> None:
         late: int | None = None,
         share: Any = np.repeat,
     ) -> Any:
-        """`at`: the positions of the queries; `late`: the last key that the first query may look
-        at.
+        """Compute the attention. `at` holds the positions of the queries, and `late` is the last key
+        that the first query may look at.
         """
         past = k.shape[2] - q.shape[2]
         at = past + np.arange(q.shape[2]) if at is None else at
@@ -162,17 +166,17 @@ def _(marks: Marks) -> None:
         lambda: attention(q, k, v),
         attended(q, k, v),
         mistakes={
-            "The values are rotated, too. Positions belong in the scores; leave the values as they are.": attended(
+            "The values are rotated too. Only the scores should depend on positions, so leave the values as they are.": attended(
                 q, k, turned(v, t)
             ),
             "Nothing is rotated.": attended(q, k, v, at=still, turn_k=False),
-            "Only the queries are rotated: a score then depends on the query's position, not on the distance.": attended(
+            "Only the queries are rotated, so a score depends on the position of the query and not on the distance. Rotate the keys too.": attended(
                 q, k, v, turn_k=False
             ),
-            "Only the keys are rotated: a score then depends on the key's position, not on the distance.": attended(
+            "Only the keys are rotated, so a score depends on the position of the key and not on the distance. Rotate the queries too.": attended(
                 q, k, v, at=still
             ),
-            "Nothing is masked: a query sees later positions.": attended(q, k, v, late=5),
+            "Nothing is masked, so a query sees later positions.": attended(q, k, v, late=5),
         },
     )
     fewer = q, k[:, :2], v[:, :2]
@@ -181,11 +185,11 @@ def _(marks: Marks) -> None:
         lambda: attention(*fewer),
         attended(*fewer),
         mistakes={
-            "The heads alternate, 0 1 0 1. The first H / G query heads share the first head of the keys: 0 0 1 1, as np.repeat gives it.": attended(
+            "The query heads use the key heads in the order 0 1 0 1. The first H / G query heads should share the first key head: 0 0 1 1, as np.repeat arranges them.": attended(
                 *fewer, share=tile
             )
         },
-        hint="k and v have G heads, q has H. enable_gqa shares them, or np.repeat along the axis of the heads.",
+        hint="k and v have G heads and q has H. Share the heads with enable_gqa, or repeat them with np.repeat along the head axis.",
     )
     last = q[:, :, 3:], *fewer[1:]
     marks.compare(
@@ -193,17 +197,17 @@ def _(marks: Marks) -> None:
         lambda: attention(*last),
         attended(*last),
         mistakes={
-            "The queries are counted from 0; they are the last T of S positions, and begin at S - T.": attended(
+            "The positions of the queries start at 0. The queries are the last T of S positions, so they should start at S - T.": attended(
                 *last, at=np.arange(2)
             ),
-            "The mask begins at the wrong key: the first query is at S - T and may look at all keys up to there. np.tri(T, S, S - T).": attended(
+            "The mask is shifted. The first query is at position S - T and may look at all keys up to there, as in np.tri(T, S, S - T).": attended(
                 *last, late=0
             ),
-            "Queries and mask are counted from 0; the queries are the last T of S positions, and begin at S - T.": attended(
+            "Both the queries and the mask start at position 0. The queries are the last T of S positions, so both should start at S - T.": attended(
                 *last, at=np.arange(2), late=0
             ),
         },
-        hint="There may be more keys than queries: S keys, and queries for the last T of them.",
+        hint="There may be more keys than queries: S keys, and T queries at the last T positions.",
     )
     marks.gradient(
         "its gradient", lambda q, k, v: attention(q, k, v), *(one[..., :4] for one in last)
@@ -211,16 +215,20 @@ def _(marks: Marks) -> None:
 
 
 TRIPLE = "maximum", "total", "result"
-COLUMN = "maximum and total are (T, 1), one number per query: keepdims=True."
+COLUMN = (
+    "maximum and total have the shape (T, 1), with one number for each query. Use keepdims=True."
+)
 BLOCKS = 12
-"""How many arrays of T x block numbers an answer may hold at a time; the solution holds 4."""
+"""How many arrays of T x block numbers an answer may keep at a time. The solution keeps 4."""
 
 
-quiet = partial(np.errstate, all="ignore")  # mistakes overflow; a learner's own warnings are shown
+quiet = partial(
+    np.errstate, all="ignore"
+)  # mistakes may overflow, but a learner's own warnings are shown
 
 
 def _exp(x: Any) -> Any:
-    """e^x, and 0 for -inf - -inf: of a score that is masked."""
+    """Return e^x, or 0 where x is NaN, which is -inf - -inf for a masked score."""
     return np.exp(np.where(np.isnan(x), -np.inf, x))
 
 
@@ -231,7 +239,7 @@ def _scores(q: ndarray, k: ndarray, causal: bool, scale: float = 1) -> ndarray:
 
 @quiet()
 def _parts(scores: ndarray, v: ndarray, common: bool = False) -> dict[str, ndarray]:
-    """A partial result; `common` is the mistake of one maximum for the whole block."""
+    """Return a partial result. `common` makes the mistake of one maximum for the whole block."""
     m = np.full((len(scores), 1), scores.max()) if common else scores.max(axis=-1, keepdims=True)
     e = _exp(scores - m)
     return {"maximum": m, "total": e.sum(axis=-1, keepdims=True), "result": e @ v}
@@ -247,7 +255,7 @@ def _online(
     scale: float = 1,
     mistake: str = "",
 ) -> dict[str, ndarray]:
-    """y and lse with a mistake, by a running maximum, sum and result."""
+    """Compute y and lse with a running maximum, sum and result, and perhaps a mistake."""
     m, total, y, means = (
         np.full((len(q), 1), -np.inf),
         np.zeros((len(q), 1)),
@@ -258,7 +266,7 @@ def _online(
     stop = len(k) // block * block if mistake == "last" else len(k)
     for start in range(0, stop, block):
         s = scores[:, start : start + block]
-        if mistake == "mask":  # np.tri without the place of the block
+        if mistake == "mask":  # np.tri without the offset of the block
             s = _scores(q, k[start : start + block], causal, scale)
         new = np.maximum(m, s.max() if mistake == "common" else s.max(axis=-1, keepdims=True))
         old = np.where(m == -np.inf, 0, _exp(new - m if mistake == "upside down" else m - new))
@@ -288,7 +296,7 @@ def _backward(
     causal: bool = False,
     mistake: str = "",
 ) -> dict[str, ndarray]:
-    """dq, dk and dv with a mistake."""
+    """Compute dq, dk and dv, perhaps with a mistake."""
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     scores = _scores(q, k, causal and mistake != "unmasked")
     for start in range(0, len(k) // block * block if mistake == "last" else len(k), block):
@@ -330,14 +338,14 @@ def _backward(
 def _several(
     f: Callable, name: str, names: tuple[str, ...], shapes: str
 ) -> Callable[..., dict[str, Any]]:
-    """f, and by their names the arrays that it returns."""
+    """Wrap f so that it returns its arrays as a dict with these names."""
 
     def called(*args: Any, **settings: Any) -> dict[str, Any]:
         found = f(*args, **settings)
         if not isinstance(found, (tuple, list)) or len(found) != len(names):
             many = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
             raise Wrong(
-                f"{name} returns a {type(found).__name__}{many}; the task asks for {len(names)} "
+                f"{name} returns a {type(found).__name__}{many}, but it should return {len(names)} "
                 f"arrays, {shapes}."
             )
         return dict(zip(names, found))
@@ -346,9 +354,7 @@ def _several(
 
 
 def _peak(f: Callable[[], Any]) -> int:
-    """How many more bytes f takes at its peak than are in use before; NumPy tells tracemalloc of
-    its arrays.
-    """
+    """Return how many bytes f allocates at its peak. NumPy reports its arrays to tracemalloc."""
     already = tracemalloc.is_tracing()
     if not already:
         tracemalloc.start()
@@ -381,7 +387,7 @@ def right_merge(one: tuple[ndarray, ...], two: tuple[ndarray, ...]) -> tuple[nda
 @exercise(
     19,
     "online",
-    "attention in blocks of keys, in memory that grows with T, with its rule",
+    "attention over blocks of keys, in memory that grows linearly with T, with its backward rule",
     ready_made=("scaled_dot_product_attention", "grad"),
 )
 def _(marks: Marks) -> None:
@@ -400,7 +406,7 @@ def _(marks: Marks) -> None:
         mistakes: Mapping[str, Mapping[str, Any]],
         hint: str = "",
     ) -> None:
-        """A line for each array."""
+        """Add a line for each array."""
         for name, value in expected.items():
             marks.compare(
                 f"{title}: {name}",
@@ -420,20 +426,20 @@ def _(marks: Marks) -> None:
         lambda: part(scores, v),
         right,
         {
-            "One maximum for the whole block. Each query needs its own: far below a common one, all of its exponentials are 0.": _parts(
+            "The whole block has a single maximum. Each query needs its own, because the exponentials of a query far below a common maximum are all 0.": _parts(
                 scores, v, common=True
             ),
-            "This is the maximum of each key. Take each query's maximum over its keys: the last axis, with keepdims=True.": {
+            "This is the maximum for each key. Take the maximum for each query over its keys, along the last axis, with keepdims=True.": {
                 "maximum": scores.max(axis=0, keepdims=True)
             },
-            "Already divided by the total: an average of such averages is no softmax. Divide once, at the end.": {
+            "The result is already divided by the total. An average of such averages is not a softmax. Divide once, at the end.": {
                 "result": right["result"] / right["total"]
             },
-            "The maximum is not subtracted: e^1000 is infinite.": {
+            "The maximum is not subtracted. Without that, e^1000 overflows.": {
                 "total": plain.sum(axis=-1, keepdims=True),
                 "result": plain @ v,
             },
-            "This is the log-sum-exp; keep the maximum apart, and let total be a plain sum.": {
+            "This is the log-sum-exp, but total should be a plain sum. The maximum is returned separately.": {
                 "total": np.log(right["total"])
             },
         },
@@ -449,12 +455,13 @@ def _(marks: Marks) -> None:
         lambda: part(masked, v),
         right,
         {
-            "NaN where a query sees none of the keys: -inf - -inf. Subtract 0 where the maximum is -inf.": {
+            "The result is NaN where a query sees none of the keys, because -inf - -inf is NaN. Subtract 0 where the maximum is -inf.": {
                 name: np.where(unseen, np.nan, value) for name, value in right.items()
             },
-            "A query that sees none of the keys has the maximum -inf. Any number would count as a "
-            "score when two parts are merged, and hide\n"
-            "smaller ones.": {"maximum": np.where(unseen, 0, right["maximum"])},
+            "The maximum should be -inf for a query that sees none of the keys. Any other number would "
+            "count as a score when two parts are merged, and would hide smaller scores.": {
+                "maximum": np.where(unseen, 0, right["maximum"])
+            },
         },
         COLUMN,
     )
@@ -480,23 +487,23 @@ def _(marks: Marks) -> None:
         lambda: merged(one, two),
         both,
         {
-            "Not rescaled. The sums have different maxima: multiply each by e^(its own maximum - the new one).": sums(
+            "The parts are not rescaled, but their sums have different maxima. Multiply each by e^(its own maximum - the new maximum).": sums(
                 1, 1
             ),
-            "Rescaled the wrong way round: the factor is e^(old maximum - new maximum), at most 1.": upside_down,
-            "Only the first part is rescaled. The second has its own maximum, which may be the smaller one.": sums(
+            "The factor is upside down. It should be e^(old maximum - new maximum), which is at most 1.": upside_down,
+            "Only the first part is rescaled, but the maximum of the second may be the smaller one.": sums(
                 a, 1
             ),
-            "Only the second part is rescaled. The first has its own maximum, which may be the smaller one.": sums(
+            "Only the second part is rescaled, but the maximum of the first may be the smaller one.": sums(
                 1, b
             ),
-            "The result is already divided by the total. Divide once, at the end.": {
+            "The merged result is already divided by the total. Divide once, at the end.": {
                 "result": both["result"] / both["total"]
             },
-            "Each part is divided by its own total: an average of averages is no softmax.": {
+            "Each part is divided by its own total, but an average of averages is not a softmax. Divide once, at the end.": {
                 "result": sum(averages) / 2
             },
-            "The maxima are added; the new one is the larger of the two.": {
+            "The two maxima are added. The new maximum should be the larger of the two.": {
                 "maximum": one["maximum"] + two["maximum"]
             },
         },
@@ -504,11 +511,11 @@ def _(marks: Marks) -> None:
     )
     nothing = _parts(np.full((4, 2), -np.inf), random(2, 3))
     compare(
-        "merge, nothing seen",
+        "merge, no keys seen",
         lambda: merged(nothing, nothing),
         nothing,
         {
-            "NaN where neither part has seen a key: -inf - -inf. Subtract 0 where the new maximum is -inf.": {
+            "The result is NaN where neither part has seen a key, because -inf - -inf is NaN. Subtract 0 where the new maximum is -inf.": {
                 name: np.full_like(value, np.nan) for name, value in nothing.items()
             }
         },
@@ -521,13 +528,13 @@ def _(marks: Marks) -> None:
     q[1] *= 3
     square = random(10, 3, seed=3), k, v
     texts = {
-        "result": "The running result is not rescaled when the maximum grows: multiply it by e^(old - new), like the running sum.",
-        "total": "The running sum is not rescaled when the maximum grows: multiply it by e^(old - new), like the running result.",
+        "result": "The running result is not rescaled when the maximum grows. Multiply it by e^(old - new), like the running sum.",
+        "total": "The running sum is not rescaled when the maximum grows. Multiply it by e^(old - new), like the running result.",
         "neither": "Neither the running sum nor the running result is rescaled when the maximum grows.",
-        "upside down": "Rescaled with e^(new - old); the factor is e^(old - new), at most 1.",
-        "average": "This is the mean of the blocks' softmaxes: each block is normalised by itself. Divide once, at the end, by the total.",
-        "last": "The last block is left out: the number of keys is not a multiple of `block`. Slices may reach past the end.",
-        "common": "One maximum for the whole block: a query far below it has exponentials of 0 only. Each query needs its own.",
+        "upside down": "The running values are rescaled by e^(new - old). The factor should be e^(old - new), which is at most 1.",
+        "average": "Each block is normalised separately, so this is a mean of softmaxes. Divide once, at the end, by the total.",
+        "last": "The last block is left out, because the number of keys is not a multiple of `block`. A slice may extend past the end of an array.",
+        "common": "The whole block has a single maximum. The exponentials of a query far below it are all 0, so each query needs its own maximum.",
     }
 
     def forward(title: str, *given: ndarray, size: int = block, causal: bool = False) -> None:
@@ -540,8 +547,8 @@ def _(marks: Marks) -> None:
         }
         unmasked = (
             {
-                "Nothing is masked: a query sees later keys.": _online(*given, size),
-                "The mask starts again in each block: query t sees key `start` + j of a block if start + j <= t.": wrong(
+                "Nothing is masked, so a query sees later keys.": _online(*given, size),
+                "The mask starts again in each block. Query t should see key j of a block if start + j <= t.": wrong(
                     mistake="mask"
                 ),
             }
@@ -555,25 +562,24 @@ def _(marks: Marks) -> None:
             unmasked
             | {text: wrong(mistake=mistake) for mistake, text in texts.items()}
             | {
-                "NaN everywhere: the running maximum is -inf at first, e^(new - old) infinite, and 0 times that is NaN. It is e^(old - new).": {
+                "Everything is NaN. The running maximum starts at -inf, so e^(new - old) is infinite, and 0 times infinity is NaN. The factor should be e^(old - new).": {
                     "y": np.full_like(right["y"], np.nan)
                 },
-                "The scores are not scaled: divide by the root of the size of a query.": wrong(
-                    scale=np.sqrt(3)
-                ),
-                "The scores are scaled twice, so they are divided by D and not by its root.": wrong(
+                "The scores are not scaled. Divide them by sqrt(D).": wrong(scale=np.sqrt(3)),
+                "The scores are scaled twice, so they are divided by D instead of sqrt(D).": wrong(
                     scale=1 / np.sqrt(3)
                 ),
-                "This is the maximum alone; lse = maximum + log(total).": {"lse": largest},
-                "This is log(total); add the maximum again.": {"lse": right["lse"] - largest},
-                "This is the total; lse is maximum + log(total).": {
+                "This is only the maximum. lse = maximum + log(total).": {"lse": largest},
+                "This is log(total). Add the maximum back: lse = maximum + log(total).": {
+                    "lse": right["lse"] - largest
+                },
+                "This is the total. lse = maximum + log(total).": {
                     "lse": np.exp(right["lse"] - largest)
                 },
             },
-            "A query that sees nothing of a block has a maximum of -inf there, and -inf - -inf is "
-            "NaN."
+            "The maximum of a query that sees no key of a block is -inf, and -inf - -inf is NaN."
             if causal
-            else "The scores of a block are q @ k[start:start + block].T / sqrt(D), (T, block) or fewer. y is (T, E), lse (T,).",
+            else "The scores of a block are q @ k[start:start + block].T / sqrt(D). Their shape is (T, block), or smaller for the last block. y has the shape (T, E), and lse (T,).",
         )
 
     forward("attention", q, k, v)
@@ -582,7 +588,7 @@ def _(marks: Marks) -> None:
         lambda: attention(q, k[:0], v[:0], block)["y"],
         np.zeros((6, 4)),
         mistakes={
-            "A query that sees no key gets 0; here it is 0 / 0. Divide by 1 where the total is 0.": np.full(
+            "The output of a query that sees no key should be 0, but here it is 0 / 0. Divide by 1 where the total is 0.": np.full(
                 (6, 4), np.nan
             )
         },
@@ -595,20 +601,20 @@ def _(marks: Marks) -> None:
     # ---- backward
 
     of_rule = {
-        "no delta": "delta is forgotten: ds = p * (g v^T - delta), delta = rowsum(g * y).",
-        "plus delta": "delta is added; it is subtracted.",
-        "one delta": "delta is one number for all queries; each has its own: (g * y).sum(axis=-1, keepdims=True).",
-        "mean delta": "delta is a mean; take the sum over the numbers of an output, (g * y).sum(axis=-1, keepdims=True).",
-        "block": "The sum in the rule of softmax is over the keys of the block only. Sum over all keys: this is (g * y).sum(axis=-1).",
-        "keys": "The sum in the rule of softmax is over the queries. Sum over the keys of each query: this is (g * y).sum(axis=-1).",
-        "local": "The weights are made with the maximum of the block. They must be e^(score - lse), with the lse of all keys.",
-        "softmax": "The weights are the softmax of the block by itself. They must be e^(score - lse), with the lse of all keys.",
-        "unscaled": "The scale is forgotten in the gradient: dq and dk are divided by sqrt(D), too.",
-        "twice": "The scale is applied twice: dq and dk are divided by sqrt(D) once.",
-        "overwritten": "dq is the contribution of the last block of keys. Every block contributes: add them up, dq += ...",
-        "rows": "This is the contribution of the last block of queries. Every query contributes to dk and dv: add them up.",
-        "last": "The last block is left out: the number of keys is not a multiple of `block`.",
-        "unmasked": "Later keys are not masked here: the weights must be those of the forward pass.",
+        "no delta": "delta is missing: ds = p * (g v^T - delta), where delta = rowsum(g * y).",
+        "plus delta": "delta is added, but it should be subtracted.",
+        "one delta": "delta is a single number for all queries, but each query should have its own: (g * y).sum(axis=-1, keepdims=True).",
+        "mean delta": "delta is a mean, but it should be a sum over the numbers of each output: (g * y).sum(axis=-1, keepdims=True).",
+        "block": "The sum in the softmax rule covers only the keys of the block. Sum over all keys instead, which gives (g * y).sum(axis=-1).",
+        "keys": "The sum in the softmax rule is over the queries. Sum over the keys of each query instead, which gives (g * y).sum(axis=-1).",
+        "local": "The weights are computed with the maximum of the block. They must be e^(score - lse), with the lse over all keys.",
+        "softmax": "The weights are the softmax of the block alone. They must be e^(score - lse), with the lse over all keys.",
+        "unscaled": "The scale is missing from the gradients. dq and dk must be divided by sqrt(D) too.",
+        "twice": "The scale is applied twice. Divide dq and dk by sqrt(D) only once.",
+        "overwritten": "dq contains only the contribution of the last block of keys. Add up the contributions of all blocks: dq += ...",
+        "rows": "This is only the contribution of the last block of queries. Every query contributes to dk and dv, so add up all contributions.",
+        "last": "The last block is left out, because the number of keys is not a multiple of `block`.",
+        "unmasked": "Later keys are not masked here, but the weights must be the same as in the forward pass.",
     }
 
     def backward(title: str, *given: ndarray, causal: bool = False) -> None:
@@ -632,8 +638,8 @@ def _(marks: Marks) -> None:
             lambda: rule(*whole, causal=True) if causal else rule(*whole),
             right,
             changed,
-            "dq is (T, D), dk (S, D), dv (S, E). delta has a number for each query, (g * "
-            "y).sum(axis=-1, keepdims=True), whichever keys the block\nholds.",
+            "The shapes are (T, D) for dq, (S, D) for dk and (S, E) for dv. delta has one number for "
+            "each query, (g * y).sum(axis=-1, keepdims=True), and is the same for every block.",
         )
 
     backward("attention_vjp", q, k, v)
@@ -650,9 +656,9 @@ def _(marks: Marks) -> None:
             for name, value in (found | rule(few[2], y, lse, *few, block, **settings)).items():
                 if (dtype := np.asarray(value).dtype) != np.float32:
                     raise Wrong(
-                        f"{name} is {dtype} where q, k and v are float32. np.zeros and np.full "
-                        "make float64 unless told q.dtype, and np.sqrt(3) is a float64 that "
-                        "widens what it meets; math.sqrt(3) is not."
+                        f"{name} is {dtype}, but q, k and v are float32. np.zeros and np.full return "
+                        "float64 unless you pass dtype=q.dtype. np.sqrt(3) is a NumPy float64 and "
+                        "turns float32 into float64, but math.sqrt(3) does not."
                     )
         return True
 
@@ -662,7 +668,7 @@ def _(marks: Marks) -> None:
         for T, S, size, causal in (
             (128, 4096, 16, False),
             (1024, 1024, 8, True),
-        ):  # wide, for rows of S scores; and for a mask
+        ):  # a wide case for rows of S scores, and one for a mask
             q, k, v, g = (
                 random(T, 1),
                 random(S, 1, seed=1),
@@ -680,17 +686,17 @@ def _(marks: Marks) -> None:
             one, each = T * size * 8, T * S * 8
             if took > BLOCKS * one + 4 * sum(x.nbytes for x in (q, k, v)):
                 how = (
-                    "There is room for an array of T x S numbers in that."
+                    "That is enough for an array of T x S numbers."
                     if took > 0.9 * each
-                    else "Something in it grows with T x S."
+                    else "Part of it grows with T x S."
                 )
                 raise Wrong(
-                    f"{name} takes {_mb(took)} at its peak, for T = {T:,}, S = {S:,}, block = "
-                    f"{size}{', causal' if causal else ''}.\nT x {size} scores take {_mb(one)}, "
-                    "and a handful of such blocks is enough; all T x S take "
-                    f"{_mb(each)}.\n{how}\n\nMake the scores of a block inside the loop, use them, "
-                    "and let them go: no scores and no mask of all keys, no rows\nas long as "
-                    "there are keys, and no list of what the blocks gave."
+                    f"{name} uses {_mb(took)} at its peak, for T = {T:,}, S = {S:,}, block = "
+                    f"{size}{', causal' if causal else ''}.\nT x {size} scores take {_mb(one)}, and a "
+                    f"few such blocks are enough. All T x S scores take {_mb(each)}.\n"
+                    f"{how}\n\nCompute the scores of a block inside the loop, use them, and do "
+                    "not keep them. Do not store the scores or a mask for\nall keys, rows with "
+                    "one number per key, or a list of block results."
                 )
         return True
 

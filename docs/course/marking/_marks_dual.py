@@ -1,4 +1,4 @@
-"""Marker of chapter 3b: dual numbers."""
+"""Marker for chapter 3b: dual numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from _marks_project import either
 
 import tinygrad_attn as ta
 
-PLAIN = "Turn an operand that is no Dual into one, with a tangent of zeros."
-INTEGERS = "An array of integers cannot hold a slope of 0.5: convert x and v to floats first, and collect the gradient in an array of floats."
+PLAIN = "Turn an operand that is not a Dual into one, with a tangent of zeros."
+INTEGERS = "An array of integers cannot store a slope of 0.5. Convert x and v to floats first, and collect the gradient in an array of floats."
 
 
 def _power(n: float) -> Callable:
@@ -26,22 +26,23 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, b: a + b,
         lambda a, b, da, db: da + db,
         lambda a, b, da, db: {
-            "Both move, so the tangents are added: b's is missing.": da,
-            "Both move, so the tangents are added: a's is missing.": db,
+            "Both operands move, so their tangents are added. The tangent of b is missing.": da,
+            "Both operands move, so their tangents are added. The tangent of a is missing.": db,
         },
     ),
     (
         "-a",
         lambda a: -a,
         lambda a, da: -da,
-        lambda a, da: {"The tangent changes its sign with the value.": da},
+        lambda a, da: {"The tangent changes sign, just as the value does.": da},
     ),
     (
         "a - b",
         lambda a, b: a - b,
         lambda a, b, da, db: da - db,
         lambda a, b, da, db: {
-            "The tangents are subtracted as the values are: b's sign is wrong.": da + db,
+            "The tangents are subtracted, just as the values are. The sign of b's tangent is wrong.": da
+            + db,
             "This is the tangent of b - a.": db - da,
         },
     ),
@@ -50,13 +51,13 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, b: a * b,
         lambda a, b, da, db: da * b + a * db,
         lambda a, b, da, db: {
-            "The product rule has two terms, a' b + a b'. The second is missing: b moves as well.": da
+            "The product rule has two terms, a' b + a b'. The second is missing, but b moves as well.": da
             * b,
-            "The product rule has two terms, a' b + a b'. The first is missing: a moves as well.": a
+            "The product rule has two terms, a' b + a b'. The first is missing, but a moves as well.": a
             * db,
-            "This is a' b'. Its place is at eps^2, which is 0; the product rule is a' b + a b'.": da
+            "This is a' b', which belongs to eps^2 and vanishes. The product rule is a' b + a b'.": da
             * db,
-            "This is a' a + b b'. Each tangent is multiplied by the value of the other.": da * a
+            "This is a' a + b b'. Multiply each tangent by the value of the other operand.": da * a
             + db * b,
         },
     ),
@@ -65,13 +66,14 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, b: a / b,
         lambda a, b, da, db: (da * b - a * db) / b**2,
         lambda a, b, da, db: {
-            "The quotient rule has a minus: (a' b - a b') / b^2.": (da * b + a * db) / b**2,
-            "The sign is wrong: the slope is (a' b - a b') / b^2, not the other way round.": (
+            "The quotient rule has a minus sign: (a' b - a b') / b^2.": (da * b + a * db) / b**2,
+            "The sign is wrong. The quotient rule is (a' b - a b') / b^2, not (a b' - a' b) / b^2.": (
                 a * db - da * b
             )
             / b**2,
-            "The divisor is b^2: its square is missing.": (da * b - a * db) / b,
-            "Only a' / b: b moves as well. The quotient rule is (a' b - a b') / b^2.": da / b,
+            "The divisor is b^2, but here it is b.": (da * b - a * db) / b,
+            "This is a' / b, as if b did not move. The quotient rule is (a' b - a b') / b^2.": da
+            / b,
             "This is a' / b'. The quotient rule is (a' b - a b') / b^2.": da / db,
             "The divisor is b^2, not a^2.": (da * b - a * db) / a**2,
         },
@@ -82,8 +84,10 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
             lambda a, n=n: a**n,
             _power(n),
             lambda a, da, n=n: {
-                "The slope of a^n is n a^(n - 1): the power is not reduced by one.": n * a**n * da,
-                "The slope of a^n is n a^(n - 1): its factor n is missing.": a ** (n - 1) * da,
+                "The slope of a^n is n a^(n - 1). The exponent is not reduced by one here.": n
+                * a**n
+                * da,
+                "The slope of a^n is n a^(n - 1). The factor n is missing here.": a ** (n - 1) * da,
                 "This is the slope. By the chain rule it is multiplied by a's tangent.": n
                 * a ** (n - 1),
                 "This is the tangent of a^2.": 2 * a * da,
@@ -97,7 +101,9 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, da: np.exp(a) * da,
         lambda a, da: {
             "This is the slope. By the chain rule it is multiplied by a's tangent.": np.exp(a),
-            "This is e to the tangent; take e to the value, times the tangent.": np.exp(da),
+            "This is e^(tangent). The tangent of the result is e^(value) times the tangent.": np.exp(
+                da
+            ),
             "The slope of e^a is e^a, the result, not a.": a * da,
         },
     ),
@@ -107,7 +113,8 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, da: da / a,
         lambda a, da: {
             "This is the slope. By the chain rule it is multiplied by a's tangent.": 1 / a,
-            "The slope of log(a) is 1 / a; this is 1 / log(a), times the tangent.": da / np.log(a),
+            "The slope of log(a) is 1 / a, but this is 1 / log(a), times the tangent.": da
+            / np.log(a),
         },
     ),
     (
@@ -116,22 +123,23 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
         lambda a, da: np.cos(a) * da,
         lambda a, da: {
             "This is the slope. By the chain rule it is multiplied by a's tangent.": np.cos(a),
-            "The slope of sin is cos, with a plus.": -np.cos(a) * da,
+            "The slope of sin is cos, not -cos.": -np.cos(a) * da,
             "This is the sine of the tangent.": np.sin(da),
-            "This is the cosine of the tangent; take the cosine of the value, times the tangent.": np.cos(
+            "This is the cosine of the tangent. Multiply the cosine of the value by the tangent.": np.cos(
                 da
             ),
-            "The slope of sin is cos.": np.sin(a) * da,
+            "The slope of sin is cos, not sin.": np.sin(a) * da,
         },
     ),
     (
         "a.sum()",
         lambda a: a.sum(),
         lambda a, da: da.sum(),
-        lambda a, da: {"The tangents are added up like the values.": a.sum()},
+        lambda a, da: {"Add up the tangents, just as you add up the values.": a.sum()},
     ),
 ]
-"""How each operation is written, the operation, its tangent, and tangents that usual mistakes give.
+"""For each operation: how it is written, a function for its value, one for its tangent, and one for the
+tangents that common mistakes give.
 """
 FOUR: list[tuple[str, str, Callable, Callable]] = [
     ("+", "__radd__", lambda x, y: x + y, lambda x, y, dx, dy: dx + dy),
@@ -142,7 +150,7 @@ FOUR: list[tuple[str, str, Callable, Callable]] = [
 
 
 class Duals:
-    """The learner's class, and what the checks ask of it."""
+    """Runs the checks on the learner's class."""
 
     def __init__(self, marks: Marks):
         named = getattr(marks.module, "Dual", None)
@@ -154,13 +162,12 @@ class Duals:
         own = self.Dual(np.array(value), np.array(tangent))
         if not hasattr(own, "value") or not hasattr(own, "tangent"):
             raise Wrong(
-                "Dual(value, tangent) has no .value or no .tangent; the names must be exactly "
-                "these."
+                "Dual(value, tangent) has no .value or no .tangent. Use exactly these names."
             )
         return own
 
     def run(self, text: str, f: Callable, *operands: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Value and tangent of f of them; `text` is how f is written."""
+        """Return the value and tangent of f(*operands); `text` is how the formula is written."""
         try:
             y = written(f(*operands), text)
         except (AttributeError, TypeError) as error:
@@ -176,47 +183,46 @@ class Duals:
                 ) from error
             if "does not support ufuncs" in str(error):
                 raise Wrong(
-                    "np.exp(a) calls a.exp() only where the class does not set __array_ufunc__. "
+                    "np.exp(a) calls a.exp() only if the class does not set __array_ufunc__. "
                     "Write `__array_priority__ = 1` instead."
                 ) from error
             raise
         except RecursionError as error:
             raise Wrong(
-                f"{text} calls itself again, without end: np.sin(self) calls "
-                "self.sin(), and other - self may call __rsub__ or __sub__. Compute with .value "
-                "and .tangent."
+                f"{text} calls itself endlessly: np.sin(self) calls self.sin(), and other - self may "
+                "call __rsub__ or __sub__. Compute with .value and .tangent."
             ) from error
         return self.parts(y, text)
 
     def parts(self, y: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Value and tangent of a Dual, if they are of one shape."""
+        """Return the value and tangent of a Dual; raise Wrong unless they have the same shape."""
         if not isinstance(y, self.Dual or ()):
             raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Dual, or nothing can go on from "
-                "it."
+                f"{text} is a {type(y).__name__}; it should be a Dual, so that the computation "
+                "can continue from it."
             )
         if isinstance(y.value, self.Dual) or isinstance(y.tangent, self.Dual):
             raise Wrong(
-                f"{text} has a Dual inside a Dual. Compute with the .value and the .tangent of an "
+                f"{text} has a Dual inside a Dual. Compute with the .value and .tangent of each "
                 "operand."
             )
         if np.shape(y.value) != np.shape(y.tangent):
             raise Wrong(
                 f"{text} has a value of shape {np.shape(y.value)} and a tangent of shape "
-                f"{np.shape(y.tangent)}. Each number of the value has its own tangent: an array "
-                "that is constant has an array of zeros, of its shape."
+                f"{np.shape(y.tangent)}. Each number of the value has its own tangent, so the "
+                "tangent of a constant array is an array of zeros of the same shape."
             )
         return np.asarray(y.value), np.asarray(y.tangent)
 
     def beside(self, other: Any, a: np.ndarray, da: np.ndarray, left: bool) -> list[np.ndarray]:
-        """Values and tangents of other + a and so on (left), or of a + other."""
+        """Return the values and tangents of other + a and so on (if `left`), or of a + other."""
         found: list[np.ndarray] = []
         for sign, method, f, _ in FOUR:
             name = "array" if np.ndim(other) else "2"
             text = f"{name} {sign} a" if left else f"a {sign} {name}"
             self.run(
                 f"a {sign} b", f, self.make(a, da), self.make(a, da)
-            )  # or this one is not due yet
+            )  # raises NotWritten if the operation itself is missing
             own = self.make(a, da)
             try:
                 y = f(other, own) if left else f(own, other)
@@ -226,7 +232,7 @@ class Duals:
                 raise Wrong(
                     f"{text} raises {error}. "
                     + (
-                        f"The left operand knows nothing of Duals, so Python asks for {method}."
+                        f"The left operand does not support Duals, so Python calls a.{method}."
                         if left
                         else PLAIN
                     )
@@ -237,16 +243,16 @@ class Duals:
                 raise Wrong(f"{text}: {error}. {PLAIN}") from error
             if isinstance(y, np.ndarray):
                 raise Wrong(
-                    f"{text} is an array of {y.dtype}s. NumPy took the Dual for a plain object and "
-                    "went through the array's elements itself. With `__array_priority__ = 1` in "
-                    f"the class it leaves the operation to {method}."
+                    f"{text} is an array of {y.dtype}s. NumPy treated the Dual as a plain object and "
+                    "applied the operation to each element of the array. If the class sets "
+                    f"`__array_priority__ = 1`, NumPy leaves the operation to {method}."
                 )
             found += self.run(text, lambda y=y: y)
         return found
 
 
 def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
-    """What `beside` should find, or finds if a constant moves."""
+    """Return the values and tangents that `beside` should return, or returns if a constant moves."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(y))
     return [
         np.broadcast_to(part, shape)
@@ -256,7 +262,11 @@ def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
 
 
 @exercise(
-    3, "dual", "dual numbers, and slopes forwards with them", part="b", ready_made=("jvp", "grad")
+    3,
+    "dual",
+    "dual numbers, and gradients in forward mode",
+    part="b",
+    ready_made=("jvp", "grad"),
 )
 def _(marks: Marks) -> None:
     mine = Duals(marks)
@@ -301,12 +311,12 @@ def operations(marks: Marks, mine: Duals) -> None:
                 )
             ):
                 raise Wrong(
-                    f"{text} changes an operand, which may be used again. Make new arrays: x = x + "
-                    "y, not x += y."
+                    f"{text} changes an operand, which may be used again. Make new arrays: write "
+                    "x = x + y, not x += y."
                 )
         return True
 
-    marks.that("operands are left alone", left_alone, "")
+    marks.that("the operands do not change", left_alone, "")
 
 
 def constants(marks: Marks, mine: Duals) -> None:
@@ -315,10 +325,8 @@ def constants(marks: Marks, mine: Duals) -> None:
         random(2, 3, seed=2),
         np.abs(random(2, 3, seed=1)) + 0.5,
     )
-    moves = (
-        "A constant has a tangent of 1 here. It does not move: its tangent is 0. Only x has one."
-    )
-    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which is 2 - a and not a - 2. The same holds for __rtruediv__."
+    moves = "A constant has a tangent of 1 here. A constant does not move, so its tangent is 0."
+    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which must return 2 - a, not a - 2. The same holds for __rtruediv__."
     zero, one = np.zeros_like(a), np.ones_like(a)
     for name, c in (("2", 2.0), ("array", array)):
         right, turned = four(c, a, zero, da), four(a, c, da, zero)
@@ -355,22 +363,22 @@ def functions(marks: Marks, mine: Duals) -> None:
 
     def gradient(f: Callable, x: np.ndarray) -> Any:
         if isinstance(found := own_gradient(f, x), mine.Dual or ()):
-            raise Wrong("gradient returns a Dual; the task asks for an array of x's shape.")
+            raise Wrong("gradient returns a Dual, but it should return an array of x's shape.")
         return found
 
     def jvp(f: Callable, x: np.ndarray, v: np.ndarray) -> Any:
         def given(x: Any) -> Any:
-            mine.parts(x, "what jvp gives to f")
+            mine.parts(x, "the argument that jvp passes to f")
             return f(x)
 
         found = own(given, x, v)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise Wrong(
-                f"jvp returns a {type(found).__name__}; the task asks for two arrays, f(x) and J v."
+                f"jvp returns a {type(found).__name__}, but it should return two arrays, f(x) and J v."
             )
         if any(isinstance(part, mine.Dual or ()) for part in found):
             raise Wrong(
-                "jvp returns a Dual; the task asks for two arrays, its value and its tangent."
+                "jvp returns a Dual, but it should return two arrays, its value and its tangent."
             )
         return found
 
@@ -387,16 +395,16 @@ def functions(marks: Marks, mine: Duals) -> None:
         "jvp: f(x)",
         lambda: jvp(mixed, x, v)[0],
         y,
-        mistakes={"This is J v: f(x) comes first.": J @ v},
+        mistakes={"This is J v, but f(x) comes first.": J @ v},
     )
     marks.compare(
         "jvp: J v",
         lambda: jvp(mixed, x, v)[1],
         J @ v,
         mistakes={
-            "This is J times ones. The tangent of x is v.": J @ np.ones(4),
-            "Nothing moves. The tangent of x is v.": np.zeros(4),
-            "This is f(x): J v, the tangent, comes second.": mixed(x),
+            "This is J times a vector of ones. The tangent of x is v.": J @ np.ones(4),
+            "The result does not move. The tangent of x is v.": np.zeros(4),
+            "This is f(x), but J v, the tangent, comes second.": mixed(x),
         },
     )
     marks.compare(
@@ -411,15 +419,15 @@ def functions(marks: Marks, mine: Duals) -> None:
             right,
             mistakes={
                 **either(
-                    "This is the sum of all slopes: v was all ones.",
+                    "This is the sum of all slopes, because v was all ones. Move one element at a time.",
                     right.sum(),
                     np.full(shape, right.sum()),
                 ),
-                "The slopes of earlier elements are added: v still has their ones. Begin every run with new zeros.": right.cumsum().reshape(
+                "The slopes of earlier elements are included, because v still has their ones. Start every run with new zeros.": right.cumsum().reshape(
                     shape
                 ),
             },
-            hint="Move one element of x at a time, each in its own run, whatever the shape of x: np.ndindex(x.shape).",
+            hint="Move one element of x at a time, each in its own run. np.ndindex(x.shape) works for any shape of x.",
         )
     x, v = np.array([1, 2, 4]), np.array([0, 1, -1])
     inverse = lambda x: x**-1 * 10 + np.sin(x)
@@ -431,6 +439,6 @@ def functions(marks: Marks, mine: Duals) -> None:
         "gradient, x of integers",
         lambda: gradient(lambda x: inverse(x).sum(), x),
         slopes,
-        mistakes={"The slopes have lost what comes after the point.": np.trunc(slopes)},
+        mistakes={"The slopes have lost their decimal places.": np.trunc(slopes)},
         hint=INTEGERS,
     )

@@ -1,4 +1,4 @@
-"""Markers of chapters 0 to 7: slopes, graphs, and derivatives by hand."""
+"""Markers for chapters 0 to 7: slopes, graphs, and derivatives by hand."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _(marks: Marks) -> None:
         lambda: slope(lambda x: np.sum(x**2), x.copy(), 1e-5),
         2 * x,
         mistakes={
-            "This is twice the slope: the two points are 2 eps apart.": 4 * x,
-            "This is the change, not the slope: divide by the distance between the two points, 2 eps.": 4e-5
+            "This is twice the slope. The two points are 2 eps apart, so divide by 2 eps.": 4 * x,
+            "This is the change, not the slope. Divide it by the distance between the two points, 2 eps.": 4e-5
             * x,
         },
     )
@@ -38,7 +38,7 @@ def _(marks: Marks) -> None:
         lambda: slope(lambda x: np.sum(x**3), x.copy(), eps),
         3 * x**2 + eps**2,
         mistakes={
-            "This is the one-sided slope (f(x + eps) - f(x)) / eps, which is off by about eps. Go both ways: the error is then about eps^2.": 3
+            "This is the one-sided slope (f(x + eps) - f(x)) / eps, whose error is about eps. Nudge x in both directions, and the error is only about eps^2.": 3
             * x**2
             + 3 * x * eps
             + eps**2
@@ -49,7 +49,7 @@ def _(marks: Marks) -> None:
         "a matrix",
         lambda: slope(lambda x: np.sum(np.sin(x) * np.arange(3)), matrix.copy(), 1e-5),
         np.cos(matrix) * np.arange(3),
-        hint="One number of x moves at a time, whatever the shape of x: np.ndindex(x.shape).",
+        hint="Move one element of x at a time. np.ndindex(x.shape) works for any shape of x.",
     )
     marks.compare(
         "a single number", lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5), np.exp(0.5)
@@ -58,8 +58,8 @@ def _(marks: Marks) -> None:
     marks.that(
         "x is left as it was",
         lambda: slope(lambda x: np.sum(x), kept, 0.25) is not None and np.array_equal(kept, matrix),
-        "x has other values after the call. Put each element back exactly (not by subtracting eps "
-        "again), or move a copy.",
+        "x has different values after the call. Restore each element exactly (do not subtract eps "
+        "again), or work on a copy.",
     )
 
 
@@ -76,13 +76,13 @@ def _(marks: Marks) -> None:
             y = written(f(*xs), "this operation")
         except TypeError as error:
             raise (
-                NotWritten("one of its operations returns None")
+                NotWritten("one of the operations returns None")
                 if "NoneType" in str(error)
                 else error
             ) from error
         if not isinstance(y, Scalar):
             raise Wrong(
-                f"one of its operations returns a {type(y).__name__}; each must return a Scalar, so "
+                f"One of the operations returns a {type(y).__name__}. Each must return a Scalar, so "
                 "that the walk can continue from it."
             )
         y.backward()
@@ -106,7 +106,7 @@ def _(marks: Marks) -> None:
         lambda a, b: a - b,
         2.0,
         5.0,
-        mistakes={"b pulls the other way: its slope is -1.": [1, 1]},
+        mistakes={"The slope with respect to b is -1, because a - b falls as b grows.": [1, 1]},
     )
     both(
         "a / b",
@@ -114,9 +114,9 @@ def _(marks: Marks) -> None:
         3.0,
         2.0,
         mistakes={
-            "The slope with respect to b is -a / b^2: the sign is missing.": [0.5, 0.75],
-            "The slope with respect to b is -a / b^2: its a is missing.": [0.5, -0.25],
-            "The slope with respect to b is -a / b^2: the square is missing.": [0.5, -1.5],
+            "The slope with respect to b is -a / b^2. The minus sign is missing here.": [0.5, 0.75],
+            "The slope with respect to b is -a / b^2. The factor a is missing here.": [0.5, -0.25],
+            "The slope with respect to b is -a / b^2. The square is missing here.": [0.5, -1.5],
         },
     )
     both(
@@ -125,7 +125,7 @@ def _(marks: Marks) -> None:
         0.7,
         mistakes={
             "This is 1 - x^2. The slope is 1 - y^2, where y = tanh(x).": [1 - 0.7**2],
-            "This is the slope at the output: 1 - tanh(y)^2. Take 1 - y^2.": [
+            "This is the slope at the output, 1 - tanh(y)^2. The slope is 1 - y^2.": [
                 1 - np.tanh(np.tanh(0.7)) ** 2
             ],
         },
@@ -134,7 +134,7 @@ def _(marks: Marks) -> None:
 
 
 class Node:
-    """A node for chapter 2's walk, with a count of the steps taken."""
+    """A node for chapter 2's walk, which counts how often its parents are read."""
 
     def __init__(self, name: str, *parents: Node, slopes: tuple[float, ...] = ()):
         self.name, self._parents, self.slopes, self.grad, self.looks = (
@@ -153,16 +153,16 @@ class Node:
         self.looks += 1
         if self.looks > 1000:
             raise RuntimeError(
-                f"the parents of one node were asked for {self.looks} times. Either you walk every "
-                "path, and there are 2^n of them, or you go through all nodes again for each "
-                "node. Remember which nodes you have seen, and count the users of each."
+                f"the parents of one node were read {self.looks} times. Either you walk every path "
+                "(there are 2^n of them), or you visit all nodes again for each node. Remember "
+                "which nodes you have seen, and count the users of each."
             )
         return self._parents
 
 
 def diamond(mirrored: bool = False) -> list[Node]:
-    """Nodes x, a, b and y. Taking the first parent first finds the right order by luck, or, if
-    mirrored, taking the last parent first.
+    """Return the nodes x, a, b and y. A walk that takes the first parent first finds the right order
+    by luck; if `mirrored`, one that takes the last parent first.
     """
     x = Node("x")
     a = Node("a", x, slopes=(2.0,))
@@ -190,7 +190,7 @@ def chain(n: int) -> list[Node]:
 
 
 def users_first(last: Node) -> list[Node]:
-    """Every node that leads to `last`, users before what they use."""
+    """List every node that leads to `last`, each user before the nodes that it uses."""
     users, waiting = {id(last): 0}, [last]
     while waiting:
         for parent in waiting.pop().parents:
@@ -208,7 +208,7 @@ def users_first(last: Node) -> list[Node]:
     return found
 
 
-@exercise(2, "order", "every user before what it uses, each node once, without recursion")
+@exercise(2, "order", "every node once, after all its users, without recursion")
 def _(marks: Marks) -> None:
     marks.reference(users_first=users_first)
     order, backward = marks.function("users_first"), marks.function("backward")
@@ -216,18 +216,18 @@ def _(marks: Marks) -> None:
     def listed(nodes: list[Node]) -> bool:
         found = list(order(nodes[-1]))
         if len(found) != len(set(map(id, found))):
-            raise Wrong(f"a node is listed twice: {found[:9]}")
+            raise Wrong(f"A node is listed twice: {found[:9]}")
         if set(map(id, found)) != set(map(id, nodes)):
             raise Wrong(
-                f"{len(found)} nodes are listed where {len(nodes)} lead to the result: {found[:9]}"
+                f"{len(found)} nodes are listed, but {len(nodes)} lead to the result: {found[:9]}"
             )
         place = {id(node): i for i, node in enumerate(found)}
         for node in nodes:
             for parent in node._parents:
                 if place[id(parent)] < place[id(node)]:
                     raise Wrong(
-                        f"{parent} comes before its user {node}: {found[:9]}. Its gradient is not "
-                        "complete yet when its turn comes"
+                        f"{parent} comes before its user {node}, so its gradient is still incomplete "
+                        f"when it is passed on: {found[:9]}"
                     )
         return True
 
@@ -251,12 +251,12 @@ def _(marks: Marks) -> None:
                 1,
                 1,
             ],
-            "Node a has kept only one of its two contributions: add them up.": [6, 3, 1, 1],
-            "Node a has kept only the other of its two contributions: add them up.": [10, 5, 1, 1],
+            "Node a has kept only its first contribution. Add up both.": [6, 3, 1, 1],
+            "Node a has kept only its last contribution. Add up both.": [10, 5, 1, 1],
         },
     )
     marks.compare(
-        "of the mirrored diamond",
+        "gradients of the mirrored diamond",
         lambda: gradients(diamond(mirrored=True)),
         [16, 8, 1, 1],
         mistakes={
@@ -272,14 +272,17 @@ def _(marks: Marks) -> None:
         "gradients of a + a",
         lambda: gradients(doublings(1)),
         [2, 1],
-        mistakes={"a is used twice, so it gets two contributions: add them up.": [1, 1]},
+        mistakes={"a is used twice, so it gets two contributions. Add them up.": [1, 1]},
     )
-    marks.compare("of ten doublings", lambda: gradients(doublings(10))[0], 1024)
-    marks.compare("of a chain of 20,000", lambda: gradients(chain(20_000))[0], 1)
+    marks.compare("gradient of ten doublings", lambda: gradients(doublings(10))[0], 1024)
+    marks.compare("gradient of a chain of 20,000", lambda: gradients(chain(20_000))[0], 1)
 
 
 @exercise(
-    3, "vjp", "the rules of softplus and of the running sum", ready_made=("grad", "vjp", "sigmoid")
+    3,
+    "vjp",
+    "the backward rules of softplus and of the running sum",
+    ready_made=("grad", "vjp", "sigmoid"),
 )
 def _(marks: Marks) -> None:
     marks.reference(
@@ -290,7 +293,7 @@ def _(marks: Marks) -> None:
         marks.op("softplus", "softplus_vjp"),
         random(3, 4),
         mistakes={
-            "The rule is that of log(1 + e^-x); mind the sign of the exponent.": lambda g, y, x: (
+            "This is g / (1 + e^x). Check the sign of the exponent.": lambda g, y, x: (
                 g / (1 + np.exp(x))
             )
         },
@@ -300,9 +303,9 @@ def _(marks: Marks) -> None:
         marks.op("running_sum", "running_sum_vjp"),
         random(2, 5),
         mistakes={
-            "The rule runs in the same direction as the function. x[i] is part of y[i], y[i + 1] "
-            "and all later ones, so its gradient is the\n"
-            "sum of g from i on: the transposed matrix, a running sum from the end.": lambda g, y, x: (
+            "The rule sums in the same direction as the function. x[i] is part of y[i], y[i + 1] "
+            "and all later outputs, so its\ngradient is the sum of g from i to the end. This is "
+            "the product with the transposed matrix, a running sum from the end.": lambda g, y, x: (
                 np.cumsum(g, axis=-1)
             ),
             "This is g times the output. The Jacobian of a linear function does not depend on y.": lambda g, y, x: (
@@ -324,7 +327,7 @@ def _(marks: Marks) -> None:
             lambda g=g, shape=shape: unbroadcast(g, shape),
             right,
             mistakes={
-                "This is a mean; every copy passes its whole gradient on, so it is a sum.": g.mean(
+                "This is a mean. It should be a sum, because every copy contributes its whole gradient.": g.mean(
                     axis=over
                 ).reshape(shape)
             },
@@ -371,7 +374,7 @@ def cross_entropy(x: Any, *, target: Any) -> Any:
 @exercise(
     6,
     "softmax",
-    "softmax, log-sum-exp and cross-entropy, with their rules",
+    "softmax, log-sum-exp and cross-entropy, with their backward rules",
     ready_made=("log_softmax", "grad"),
 )
 def _(marks: Marks) -> None:
@@ -385,17 +388,17 @@ def _(marks: Marks) -> None:
     far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
     quiet = lambda f, *args, **settings: np.errstate(all="ignore")(f)(*args, **settings)
     stable = (
-        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True). It "
-        "cancels in softmax; add it back\nin log-sum-exp. The largest element of the whole array "
-        "does not work: rows far below it underflow to 0 / 0."
+        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True). It cancels in "
+        "softmax; add it back in log-sum-exp.\nThe largest element of the whole array does not "
+        "work, because rows far below it underflow to 0 / 0."
     )
     marks.compare(
         "softmax",
         lambda: my_softmax(x),
         right,
         mistakes={
-            "The sum is over axis 0; sum over each row.": e / e.sum(axis=0),
-            "This is normalised over the whole array.": e / e.sum(),
+            "The sum is over axis 0. Sum over each row: axis=-1.": e / e.sum(axis=0),
+            "The whole array sums to 1. Normalise each row separately.": e / e.sum(),
         },
     )
     marks.compare(
@@ -418,7 +421,10 @@ def _(marks: Marks) -> None:
         "logsumexp",
         lambda: my_logsumexp(x),
         np.log(e.sum(axis=-1)),
-        mistakes={"The largest score is not added back.": np.log(e.sum(axis=-1)) - x.max(axis=-1)},
+        mistakes={
+            "The largest element of each row is not added back.": np.log(e.sum(axis=-1))
+            - x.max(axis=-1)
+        },
     )
     marks.compare(
         "logsumexp of large numbers",
@@ -433,9 +439,9 @@ def _(marks: Marks) -> None:
         lambda: my_cross_entropy(x, target=target),
         losses.mean(),
         mistakes={
-            "This is the sum over the rows; the loss is their mean.": losses.sum(),
+            "This is the sum over the rows, but the loss is the mean.": losses.sum(),
             "The sign is wrong.": -losses.mean(),
-            "x[:, target] takes those columns of every row, (B, B). Row i has one target: x[np.arange(B), target].": (
+            "x[:, target] has the shape (B, B), because it takes all these columns from every row. Each row has one target: x[np.arange(B), target].": (
                 np.log(e.sum(axis=-1)) - x[:, target]
             ).mean(),
         },
@@ -446,8 +452,8 @@ def _(marks: Marks) -> None:
         lambda: quiet(my_cross_entropy, apart, target=np.array([0, 0])),
         500.0,
         hint=(
-            "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm: take logsumexp(row) - "
-            "row[target], never the logarithm of a softmax in two steps."
+            "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm, so do not compute the softmax "
+            "and then its logarithm. Compute logsumexp(row) - row[target]."
         ),
     )
     marks.gradient(
@@ -465,7 +471,10 @@ def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
 
 
 @exercise(
-    7, "layer_norm", "layer normalisation and its three rules", ready_made=("LayerNorm", "grad")
+    7,
+    "layer_norm",
+    "layer normalisation and its three backward rules",
+    ready_made=("LayerNorm", "grad"),
 )
 def _(marks: Marks) -> None:
     marks.reference(normalized=normalized, layer_norm=layer_norm)
@@ -481,11 +490,12 @@ def _(marks: Marks) -> None:
         atol=1e-9,
         rtol=1e-9,
         mistakes={
-            "Divided by n - 1: the variance is the plain mean of the squares, with n.": centred
+            "The variance is divided by n - 1. It should be the mean of the squares, with n.": centred
             / np.sqrt(variance * 5 / 4 + 1e-5),
-            "eps belongs under the root, to the variance.": centred / (np.sqrt(variance) + 1e-5),
+            "eps is added to the root. Add it to the variance, under the root.": centred
+            / (np.sqrt(variance) + 1e-5),
             "eps is missing.": centred / np.sqrt(variance),
-            "The deviations are divided by the variance, not by its root.": centred
+            "The deviations are divided by the variance. Divide them by its square root.": centred
             / (variance + 1e-5),
         },
     )
@@ -496,5 +506,5 @@ def _(marks: Marks) -> None:
         "a batch of sequences", marks.op("layer_norm", *rules), random(2, 3, 5), weight, bias
     )
     marks.gradient(
-        "where eps counts", marks.op("layer_norm", *rules), random(3, 5) * 0.01, weight, bias
+        "where eps matters", marks.op("layer_norm", *rules), random(3, 5) * 0.01, weight, bias
     )

@@ -1,4 +1,4 @@
-"""Markers of chapters 8 to 17: training, attention, layers, and what is built from them."""
+"""Markers for chapters 8 to 17: training, attention, layers, and models built from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 @exercise(8, "adam", "one step of Adam", ready_made=("Adam", "AdamW"))
 def _(marks: Marks) -> None:
     step, gradients = marks.function("adam_step", may_change=True), random(5, 3)
-    lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # a large eps, so that its place shows
+    lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # eps is large, so that its place matters
     start = np.array([1.0, -2.0, 0.5])
 
     def right(steps: int, variant: str = "") -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ def _(marks: Marks) -> None:
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
             if not isinstance(found, (tuple, list)) or len(found) != 3:
                 raise Wrong(
-                    f"adam_step returns a {type(found).__name__}; the task asks for three arrays, "
+                    f"adam_step returns a {type(found).__name__}, but it should return three arrays, "
                     "p, m and v."
                 )
             p, m, v = found
@@ -50,13 +50,13 @@ def _(marks: Marks) -> None:
 
     first = {
         "m": {
-            "This is the corrected m, which is only for p. The next step needs m uncorrected.": gradients[
+            "This is the corrected m, which is only for the update of p. Return the uncorrected m.": gradients[
                 0
             ]
         },
         "v": {
             "The gradient is not squared.": (1 - beta2) * gradients[0],
-            "This is the corrected v, which is only for p. The next step needs v uncorrected.": gradients[
+            "This is the corrected v, which is only for the update of p. Return the uncorrected v.": gradients[
                 0
             ]
             ** 2,
@@ -71,7 +71,7 @@ def _(marks: Marks) -> None:
                 right(steps)[name],
                 atol=1e-9,
                 mistakes={
-                    f"This is the new {other}: return p, m and v, in this order.": right(steps)[
+                    f"This is the new {other}. Return p, m and v, in this order.": right(steps)[
                         other
                     ]
                     for other in "pmv"
@@ -81,12 +81,12 @@ def _(marks: Marks) -> None:
                     first[name]
                     if name != "p"
                     else {
-                        "The bias correction is missing: m and v begin at 0, so divide them by 1 - beta^t.": right(
+                        "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": right(
                             steps, "uncorrected"
                         )["p"],
-                        "eps is under the root; add it to the root.": right(steps, "eps")["p"],
-                        "The root of v is missing.": right(steps, "no root")["p"],
-                        "The step goes uphill: subtract it.": 2 * start - right(1)["p"],
+                        "eps is under the root. Add it to the root.": right(steps, "eps")["p"],
+                        "The square root of v is missing.": right(steps, "no root")["p"],
+                        "The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"],
                     }
                 ),
             )
@@ -101,7 +101,7 @@ def _(marks: Marks) -> None:
     marks.that(
         "the old arrays do not change",
         lambda: len(step(*given, 1)) == 3 and all(map(np.array_equal, given, old)),
-        "p, g, m or v has other values after the call: m = ... makes a new array, but m *= ... "
+        "p, g, m or v has different values after the call. m = ... makes a new array, but m *= ... "
         "and m[:] = ... change the old one.",
     )
     marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
@@ -127,14 +127,14 @@ def _(marks: Marks) -> None:
             found = attention(q, k, v, **settings)
             if not isinstance(found, dict):
                 raise Wrong(
-                    f"attention returns a {type(found).__name__}; the task asks for a dict of "
-                    "scores, weights and output"
+                    f"attention returns a {type(found).__name__}, but it should return a dict of "
+                    "scores, weights and output."
                 )
             if name not in found:
                 only = (
                     f"has no {name!r}, only {', '.join(map(repr, found))}" if found else "is empty"
                 )
-                raise Wrong(f"the dict that attention returns {only}.")
+                raise Wrong(f"The dict that attention returns {only}.")
             return found[name]
 
         return look
@@ -144,11 +144,13 @@ def _(marks: Marks) -> None:
         part("scores"),
         scores,
         mistakes={
-            "Divided by the size of a query; divide by its square root.": dots / 3,
-            "Divided by the root of T, the number of positions; divide by the root of D, the size of a query.": dots
+            "The scores are divided by D. Divide them by its square root.": dots / 3,
+            "The scores are divided by sqrt(T), where T is the number of positions. Divide them by sqrt(D), where D is the size of a query.": dots
             / np.sqrt(4),
-            "Not divided by the root of the size of a query.": dots,
-            "Keys by queries: the rows should belong to the queries.": scores.swapaxes(-1, -2),
+            "The scores are not scaled. Divide them by sqrt(D).": dots,
+            "The scores are transposed. Each row should belong to a query, and each column to a key.": scores.swapaxes(
+                -1, -2
+            ),
         },
     )
     marks.compare(
@@ -156,7 +158,7 @@ def _(marks: Marks) -> None:
         part("weights"),
         weights,
         mistakes={
-            "Normalised over the queries. Each query distributes its weight over the keys: the last axis.": soft(
+            "The weights are normalised over the queries. For each query they should sum to 1 over the keys, the last axis.": soft(
                 scores, -2
             )
         },
@@ -167,7 +169,7 @@ def _(marks: Marks) -> None:
         part("scores", causal=True),
         scores,
         mistakes={
-            "These are the scores after the mask; the task asks for those before.": np.where(
+            "These are the scores after masking. Return the scores before masking.": np.where(
                 free, scores, -np.inf
             )
         },
@@ -178,17 +180,18 @@ def _(marks: Marks) -> None:
         masked,
         mistakes={
             "Nothing is masked.": weights,
-            "A query may look at itself: only keys after it are blocked.": soft(
+            "A query may look at its own position. Block only the keys after it.": soft(
                 np.where(np.tril(free, -1), scores, -np.inf)
             ),
-            "The mask is upside down: block the keys after the query.": soft(
+            "The mask is upside down. Block the keys after the query.": soft(
                 np.where(free.T, scores, -np.inf)
             ),
-            "The mask is upside down: np.tri is True where a query may look, so -inf is where it is False. The last query has no key left here.": soft(
+            "The mask is inverted. np.tri is True where a query may look, so put -inf where it is False. Here the last query has no key left.": soft(
                 np.where(free, -np.inf, scores)
             ),
-            "Masked after the softmax, so that the rows no longer sum to 1.": weights * free,
-            "A score of 0 still has a weight, e^0 = 1 before the division. A blocked score is -np.inf.": soft(
+            "The mask is applied after the softmax, so the rows no longer sum to 1. Apply it to the scores.": weights
+            * free,
+            "Blocked scores are 0 here, which still has a weight, because e^0 = 1. A blocked score must be -np.inf.": soft(
                 np.where(free, scores, 0)
             ),
         },
@@ -197,16 +200,16 @@ def _(marks: Marks) -> None:
     few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
     attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
     marks.compare(
-        "other keys than queries",
+        "more keys than queries",
         lambda: attention(*few)["output"],
         attended(*few),
-        hint="There may be more keys than queries: q is (T, D), k is (S, D), and the scores are (T, S).",
+        hint="There may be more keys than queries. If q is (T, D) and k is (S, D), the scores are (T, S).",
     )
     marks.compare(
         "more axes in front",
         lambda: attention(*stacked)["output"],
         attended(*stacked),
-        hint="Any number of axes may stand in front of the last two; k.swapaxes(-1, -2) leaves them alone, however many there are.",
+        hint="There may be any number of axes before the last two. k.swapaxes(-1, -2) does not touch them.",
     )
     marks.gradient(
         "its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v
@@ -223,10 +226,10 @@ def _(marks: Marks) -> None:
         lambda: split(x, 4),
         heads,
         mistakes={
-            "A reshape alone: it gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(
+            "A reshape alone gives each head some of the time steps. Reshape to (B, T, H, D), then swap T and H.": x.reshape(
                 2, 4, 3, 2
             ),
-            "The head index varies fastest; each head should be a block of neighbouring columns.": x.reshape(
+            "The head index varies fastest here. Each head should be a block of neighbouring columns.": x.reshape(
                 2, 3, 2, 4
             ).transpose(0, 3, 1, 2),
         },
@@ -235,7 +238,11 @@ def _(marks: Marks) -> None:
         "merge_heads",
         lambda: merge(heads),
         x,
-        mistakes={"A reshape alone: swap back to (B, T, H, D) first.": heads.reshape(2, 3, 8)},
+        mistakes={
+            "A reshape alone is not enough. Swap back to (B, T, H, D) first.": heads.reshape(
+                2, 3, 8
+            )
+        },
     )
     wide = random(2, 5, 7, 3)
     marks.compare(
@@ -272,16 +279,18 @@ def _(marks: Marks) -> None:
     half, after = t + attend(one(t)), one(t + attend(t))
     inside = t + one(attend(t))
     normed = one(t) + attend(one(t))
-    twice = "Both norms are norm1; the second sublayer's is norm2."
+    twice = "norm1 is used in both sublayers. The second needs norm2."
     marks.compare(
         "post-norm",
         mine(False),
         right(False),
         mistakes={
-            "This is the pre-norm form: here the norm comes after the sum.": right(True),
-            "The residual connections are missing: x + attend(x).": no_residual,
+            "This is the pre-norm form. In the post-norm form, the norm comes after the sum.": right(
+                True
+            ),
+            "The residual connections are missing, such as x + attend(x).": no_residual,
             "The second sublayer has no residual connection.": two(feed_forward(after)),
-            "The norm is applied only to the sublayer's output; apply it to the sum.": inside
+            "The norm is applied only to the output of the sublayer. Apply it to the sum.": inside
             + two(feed_forward(inside)),
             twice: one(after + feed_forward(after)),
         },
@@ -291,14 +300,14 @@ def _(marks: Marks) -> None:
         mine(True),
         right(True),
         mistakes={
-            "This is the post-norm form: here the norm comes before the sublayer, and the sum is left alone.": right(
+            "This is the post-norm form. In the pre-norm form, the norm comes before the sublayer, and the sum is not normalised.": right(
                 False
             ),
-            "The residual of the feed-forward net is its normed input; use the input before the norm.": two(
+            "The residual connection of the feed-forward net adds the input after the norm. Add the input before the norm.": two(
                 half
             )
             + feed_forward(two(half)),
-            "The residual of the attention is its normed input; use the input before the norm.": normed
+            "The residual connection of the attention adds the input after the norm. Add the input before the norm.": normed
             + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
         },
@@ -337,21 +346,21 @@ def _(marks: Marks) -> None:
         right(7, 6),
         atol=1e-5,
         mistakes={
-            "All sines come before all cosines; alternate them: sin, cos, sin, cos.": np.concatenate(
+            "All sines come before all cosines. Alternate them: sin, cos, sin, cos.": np.concatenate(
                 [np.sin(a), np.cos(a)], axis=1
             ),
             "Sine and cosine are swapped.": np.stack([np.cos(a), np.sin(a)], axis=-1).reshape(7, 6),
-            "The exponent is 2i / d_model for the i-th pair.": paired(np.arange(3) / 6),
-            "The exponent is doubled twice: 2i is the number of the column already.": paired(
+            "The exponent for pair i should be 2i / d_model.": paired(np.arange(3) / 6),
+            "The exponent is doubled twice, because 2i is already the number of the column.": paired(
                 np.arange(3) * 4 / 6
             ),
-            "t is multiplied by 10000^(2i / d_model); divide by it, so that later pairs turn slower.": paired(
+            "t is multiplied by 10000^(2i / d_model). Divide by it, so that later pairs turn more slowly.": paired(
                 -np.arange(3) * 2 / 6
             ),
-            "Sine and cosine of a pair must have the same angle, that of column 2i.": np.where(
+            "The sine and cosine of a pair must have the same angle, as given by column 2i.": np.where(
                 np.arange(6) % 2, np.cos(own), np.sin(own)
             ),
-            "Counting begins at 0.": np.roll(right(8, 6), -1, axis=0)[:7],
+            "The positions are counted from 1. Count from 0.": np.roll(right(8, 6), -1, axis=0)[:7],
         },
     )
     marks.compare("50 positions, 16 numbers", lambda: positions(50, 16), right(50, 16), atol=1e-5)
@@ -397,13 +406,13 @@ def _(marks: Marks) -> None:
         losses = train(model, optimizer, batches)
         if not np.iterable(losses):
             raise Wrong(
-                f"train returns a {type(losses).__name__}; the task asks for a list, the loss of "
-                "each batch."
+                f"train returns a {type(losses).__name__}, but it should return a list with the "
+                "loss of each batch."
             )
         if strange := [value for value in losses if not isinstance(value, Real)]:
             raise Wrong(
-                "the losses should be plain numbers, loss.item(), but one is a "
-                f"{type(strange[0]).__name__}; a list of tensors keeps every graph alive"
+                "The losses should be plain numbers, loss.item(), but one is a "
+                f"{type(strange[0]).__name__}. A list of tensors keeps every graph alive."
             )
         return losses, model.weight
 
@@ -414,10 +423,10 @@ def _(marks: Marks) -> None:
         lambda: mine()[0],
         losses,
         mistakes={
-            "The gradients of earlier steps are still there: .grad accumulates. Call optimizer.zero_grad() before each backward().": stale,
-            "Nothing is learned: the model is never changed. Is optimizer.step() called, after backward(), with no zero_grad() between the two?": untouched,
-            "Each loss is measured after its step; take it before.": after,
-            "F.cross_entropy expects scores and applies the softmax itself; here it is given probabilities.": loop(
+            "The gradients of earlier steps are still included, because .grad accumulates. Call optimizer.zero_grad() before each backward().": stale,
+            "Nothing is learned, because the model never changes. Do you call optimizer.step() after backward(), with no zero_grad() between the two?": untouched,
+            "Each loss is measured after its step. Measure it before the step.": after,
+            "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.": loop(
                 before=F.softmax
             )[0],
         },
@@ -439,19 +448,19 @@ def _(marks: Marks) -> None:
         lambda: shifted(answers.copy(), 10),
         [[10, 4, 2], [10, 1, 1]],
         mistakes={
-            "Shifted the other way: put START in front, and drop the last digit.": [
+            "The digits are shifted the wrong way. Put START in front and drop the last digit.": [
                 [2, 7, 10],
                 [1, 3, 10],
             ],
-            "Not shifted: the decoder would see what it should write.": answers,
+            "The digits are not shifted, so the decoder would see what it should write.": answers,
         },
     )
     given = answers.copy()
     marks.that(
         "the answers do not change",
         lambda: shifted(given, 10) is not None and np.array_equal(given, answers),
-        "answers has other values after the call. Make a new array: they are still the targets of "
-        "the loss.",
+        "answers has different values after the call. Make a new array, because the answers are "
+        "still needed as targets of the loss.",
     )
     source = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
 
@@ -477,14 +486,14 @@ def _(marks: Marks) -> None:
         lambda: greedy(score, source, 4, 10),
         right,
         mistakes={
-            "START is part of the answer: leave it out.": np.insert(right, 0, 10, axis=1)[:, :4],
-            "Each symbol is taken from the first position; the last position has the scores of the next.": np.repeat(
+            "The answer should not include START.": np.insert(right, 0, 10, axis=1)[:, :4],
+            "Each symbol is taken from the scores at the first position. The scores of the next symbol are at the last position.": np.repeat(
                 right[:, :1], 4, axis=1
             ),
         },
     )
     marks.that(
-        "greedy gives whole numbers (B, length)",
+        "greedy returns whole numbers (B, length)",
         lambda: (
             np.asarray(greedy(score, source, 2, 10)).dtype.kind == "i"
             and np.shape(greedy(score, source, 2, 10)) == (2, 2)
@@ -493,7 +502,7 @@ def _(marks: Marks) -> None:
     )
 
 
-@exercise(15, "sampling", "probabilities with a temperature, among the k best")
+@exercise(15, "sampling", "probabilities with a temperature, among the k best scores")
 def _(marks: Marks) -> None:
     probabilities = marks.function("probabilities")
     scores = np.array([[2.0, 0.0, 1.0, -1.0], [0.5, 3.0, -2.0, 0.0]])
@@ -503,10 +512,10 @@ def _(marks: Marks) -> None:
         lambda: probabilities(scores, 1.0, 4),
         soft(scores),
         mistakes={
-            "The k-th best score is left out: keep it with >=.": soft(
+            "The k-th best score is left out. Keep it by comparing with >=.": soft(
                 np.where(scores > scores.min(axis=-1, keepdims=True), scores, -np.inf)
             ),
-            "Divided by one sum of the whole array; each row has its own: axis=-1, keepdims=True.": soft(
+            "All rows are divided by the sum of the whole array. Divide each by its own sum: axis=-1, keepdims=True.": soft(
                 scores.ravel()
             ).reshape(2, 4),
         },
@@ -516,11 +525,11 @@ def _(marks: Marks) -> None:
         lambda: probabilities(scores, 0.5, 4),
         soft(scores * 2),
         mistakes={
-            "The temperature is not used: divide the scores by it.": soft(scores),
-            "Multiplied by the temperature: a low temperature sharpens, so divide the scores by it.": soft(
+            "The temperature is not used. Divide the scores by it.": soft(scores),
+            "The scores are multiplied by the temperature. Divide them by it, because a low temperature should sharpen the distribution.": soft(
                 scores / 2
             ),
-            "The probabilities are divided, which only scales them; divide the scores.": soft(
+            "The probabilities are divided by the temperature, which only scales them. Divide the scores.": soft(
                 scores
             )
             / 0.5,
@@ -532,11 +541,11 @@ def _(marks: Marks) -> None:
         lambda: probabilities(scores, 1.0, 2),
         soft(np.where(best, scores, -np.inf)),
         mistakes={
-            "The rows no longer sum to 1: set the other scores to -Inf before the softmax.": soft(
+            "The rows no longer sum to 1. Set the other scores to -Inf before the softmax.": soft(
                 scores
             )
             * best,
-            "A score of 0 still has a probability, e^0; the others must become -Inf.": soft(
+            "The other scores are set to 0, but e^0 = 1 is still a probability above 0. Set them to -Inf.": soft(
                 np.where(best, scores, 0)
             ),
         },
@@ -546,7 +555,7 @@ def _(marks: Marks) -> None:
         lambda: probabilities(scores, 0.001, 1),
         [[1, 0, 0, 0], [0, 1, 0, 0]],
         mistakes={
-            "e^2000 is infinite: subtract each row's largest score first, as in chapter 6.": [
+            "e^2000 is infinite. Subtract the largest score of each row first, as in chapter 6.": [
                 [np.nan, 0, 0, 0],
                 [0, np.nan, 0, 0],
             ]
@@ -568,21 +577,21 @@ def _(marks: Marks) -> None:
         lambda: pool(tokens, there),
         unit(mean),
         mistakes={
-            "The padding is counted as well: multiply it by 0 before you sum.": unit(
+            "The padding is included in the mean. Multiply it by 0 before you sum.": unit(
                 tokens.mean(axis=1)
             ),
-            "The means are right, but not yet of length 1.": mean,
-            "Divided by the square of the length: its root is missing.": mean
+            "The means are right, but their length is not yet 1.": mean,
+            "The means are divided by the square of their length. The square root is missing.": mean
             / (mean * mean).sum(axis=-1, keepdims=True),
-            "One length for all sentences; each has its own: axis=-1, keepdims=True.": mean
+            "All sentences are divided by a single length. Each has its own: axis=-1, keepdims=True.": mean
             / np.linalg.norm(mean),
-            "The mask is upside down: it is True where there is a token.": unit(
+            "The mask is inverted. It is True where there is a token.": unit(
                 (tokens * ~there[..., None]).sum(axis=1) / 4
             ),
         },
     )
     changed = np.where(there[..., None], tokens, 1e3)
-    marks.compare("whatever the padding holds", lambda: pool(changed, there), unit(mean))
+    marks.compare("the padding does not matter", lambda: pool(changed, there), unit(mean))
     marks.gradient("its gradient", lambda t: pool(t, there), tokens)
 
 
@@ -596,10 +605,10 @@ def _(marks: Marks) -> None:
         lambda: product(cubes, x, v),
         6 * x * v,
         mistakes={
-            "This is the gradient times v, a first derivative.": 3 * x**2 * v,
-            "This is the Hessian's diagonal; v is missing.": 6 * x,
+            "This is the gradient times v, so only a first derivative.": 3 * x**2 * v,
+            "This is the diagonal of the Hessian. Multiply the Hessian by v.": 6 * x,
             "This is the gradient.": 3 * x**2,
-            "ta.grad returns a tuple, a gradient for each input: take its first.": (6 * x * v)[
+            "ta.grad returns a tuple with a gradient for each input. Take the first.": (6 * x * v)[
                 None
             ],
         },
@@ -612,7 +621,7 @@ def _(marks: Marks) -> None:
         lambda: product(mixed, x, v),
         hessian @ v,
         mistakes={
-            "v is multiplied last. It belongs inside: take the second gradient of sum(gradient * v).": hessian.sum(
+            "The multiplication by v comes too late. Take the second gradient of sum(gradient * v).": hessian.sum(
                 axis=0
             )
             * v

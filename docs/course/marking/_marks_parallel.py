@@ -1,4 +1,4 @@
-"""Marker of chapter 20: the sum over a ring of ranks, and what it sends."""
+"""Marker for chapter 20: the sum over a ring of ranks, and the messages that it sends."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ def _(marks: Marks) -> None:
             lambda given=given: np.stack(ring_sum([a.copy() for a in given], Post().send)),
             np.stack([total] * ranks),
             mistakes={
-                "These are means: ring_sum gives the sum.": np.stack([total / ranks] * ranks),
-                "Each rank still has its own array: add what it receives.": np.stack(given),
+                "These are means, but ring_sum should return sums.": np.stack(
+                    [total / ranks] * ranks
+                ),
+                "Each rank still has its own array. Add what it receives.": np.stack(given),
             },
-            hint="Print which chunks each rank has after each round, for three ranks.",
+            hint="For three ranks, print each rank's chunks after each round.",
         )
     marks.that(
         "ring_sum: the given arrays do not change",
         lambda: unchanged(ring_sum),
-        "np.array_split gives views of the array: adding to a chunk adds to the array. Copy the "
-        "chunks first.",
+        "np.array_split returns views, so adding to a chunk also changes the array. Copy the chunks "
+        "first.",
     )
     marks.that(
         "ring_sum: 2 N (N - 1) messages, to the right, none longer than a chunk",
@@ -42,8 +44,8 @@ def _(marks: Marks) -> None:
             lambda counts=counts: np.array(weights(counts), float),
             len(counts) * share,
             mistakes={
-                "These add up to 1. The ranks' results are averaged afterwards, which divides by N once more.": share,
-                "Ranks with more samples count for more, in proportion to them.": np.ones(
+                "These weights add up to 1. They should add up to N, because averaging over the ranks divides by N again.": share,
+                "All weights are 1. A rank's weight should be proportional to its number of samples.": np.ones(
                     len(counts)
                 ),
             },
@@ -52,13 +54,13 @@ def _(marks: Marks) -> None:
 
 
 class Post:
-    """Carries the messages, and records what was sent."""
+    """Delivers the messages, and records what was sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int, int]] = []
 
     def send(self, source: int, target: int, array: Any) -> np.ndarray:
-        """The array as it arrives."""
+        """Record the message, and return the array as it arrives."""
         self.sent.append((source, target, np.size(array)))
         return np.array(array)
 
@@ -82,16 +84,16 @@ def frugal(ring_sum: Any) -> bool:
     longest = max((n for *_, n in post.sent), default=0)
     if wrong := [(s, t) for s, t, _ in post.sent if t != (s + 1) % ranks]:
         raise Wrong(
-            "rank {} sends to rank {}, which is not its right-hand neighbour.".format(*wrong[0])
+            "Rank {} sends to rank {}, which is not its right-hand neighbour.".format(*wrong[0])
         )
     if longest > length // ranks:
         raise Wrong(
-            f"a message has {longest} numbers; a chunk of an array of {length} on {ranks} ranks "
-            f"has {length // ranks}."
+            f"A message has {longest} numbers, but a chunk has only {length // ranks} when an array of "
+            f"{length} is split over {ranks} ranks."
         )
     if len(post.sent) != 2 * ranks * (ranks - 1):
         raise Wrong(
-            f"there are {len(post.sent)} messages; {ranks} ranks need {2 * ranks * (ranks - 1)}: "
-            f"{ranks} in each of {ranks - 1} rounds, twice."
+            f"There are {len(post.sent)} messages, but {ranks} ranks need {2 * ranks * (ranks - 1)}: "
+            f"{ranks} in each of 2 x {ranks - 1} rounds."
         )
     return True

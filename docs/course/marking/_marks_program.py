@@ -1,4 +1,4 @@
-"""Marker of chapter 21: a program whose gradients are to be checked, and one line of it mended."""
+"""Marker for chapter 21: find the wrong gradients of a program, and repair the line behind them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CHANGED = (
     "mean = (d_norm * normalised).mean(-1, keepdims=True)",
     "mean = (d_normalised * normalised).mean(-1, keepdims=True)",
 )
-"""The line of the exercise, and what it was before."""
+"""The wrong line in the exercise and the right line that it replaced."""
 
 PROGRAM = RIGHT.replace(CHANGED[1], CHANGED[0] + " " * 6)
 
@@ -75,67 +75,69 @@ CASES = (
         "a program that is right",
         "",
         "",
-        "Central differences with a step of 1e-6 agree to six digits here. Are they divided by twice the step, and is the gradient multiplied by the same u?",
+        "Central differences with a step of 1e-6 agree to six digits here. Have you divided by twice the step, and multiplied the gradient by the same u?",
     ),
     (
         "a sign",
         "d_y = -d_result",
         "d_y = d_result",
-        "Its slope has the opposite sign: do you compare absolute values?",
+        "The slope has the opposite sign. Do you compare absolute values?",
     ),
     (
         "a factor of 2",
         "d_W2 = hidden.T @ d_result",
         "d_W2 = 2 * hidden.T @ d_result",
-        "It has the right direction and twice the length: compare sum(gradient * u) itself with the difference quotient.",
+        "The gradient has the right direction but is twice as long. Compare sum(gradient * u) itself with the difference quotient.",
     ),
     (
         "one element",
         "d_bias = d_norm.sum(0)",
         "d_bias = d_norm.sum(0) * (np.arange(4) < 3)",
-        "Only its last element is wrong: nudge all of them.",
+        "Only its last element is wrong, so nudge all of them.",
     ),
     (
         "a matrix transposed",
         "d_Wv = x.T @ d_v",
         "d_Wv = d_v.T @ x",
-        "The sum of its elements is right. Nudge along random numbers: ones see only the sum.",
+        "The sum of its elements is right. Nudge along a random direction, because a direction of ones tests only the sum.",
     ),
     (
         "a thousandth",
         "d_weight = (d_norm * normalised).sum(0)",
         "d_weight = 1.001 * (d_norm * normalised).sum(0)",
-        "It is off by a thousandth. Central differences with a step of 1e-6 are much better than that: allow less.",
+        "It is off by a thousandth. Central differences with a step of 1e-6 are much more accurate than that, so use a smaller tolerance.",
     ),
     (
         "not a number",
         "d_W1 = norm.T @ g1",
         "d_W1 = norm.T @ g1 * np.nan",
-        "It is NaN, and NaN > 1e-5 is false, as is every comparison with it. Ask whether it is close, not whether it is far.",
+        "It is NaN, and NaN > 1e-5 is false, like every comparison with NaN. Test whether the difference is small, not whether it is large.",
     ),
     (
         "a sum over the other axis",
         "(d_weights * weights).sum(-1, keepdims=True)",
         "(d_weights * weights).sum(0)",
-        "These all depend on the line that is wrong.",
+        "All of these depend on the wrong line.",
     ),
-    ("PROGRAM", CHANGED[1], CHANGED[0], "These all depend on the line that is wrong."),
+    ("PROGRAM", CHANGED[1], CHANGED[0], "All of these depend on the wrong line."),
 )
-"""Names of checks; a piece of the program and its replacement; help if a wrong gradient is not found."""
+"""For each check: its name, a piece of the program, the replacement, and help for a student who does
+not find the wrong gradient.
+"""
 
 
 @exercise(
     21,
     "written",
-    "find wrong gradients of a program, and the line that makes them wrong",
+    "find the wrong gradients of a program, and the line that causes them",
     ready_made=("source", "gradcheck"),
 )
 def _(marks: Marks) -> None:
     wrong_gradients, mended = marks.function("wrong_gradients"), marks.function("mended")
     marks.that(
-        "wrong_gradients: no array that is given changes",
+        "wrong_gradients: the given arrays do not change",
         lambda: unchanged(wrong_gradients),
-        "x += step * u changes the given array, so every later check uses other numbers. Write x + step * u.",
+        "x += step * u changes the given array, so all later nudges start from other numbers. Write x + step * u.",
     )
     for name, old, new, about in CASES:
         marks.that(
@@ -150,7 +152,7 @@ def _(marks: Marks) -> None:
 
 
 def arrays() -> dict[str, np.ndarray]:
-    """All that the program takes."""
+    """Return all arguments of the program."""
     rng = np.random.default_rng(21)
     shapes = dict.fromkeys(["x", "y"], (3, 4)) | dict.fromkeys(["Wq", "Wk", "Wv"], (4, 4))
     shapes |= {"weight": (4,), "bias": (4,), "W1": (4, 6), "W2": (6, 4)}
@@ -158,14 +160,14 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def run(text: str) -> Callable[..., Any]:
-    """The function that a program defines."""
+    """Return the function that the program defines."""
     names: dict[str, Any] = {}
     exec(text, names)
     return names["forward_backward"]
 
 
 def wrong_in(text: str) -> list[str]:
-    """Which gradients differ from those of the right program, which has the same loss."""
+    """List the gradients that differ from those of the right program, which has the same loss."""
     (_, right), (_, found) = (run(one)(**arrays()) for one in (RIGHT, text))
     same = lambda name: (
         np.shape(found[name]) == np.shape(right[name])
@@ -182,23 +184,27 @@ def finds(wrong_gradients: Callable[..., Any], text: str, about: str) -> bool:
     found, wrong = wrong_gradients(run(text), arrays()), wrong_in(text)
     if isinstance(found, str) or not all(isinstance(name, str) for name in found):
         raise Wrong(
-            f"wrong_gradients returns {found!r}; the task asks for a list of names, as ['x', 'Wq']."
+            f"wrong_gradients returns {found!r}, but it should return a list of names such as ['x', 'Wq']."
         )
     if unknown := [name for name in found if name not in arrays()]:
-        raise Wrong(f"{listed(unknown)}: there is no such array; they are {listed(arrays())}.")
+        raise Wrong(
+            f"wrong_gradients names {listed(unknown)}, but the arrays are {listed(arrays())}."
+        )
     missed = [name for name in wrong if name not in found]
     if missed:
-        raise Wrong(f"wrong are {listed(wrong)}; not found: {listed(missed)}.\n{about}")
+        raise Wrong(
+            f"The wrong gradients are: {listed(wrong)}. You did not find: {listed(missed)}.\n{about}"
+        )
     if more := [name for name in found if name not in wrong]:
         raise Wrong(
-            f"wrong are {listed(wrong)}; named, and right: {listed(more)}.\n"
+            f"The wrong gradients are: {listed(wrong)}. You also list: {listed(more)}, but these are right.\n"
             + (CASES[0][-1] if wrong else about)
         )
     return True
 
 
 def unchanged(wrong_gradients: Callable[..., Any]) -> bool:
-    """Each array is looked at whenever the program is called, for it may be put back later."""
+    """Check the arrays at every call of the program, because they may be restored later."""
     given, program, same = arrays(), run(RIGHT), []
 
     def watched(**used: Any) -> Any:
@@ -218,22 +224,24 @@ def pair(answer: Any) -> tuple[str, str]:
         and len(answer) == 2
         and all(isinstance(line, str) for line in answer)
     ):
-        raise Wrong("mended returns two lines of text: (the line that was changed, the right one).")
+        raise Wrong(
+            "mended should return two lines of text: the line that was changed and the right one."
+        )
     old, new = (bare(line) for line in answer)
     if old not in map(bare, PROGRAM.splitlines()):
         raise Wrong(
-            f"PROGRAM has no line {old!r}. Copy it from there; you may leave out the comment with the shape."
+            f"PROGRAM has no line {old!r}. Copy the line from PROGRAM; you may leave out the comment with the shape."
         )
     return old, new
 
 
 def bare(line: str) -> str:
-    """Without its comment and the space around it."""
+    """Return the line without its comment and surrounding space."""
     return line.split("#")[0].strip()
 
 
 def with_line(old: str, new: str) -> str:
-    """PROGRAM with another line in the place of one."""
+    """Return PROGRAM with the line `old` replaced by `new`."""
     lines = PROGRAM.splitlines()
     return "\n".join("    " + new if bare(line) == old else line for line in lines)
 
@@ -246,40 +254,38 @@ def repaired(old: str, new: str) -> bool:
             loss, wrong = run(text)(**arrays())[0], wrong_in(text)
     except Exception as error:
         raise Wrong(
-            f"PROGRAM with your line does not run: {type(error).__name__}: {error}"
+            f"PROGRAM does not run with your line: {type(error).__name__}: {error}"
         ) from error
     if not np.isclose(loss, run(RIGHT)(**arrays())[0], rtol=1e-9):
-        raise Wrong("Your line changes the loss. The forward part is right.")
+        raise Wrong("Your line changes the loss, but the forward part is right.")
     if wrong:
-        raise Wrong(
-            f"With your line in its place, the gradients with respect to {listed(wrong)} are wrong."
-        )
+        raise Wrong(f"With your line, the gradients with respect to {listed(wrong)} are wrong.")
     return True
 
 
 def chosen(answer: Any) -> bool:
-    """Check that it is this line; if not, say which gradients it affects."""
+    """Check that the right line was chosen; if not, say which gradients that line affects."""
     old, new = pair(answer)
     if old == CHANGED[0]:
         return True
     if old not in map(bare, PROGRAM.split("# ---- backward")[1].splitlines()):
-        raise Wrong("This line is not in the backward part; the forward part is right.")
-    try:  # with two lines that belong together, either can be mended
+        raise Wrong("This line is in the forward part, which is right. Look in the backward part.")
+    try:  # if two lines belong together, either can be repaired
         return repaired(old, new)
     except Wrong:
         raise Wrong(innocent(old)) from None
 
 
 def innocent(line: str) -> str:
-    """Which gradients would change if this line gave twice as much, and which are wrong."""
+    """Compare the gradients that this line affects (found by doubling its value) with the wrong ones."""
     wrong, assignment = wrong_in(PROGRAM), re.fullmatch(r"(\w+) = (.+)", line)
     if assignment is None:
         return "This line computes nothing."
     doubled = RIGHT.replace(line, f"{assignment[1]} = 2 * ({assignment[2]})")
     reached = wrong_in(doubled)
-    said = f"This line reaches the gradients with respect to {listed(reached)}; the wrong ones are those with respect to {listed(wrong)}."
+    said = f"This line affects the gradients with respect to {listed(reached)}. The gradients with respect to {listed(wrong)} are wrong."
     if more := [name for name in reached if name not in wrong]:
-        return f"{said} If it were wrong, {listed(more)} would be wrong as well."
+        return f"{said} If the line were wrong, {listed(more)} would be wrong as well."
     if missed := [name for name in wrong if name not in reached]:
-        return f"{said} It has nothing to do with {listed(missed)}."
-    return f"{said} So it is one of the few candidates, but it is right. Derive it from its line in the forward part."
+        return f"{said} The line does not affect {listed(missed)}."
+    return f"{said} So it is one of the few candidates, but it is right. Derive it from the matching line in the forward part to see why."

@@ -1,4 +1,4 @@
-"""Marker of the project after chapter 7: an engine of your own, step by step."""
+"""Marker for the project after chapter 7: an engine of your own, step by step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import tinygrad_attn as ta
 
 CHAIN = 20_000
 PATHS = (
-    "This walk takes more than 200,000 steps where there are 61 tensors: it follows every path, "
-    "and of these there are 2^60. Remember which tensors you have seen, by their id, and pass the "
-    "gradient of each on once."
+    "This walk takes more than 200,000 steps for 61 tensors because it follows every path, and "
+    "there are 2^60 paths. Remember the ids of the tensors that you have seen, and pass on the "
+    "gradient of each tensor once."
 )
-SUM = "sum removed the axis, so g lacks it: put it back, with length 1 (np.expand_dims), before g is copied along it."
+SUM = "sum removed the axis, so g lacks it. Put the axis back with length 1 (np.expand_dims) before you broadcast g along it."
 
 
 @exercise(
@@ -31,7 +31,7 @@ SUM = "sum removed the axis, so g lacks it: put it back, with length 1 (np.expan
 )
 def _(marks: Marks) -> None:
     mine = Engine(marks)
-    with np.errstate(all="ignore"):  # a mistake may run to infinity
+    with np.errstate(all="ignore"):  # a mistake may diverge to infinity
         for step in (
             remembering,
             walking,
@@ -47,7 +47,9 @@ def _(marks: Marks) -> None:
 
 
 def either(text: str, *values: Any) -> dict[str, Any]:
-    """Several numbers that one mistake may give; blanks at the end of a line are not printed."""
+    """Map one help text to several values that the same mistake may give. The keys differ only in
+    trailing blanks, which are not printed.
+    """
     return {text + " " * i: value for i, value in enumerate(values)}
 
 
@@ -65,12 +67,11 @@ def remembering(marks: Marks, mine: Engine) -> None:
             parents = tuple(y.parents)
             if len(parents) != 2 or any(p is not t for p, t in zip(parents, operands)):
                 raise Wrong(
-                    f"the parents of {text} should be the two Tensors a and b themselves, in this "
-                    "order."
+                    f"The parents of {text} should be the Tensors a and b themselves, in this order."
                 )
             if len(y.vjps) != 2:
                 raise Wrong(
-                    f"{text} has {len(y.vjps)} rules; it has two parents, and each needs one."
+                    f"{text} has two parents, and each needs one rule, but there are {len(y.vjps)} rules."
                 )
             return y
 
@@ -80,13 +81,13 @@ def remembering(marks: Marks, mine: Engine) -> None:
             lambda made=made: [written(rule(g), "a rule") for rule in made().vjps],
             rules,
             mistakes={
-                "g is forgotten: a rule takes the gradient of the loss with respect to the result, and multiplies it by the slope.": [
+                "g is missing. A rule takes g, the gradient of the loss with respect to the result, and multiplies it by the slope.": [
                     np.ones_like(a),
                     np.ones_like(a),
                 ]
                 if sign == "+"
                 else [b, a],
-                "The two rules have each other's factor: the slope of a * b by a is b.": [
+                "The factors of the two rules are swapped. The slope of a * b with respect to a is b.": [
                     g * a,
                     g * b,
                 ],
@@ -97,11 +98,12 @@ def remembering(marks: Marks, mine: Engine) -> None:
 def walking(marks: Marks, mine: Engine) -> None:
     def last_of(y: Any, *tensors: Any) -> list[Any]:
         y.backward()
-        return [mine.gradient(t, "a result on the way", (y, *tensors)) for t in tensors]
+        return [mine.gradient(t, "an intermediate result", (y, *tensors)) for t in tensors]
 
     def diamond(mirrored: bool) -> tuple[Any, ...]:
-        """dy/dx = (1 * 5 + 3) * 2; one way round, whoever takes the first parent first is right by
-        luck, the other way, the last.
+        """Return y, x, a and b, where dy/dx = (1 * 5 + 3) * 2. In one of the two forms, a walk that
+        takes the first parent first is right by luck; in the mirrored form, one that takes the last
+        parent first.
         """
         x = mine.node()
         a = mine.node(x, slopes=(2.0,))
@@ -124,22 +126,22 @@ def walking(marks: Marks, mine: Engine) -> None:
             return last_of(*doublings(60))
 
     early = (
-        "A tensor passes its gradient on before all its users have contributed. Its turn comes "
-        "after everything that uses it: newest\nfirst, or chapter 2's users_first."
+        "A tensor passes its gradient on before all its users have contributed. Visit it after "
+        "everything that uses it: newest first,\nor in the order of chapter 2's users_first."
     )
     marks.compare(
         "2 one parent",
         lambda: last_of(*doublings(1, (3.0,))),
         [3.0],
         mistakes={
-            "The gradient of the result with respect to itself is 1: begin with ones.": [0.0]
+            "The gradient of the result with respect to itself is 1, so begin with ones.": [0.0]
         },
     )
     marks.compare(
         "2 a + a",
         lambda: last_of(*doublings(1)),
         [2.0],
-        mistakes={"a is used twice, and so it gets two contributions: add them up.": [1.0]},
+        mistakes={"a is used twice, so it gets two contributions. Add them up.": [1.0]},
     )
     for name, mirrored in (("2 a diamond", False), ("2 a diamond, mirrored", True)):
         marks.compare(
@@ -149,14 +151,16 @@ def walking(marks: Marks, mine: Engine) -> None:
             mistakes={
                 **either(early, [10.0], [6.0]),
                 **either(
-                    "A tensor passes on its whole .grad each time that something comes in; once "
-                    "is enough, when all has come in.",
+                    "A tensor passes on its whole .grad each time that it receives a "
+                    "contribution. It should do so once, when all contributions have arrived.",
                     [26.0],
                     [22.0],
                 ),
             },
         )
-    marks.compare("2 results on the way", lambda: last_of(*diamond(mirrored=False))[1:], [8.0, 1.0])
+    marks.compare(
+        "2 intermediate results", lambda: last_of(*diamond(mirrored=False))[1:], [8.0, 1.0]
+    )
     marks.compare(f"2 a chain of {CHAIN:,}", lambda: last_of(*doublings(CHAIN, (1.0,))), [1.0])
     marks.compare("2 60 doublings", sixty, [2.0**60])
 
@@ -165,7 +169,7 @@ def adding_up(marks: Marks, mine: Engine) -> None:
     g = random(2, 3)
 
     def twice(shared: bool) -> list[Any]:
-        """Two losses, 3 h and 5 h, where h is 2 a (shared) or a itself."""
+        """Run backward for two losses, 3 h and 5 h, where h is 2 a (if `shared`) or a itself."""
         a = mine.node()
         h = mine.node(a, slopes=(2.0,)) if shared else a
         for slope in (3.0, 5.0):
@@ -189,11 +193,11 @@ def adding_up(marks: Marks, mine: Engine) -> None:
         return mine.gradient(
             y,
             "the result",
-            why="Without a g, backward begins with ones, as many as there are in data.",
+            why="Without an argument g, backward begins with an array of ones that has the shape of data.",
         )
 
     def again(mirrored: bool) -> list[Any]:
-        """y = (a + b) + a, where all rules hand on the very array that they get."""
+        """Compute y = (a + b) + a with rules that return the same array that they receive."""
         a, b = mine.tensor(g), mine.tensor(g)
         add = lambda *parents: mine.tensor(g, parents, (lambda g: g,) * len(parents))
         k = add(a)
@@ -205,30 +209,30 @@ def adding_up(marks: Marks, mine: Engine) -> None:
         return not any(np.shares_memory(x, y) for x, y in combinations(given(), 2))
 
     ones = np.ones_like(g)
-    kept = "backward() of a second loss adds to the .grad that is there, as the gradient of a sum of losses: "
+    kept = "backward() of a second loss should add to .grad, because the gradient of a sum is the sum of the gradients. "
     marks.compare("2 backward()", alone, ones)
     marks.compare(
         "2 backward(g)",
         lambda: list(given()[:3]),
         [g, g, g],
-        mistakes={"backward ignores the g that it is given.": [ones] * 3},
+        mistakes={"backward ignores its argument g.": [ones] * 3},
     )
     marks.compare(
         "2 two losses",
         lambda: twice(False),
         [8.0],
-        mistakes={kept + "here it is overwritten.": [5.0]},
+        mistakes={kept + "Here .grad is overwritten.": [5.0]},
     )
     marks.compare(
         "2 two losses share a result",
         lambda: twice(True),
         [16.0],
         mistakes={
-            kept + "here it is overwritten.": [10.0],
-            "The second walk passes on what the first had left in .grad of the shared result: 6 + "
-            "(3 + 5) * 2. Collect the gradients of one\n"
-            "walk apart, in a dict by id, and add each to .grad when it is complete.": [22.0],
-            "The second walk does not get beyond the shared result. Each loss needs its own complete walk.": [
+            kept + "Here .grad is overwritten.": [10.0],
+            "The second walk also passes on what the first walk left in .grad of the shared "
+            "result: 6 + (3 + 5) * 2. Collect the gradients\nof each walk separately, in a dict by "
+            "id, and add each to .grad when it is complete.": [22.0],
+            "The second walk stops at the shared result. Each loss needs its own complete walk.": [
                 6.0
             ],
         },
@@ -239,18 +243,18 @@ def adding_up(marks: Marks, mine: Engine) -> None:
             lambda mirrored=mirrored: again(mirrored),
             [2 * g, g],
             mistakes={
-                "b has got what came in for a: both began as one array, the g that a + b passes "
-                "on, and then one was changed in place. Add\n"
-                "with x = x + g, not x += g.": [2 * g, 2 * g]
+                "b received a contribution that was meant for a. Both started as the same array, "
+                "the g that a + b passes on, and then it\nwas changed in place. Write x = x + g, "
+                "not x += g.": [2 * g, 2 * g]
             },
         )
     marks.that(
         "2 each .grad is its own array",
         apart,
         (
-            "y = a + b passes the same g on to both, and now .grad of a and of b, or the g that "
-            "was given, are one array: what changes one\nin place changes the other. Store a "
-            "copy, and add with x = x + g, not x += g."
+            "y = a + b passes the same g on to a and b, and now two of the .grad arrays, or one of "
+            "them and the given g, are the same array.\nIf one changes in place, so does the "
+            "other. Store a copy, and write x = x + g, not x += g."
         ),
     )
 
@@ -274,7 +278,7 @@ def numbers(marks: Marks, mine: Engine) -> None:
         "4 -a",
         lambda a: -a,
         a,
-        wrong_rules={"The slope of -a is -1: the sign is missing.": lambda g, y, a: g},
+        wrong_rules={"The slope of -a is -1. The minus sign is missing here.": lambda g, y, a: g},
     )
     mine.check("4 a - b", lambda a, b: a - b, a, b, wrong_values={"This is b - a.": b - a})
     mine.check(
@@ -282,15 +286,17 @@ def numbers(marks: Marks, mine: Engine) -> None:
         lambda a: a**3,
         a,
         wrong_rules={
-            "The slope of a^n is n a^(n - 1): the power is not reduced by one.": lambda g, y, a: (
+            "The slope of a^n is n a^(n - 1). The exponent is not reduced by one here.": lambda g, y, a: (
                 g * 3 * y
             ),
-            "The slope of a^n is n a^(n - 1): its factor n is missing.": lambda g, y, a: g * a**2,
+            "The slope of a^n is n a^(n - 1). The factor n is missing here.": lambda g, y, a: (
+                g * a**2
+            ),
             "This is the slope of a^2.": lambda g, y, a: g * 2 * a,
         },
     )
     mine.check("4 a / b", lambda a, b: a / b, a, b, wrong_values={"This is b / a.": b / a})
-    plain = "Every operation must first turn an operand that is no Tensor, a number or an array, into one."
+    plain = "Every operation must first turn an operand that is a number or an array into a Tensor."
     mine.check(
         "4 (a * 2 - 1) * (a / 2 + 3)",
         lambda a: (a * 2 - 1) * (a / 2 + 3),
@@ -307,8 +313,8 @@ def numbers(marks: Marks, mine: Engine) -> None:
     )
 
     def reflected(left: Any) -> list[Any]:
-        """left + a and so on, and the gradients of each by a; the mirrored form must be written, or
-        this one is not due yet.
+        """Return the values of left + a and so on, and their gradients with respect to a. Raises
+        NotWritten if the operation on two Tensors is missing.
         """
         found = []
         for sign, f in (
@@ -346,7 +352,7 @@ def numbers(marks: Marks, mine: Engine) -> None:
         )
         for part in pair
     ]
-    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which is 2 - a and not a - 2. The same holds for __rtruediv__."
+    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which must return 2 - a, not a - 2. The same holds for __rtruediv__."
     marks.compare(
         "4 2 + a, 2 * a, 2 - a, 2 / a",
         lambda: reflected(2.0),
@@ -365,9 +371,9 @@ def numbers(marks: Marks, mine: Engine) -> None:
         ):
             if array.dtype != np.float32:
                 raise Wrong(
-                    f"{called} is {array.dtype}. np.asarray(2) and np.float64(2) are no longer "
-                    "mere numbers to NumPy, and make float64 of float32: give a number that is an "
-                    "operand the dtype of the tensor, and begin with np.ones_like."
+                    f"{called} is {array.dtype}. Unlike a Python number, np.asarray(2.0) and "
+                    "np.float64(2) turn float32 into float64. Convert a number to the dtype of "
+                    "the tensor, and begin backward with np.ones_like."
                 )
         return True
 
@@ -386,7 +392,9 @@ def functions(marks: Marks, mine: Engine) -> None:
         "5 a.log()",
         lambda a: a.log(),
         x,
-        wrong_rules={"The slope of log(a) is 1 / a; this is 1 / log(a).": lambda g, y, x: g / y},
+        wrong_rules={
+            "The slope of log(a) is 1 / a, but this is 1 / log(a).": lambda g, y, x: g / y
+        },
     )
     mine.check(
         "5 a.tanh()",
@@ -396,7 +404,7 @@ def functions(marks: Marks, mine: Engine) -> None:
             "This is 1 - a^2. The slope is 1 - y^2, where y is the result.": lambda g, y, x: (
                 g * (1 - x**2)
             ),
-            "The slope is 1 - y^2, with the square.": lambda g, y, x: g * (1 - y),
+            "The slope is 1 - y^2, but this is 1 - y.": lambda g, y, x: g * (1 - y),
         },
     )
 
@@ -404,7 +412,7 @@ def functions(marks: Marks, mine: Engine) -> None:
 def reductions(marks: Marks, mine: Engine) -> None:
     x, stack = random(3, 4), random(2, 3, 4)
     mean = {
-        "Each element contributes only 1/N to a mean of N: divide its g by N.": lambda g, y, x: (
+        "Each element contributes only 1/N to a mean of N elements, so divide g by N.": lambda g, y, x: (
             np.broadcast_to(g if np.ndim(g) in (0, x.ndim) else np.expand_dims(g, 1), x.shape)
         )
     }
@@ -417,7 +425,11 @@ def reductions(marks: Marks, mine: Engine) -> None:
         random(3, 3),
         name="6 the same, 3 x 3",
         hint=SUM,
-        wrong_rules={SUM + " A square hides it.": lambda g, y, x: np.broadcast_to(g, x.shape)},
+        wrong_rules={
+            SUM + " For a square matrix the shapes fit all the same.": lambda g, y, x: (
+                np.broadcast_to(g, x.shape)
+            )
+        },
     )
     mine.check("6 a.sum(axis=(0, 2))", lambda a: a.sum(axis=(0, 2)), stack, hint=SUM)
     mine.check(
@@ -425,7 +437,7 @@ def reductions(marks: Marks, mine: Engine) -> None:
         lambda a: a.sum(axis=1, keepdims=True),
         x,
         name="6 with keepdims",
-        hint="With keepdims=True g still has the axis, with length 1: put nothing back.",
+        hint="With keepdims=True, g still has the axis, with length 1, so there is nothing to put back.",
     )
     mine.check("6 a.mean()", lambda a: a.mean(), x, hint=SUM, wrong_rules=mean)
     mine.check(
@@ -435,7 +447,7 @@ def reductions(marks: Marks, mine: Engine) -> None:
         hint=SUM,
         wrong_rules=mean
         | {
-            "Divided by the number of all elements; divide by the number of elements in one mean.": lambda g, y, x: (
+            "g is divided by the number of all elements. Divide it by the number of elements in one mean.": lambda g, y, x: (
                 np.broadcast_to(g[:, None] / x.size, x.shape)
             )
         },
@@ -444,7 +456,7 @@ def reductions(marks: Marks, mine: Engine) -> None:
         "6 a.reshape(2, 6)",
         lambda a: a.reshape(2, 6),
         x,
-        hint="g has the new shape: give it the old one.",
+        hint="g has the new shape. Reshape it to the old one.",
     )
     mine.check("6 a.T", lambda a: a.T, x, hint="Transpose g as well: g.T.")
     mine.check(
@@ -453,7 +465,11 @@ def reductions(marks: Marks, mine: Engine) -> None:
         random(3, 3),
         name="6 a.T, 3 x 3",
         value=False,
-        wrong_rules={"Transpose g as well: g.T. A square hides it.": lambda g, y, x: g},
+        wrong_rules={
+            "Transpose g as well: g.T. For a square matrix the shapes fit without it.": lambda g, y, x: (
+                g
+            )
+        },
     )
 
     def single() -> bool:
@@ -463,8 +479,8 @@ def reductions(marks: Marks, mine: Engine) -> None:
         if y.data.dtype != np.float32:
             raise Wrong(
                 f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy "
-                "integer, and makes float64 of float32; a Python number does not: int(...), or "
-                "data.size."
+                "integer, which turns float32 into float64. A Python integer does not, so use "
+                "int(...) or data.size."
             )
         return True
 
@@ -473,13 +489,13 @@ def reductions(marks: Marks, mine: Engine) -> None:
 
 def products(marks: Marks, mine: Engine) -> None:
     f = lambda a, b: a @ b
-    forgotten = "g @ b: transpose the other operand, g b^T and a^T g. Here every shape fits."
+    forgotten = "This is g b without a transpose. The rules are g b^T and a^T g, but with square matrices every shape fits."
     mine.check(
         "7 (2, 3) @ (3, 4)",
         f,
         random(2, 3),
         random(3, 4),
-        hint="The rules are g b^T and a^T g: only this way do the shapes fit.",
+        hint="The rules are g b^T and a^T g. The shapes fit only this way.",
     )
     mine.check(
         "7 (3, 3) @ (3, 3)",
@@ -489,10 +505,12 @@ def products(marks: Marks, mine: Engine) -> None:
         value=False,
         wrong_rules={
             forgotten: lambda g, y, a, b: g @ b,
-            "b^T g, in the wrong order: it is g b^T.": lambda g, y, a, b: b.T @ g,
+            "The factors are in the wrong order: this is b^T g, but the rule is g b^T.": lambda g, y, a, b: (
+                b.T @ g
+            ),
         },
     )
-    stacks = f"In a stack, swap only the last two axes: swapaxes(-1, -2). .T of an array reverses all of them. {COPIES}"
+    stacks = f"In a stack, swap only the last two axes with swapaxes(-1, -2), because .T reverses all axes of an array. {COPIES}"
     mine.check("7 (2, 3, 4) @ (2, 4, 5)", f, random(2, 3, 4), random(2, 4, 5), hint=stacks)
     mine.check("7 (2, 3, 4) @ (4, 5)", f, random(2, 3, 4), random(4, 5), hint=stacks)
     mine.check("7 (3, 4) @ (2, 4, 5)", f, random(3, 4), random(2, 4, 5), value=False, hint=stacks)
@@ -531,7 +549,7 @@ def training(marks: Marks, mine: Engine) -> None:
     def descent(
         zero: bool = True, lr: float = 0.5
     ) -> tuple[list[float], list[float], list[np.ndarray]]:
-        """The package's losses, before and after each step, and where it ends."""
+        """Train with the package. Return the losses before and after each step, and the final parameters."""
         parameters = [ta.Tensor(p.copy(), requires_grad=True) for p in start]
         losses, after = [], []
         for _ in range(20):
@@ -557,8 +575,8 @@ def training(marks: Marks, mine: Engine) -> None:
         losses = train(x, onehot, own, 20, 0.5)
         if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
             raise Wrong(
-                "train should return a list of plain numbers: loss.data.item(). A list of Tensors "
-                "keeps every graph alive."
+                "train should return a list of plain numbers, loss.data.item(). A list of Tensors keeps "
+                "every graph alive."
             )
         return losses, own
 
@@ -571,7 +589,7 @@ def training(marks: Marks, mine: Engine) -> None:
         scores,
         mistakes={
             "The tanh is missing.": (x @ start[0] + start[1]) @ start[2] + start[3],
-            "The scores go without a tanh.": np.tanh(scores),
+            "There should be no tanh after the second layer.": np.tanh(scores),
         },
     )
     marks.compare(
@@ -583,10 +601,12 @@ def training(marks: Marks, mine: Engine) -> None:
         ),
         (right - picked).mean(),
         mistakes={
-            "This is the sum over the rows; the loss is their mean.": (right - picked).sum(),
+            "This is the sum over the rows, but the loss is the mean.": (right - picked).sum(),
             "The sign is wrong.": (picked - right).mean(),
             "The score of the target is not subtracted.": right.mean(),
-            "Sum the exponentials over each row: axis=1.": np.log(e.sum(axis=0)).mean()
+            "The exponentials are summed over axis 0. Sum over each row: axis=1.": np.log(
+                e.sum(axis=0)
+            ).mean()
             - picked.mean(),
         },
     )
@@ -599,13 +619,13 @@ def training(marks: Marks, mine: Engine) -> None:
         ),
         (right - picked).mean(),
         hint=(
-            "e^1000 is infinite. Subtract the largest score of each row first, "
-            "scores.data.max(axis=1, keepdims=True): a plain array, since a\nconstant changes "
-            "neither the loss nor its gradient."
+            "e^1000 is infinite. First subtract the largest score of each row, "
+            "scores.data.max(axis=1, keepdims=True). This can be a plain\narray, because "
+            "subtracting a constant changes neither the loss nor its gradient."
         ),
     )
     marks.compare(
-        "8 gradients as the package's",
+        "8 the same gradients as the package",
         lambda: np.concatenate([np.ravel(g) for g in gradients()]),
         np.concatenate([np.ravel(p.grad.numpy()) for p in wanted]),
         atol=1e-12,
@@ -618,12 +638,14 @@ def training(marks: Marks, mine: Engine) -> None:
         atol=1e-10,
         rtol=1e-10,
         mistakes={
-            "The gradients of earlier steps are still there: .grad accumulates. Set it to None before each backward().": descent(
+            "The gradients of earlier steps are still included, because .grad accumulates. Set .grad to None before each backward().": descent(
                 zero=False
             )[0],
-            "Nothing is learned: the parameters are never changed.": descent(lr=0.0)[0],
-            "Each loss is measured after its step; take it before.": after,
-            "Uphill: a step goes against the gradient, p - lr * p.grad.": descent(lr=-0.5)[0],
+            "Nothing is learned, because the parameters never change.": descent(lr=0.0)[0],
+            "Each loss is measured after its step. Measure it before the step.": after,
+            "The steps go uphill. A step goes against the gradient: p - lr * p.grad.": descent(
+                lr=-0.5
+            )[0],
             "This is one step too few or too many.": losses[:-1],
         },
     )
@@ -633,5 +655,5 @@ def training(marks: Marks, mine: Engine) -> None:
         np.concatenate([np.ravel(p) for p in end]),
         atol=1e-10,
         rtol=1e-10,
-        hint="The Tensors in the list given to train should hold the trained numbers: p.data = ... for each of them.",
+        hint="The Tensors in the given list should contain the trained numbers afterwards. Set p.data = ... for each of them.",
     )

@@ -1,4 +1,4 @@
-"""What the project's checks require of the learner's Tensor."""
+"""Runs the project's checks on the learner's Tensor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from _marking import Marks, NotWritten, Wrong, written
 
 import tinygrad_attn as ta
 
-COPIES = "Where broadcasting copied an operand, add up the gradients of the copies: call chapter 4's unbroadcast, once, in backward."
+COPIES = "Where broadcasting copied an operand, add up the gradients of the copies. Call chapter 4's unbroadcast once, in backward."
 OBJECT = (
-    "NumPy took the Tensor for a plain object and went through the array's elements itself. Write "
-    "`__array_ufunc__ = None` into the class: then NumPy leaves the operation to {method}."
+    "NumPy treated the Tensor as a plain object and applied the operation to each element of the "
+    "array. If the class sets `__array_ufunc__ = None`, NumPy leaves the operation to {method}."
 )
 
 
 class Engine:
-    """The learner's class, and what the checks require of it. What is missing raises NotWritten, and
-    what is of the wrong kind raises Wrong.
+    """Runs the checks on the learner's class. Raises NotWritten for a missing part, and Wrong for a
+    result of the wrong kind.
     """
 
     def __init__(self, marks: Marks):
@@ -34,11 +34,11 @@ class Engine:
         return self.Tensor(np.array(data), parents, rules)
 
     def node(self, *parents: Any, slopes: tuple[float, ...] = ()) -> Any:
-        """A number with the marker's own rules, so that only the walk is tested."""
+        """Make a number with the marker's own rules, so that only the walk is tested."""
         return self.tensor(1.0, parents, tuple(lambda g, s=s: g * s for s in slopes))
 
     def result(self, text: str, f: Callable, *tensors: Any) -> Any:
-        """Apply f to the tensors; `text` is how f is written."""
+        """Apply f to the tensors; `text` is how the formula is written."""
         try:
             y = written(f(*tensors), text)
         except (AttributeError, TypeError) as error:
@@ -50,22 +50,21 @@ class Engine:
             raise
         if not isinstance(y, self.Tensor or ()):
             raise Wrong(
-                f"{text} is a {type(y).__name__}; it should be a Tensor, or the walk cannot "
-                "continue from it."
+                f"{text} is a {type(y).__name__}; it should be a Tensor, so that the walk "
+                "can continue from it."
             )
         return y
 
     @staticmethod
     def gradient(tensor: Any, called: str, whole: tuple = (), why: str = COPIES) -> np.ndarray:
-        """Return the tensor's .grad, if it is an array of the tensor's shape. `whole` holds all
+        """Return the tensor's .grad, which must be an array of the tensor's shape. `whole` contains all
         tensors of the walk; if none has a gradient, there was no walk.
         """
         if all(t.grad is None for t in (tensor, *whole)):
             raise NotWritten("backward() leaves every .grad None")
         if tensor.grad is None:
             raise Wrong(
-                f".grad of {called} is still None after backward(), though the result was computed "
-                "from it."
+                f".grad of {called} is still None after backward(), although the result depends on it."
             )
         if not isinstance(tensor.grad, (np.ndarray, np.generic, float)):
             raise Wrong(
@@ -73,7 +72,7 @@ class Engine:
             )
         if np.shape(tensor.grad) != np.shape(tensor.data):
             raise Wrong(
-                f".grad of {called} has the shape {np.shape(tensor.grad)}, its data "
+                f".grad of {called} has the shape {np.shape(tensor.grad)}, but .data has the shape "
                 f"{np.shape(tensor.data)}. {why}"
             )
         return np.asarray(tensor.grad)
@@ -81,7 +80,7 @@ class Engine:
     def walk(
         self, text: str, f: Callable, g: Any, *arrays: Any, why: str = COPIES
     ) -> list[np.ndarray]:
-        """The gradients of f with respect to its operands, for the incoming gradient g."""
+        """Return the gradients of f with respect to its operands, for the incoming gradient g."""
         tensors = [self.tensor(x) for x in arrays]
         y = self.result(text, f, *tensors)
         y.backward(g)
@@ -103,7 +102,7 @@ class Engine:
         wrong_rules: dict[str, Callable] | None = None,
     ) -> None:
         """Compare the value with the package's (which is NumPy's), and the gradients with central
-        differences, a line for each. `hint` is about shapes that do not fit.
+        differences. Each adds a line. `hint` helps with shapes that do not fit.
         """
         step, _, formula = text.partition(" ")
         name = name or text
@@ -140,8 +139,8 @@ class Engine:
     def on_the_left(
         self, f: Callable, left: Any, array: np.ndarray, text: str, method: str
     ) -> list[Any]:
-        """The value of f(left, Tensor(array)), where left is an array or a number, and the gradient
-        of its sum with respect to the tensor.
+        """Return the value of f(left, Tensor(array)), where `left` is an array or a number, and the
+        gradient of its sum with respect to the tensor.
         """
         t = self.tensor(array)
         try:
@@ -152,8 +151,8 @@ class Engine:
             ):
                 raise
             raise Wrong(
-                f"{text} raises {error}. The left operand knows nothing of Tensors, so Python "
-                f"asks for {method}."
+                f"{text} raises {error}. The left operand does not support Tensors, so Python calls "
+                f"a.{method}."
             ) from error
         if isinstance(y, np.ndarray):
             raise Wrong(f"{text} is an array of {y.dtype}s. {OBJECT.format(method=method)}")
@@ -164,8 +163,8 @@ class Engine:
 
 @contextmanager
 def at_most(steps: int, text: str) -> Iterator[None]:
-    """Raise Wrong with this text once the code inside has run `steps` lines: a walk along 2^60
-    paths would never end.
+    """Raise Wrong with this text once the code inside has run `steps` lines, because a walk along
+    2^60 paths would never end.
     """
     left, before = steps, sys.gettrace()
 

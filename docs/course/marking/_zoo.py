@@ -1,4 +1,4 @@
-"""The bug zoo as exercises: find the op that gives a small function its wrong gradient.
+"""The bug zoo as exercises: find the op that makes the gradient of a small function wrong.
 
 exercise zoo               the list
 exercise zoo 3             the symptom of bug 3
@@ -20,12 +20,12 @@ from tinygrad_attn import Tensor
 from tinygrad_attn.check import zoo
 
 SWEEP = "sweep"
-"""The answer if all VJPs are right and the engine runs them wrongly."""
+"""The answer if all VJPs are right, but the engine combines their results wrongly."""
 
 
 class Case(NamedTuple):
-    """A bug, a function that shows it, the function's text, the shapes of its inputs, and the op to
-    blame.
+    """A bug, a function that shows it, the text of the function, the shapes of its inputs, and the op
+    with the bug.
     """
 
     bug: str
@@ -159,19 +159,19 @@ CASES = (
 
 
 def main(number: str | None, answer: str | None) -> int:
-    """List the bugs, show one, or mark an answer; 0 unless an answer is wrong. Raises ValueError
-    for a number that does not exist.
+    """List the bugs, show one, or mark an answer. Return 1 for a wrong answer, else 0. Raises
+    ValueError for a number that does not exist.
     """
     if number is None:
         print(
-            "The bug zoo as exercises: find the op that gives a small function its wrong "
-            "gradient.\n"
+            "The bug zoo as exercises: find the op that makes the gradient of a small function "
+            "wrong.\n"
         )
         for i, case in enumerate(CASES, 1):
             print(f"{i:4}  {case.text}")
         print(
-            "\nIn each of these, one VJP or the backward sweep through the VJPs is wrong, as it was "
-            "in a published engine. Look at one with\n    python -m tinygrad_attn exercise zoo NUMBER"
+            "\nIn each of these, one VJP or the sweep through the VJPs is wrong, and each bug comes from "
+            "a published engine. Look at one with\n    python -m tinygrad_attn exercise zoo NUMBER"
         )
         return 0
     if not number.isdecimal() or not 1 <= int(number) <= len(CASES):
@@ -192,7 +192,7 @@ def inputs(case: Case) -> list[np.ndarray]:
 
 
 def ops(case: Case) -> list[str]:
-    """The ops of the function, in the order in which they run."""
+    """List the ops of the function in the order in which they run."""
     found, waiting = {}, [case.f(*(Tensor(x, requires_grad=True) for x in inputs(case)))]
     while waiting:
         t = waiting.pop()
@@ -208,7 +208,7 @@ def check(case: Case) -> Any:
 
 
 def symptom(case: Case, number: int) -> str:
-    """What a user of the engine would see: the value, and each gradient next to the slope."""
+    """Describe what a user of the engine would see: the value, and each gradient next to the slope."""
     plain = lambda: np.asarray(case.f(*map(Tensor, inputs(case))).numpy())
     right = plain()
     with zoo.bug(case.bug):
@@ -232,10 +232,10 @@ def symptom(case: Case, number: int) -> str:
                 str(entry.numeric.round(4)),
             ]
     if not report.entries:
-        lines.append("gradcheck stops before it compares: see the hint.")
+        lines.append("gradcheck stops before it compares the gradients. See the hint.")
     lines += [
         "",
-        f"Which op is to blame: {', '.join(ops(case))}? Or are all VJPs right, and the sweep "
+        f"Which op has the bug: {', '.join(ops(case))}? Or are all VJPs right, but the sweep "
         f"through them is wrong ({SWEEP})?",
         f"    python -m tinygrad_attn exercise zoo {number} hint        what kind of mistake it "
         "looks like",
@@ -245,28 +245,28 @@ def symptom(case: Case, number: int) -> str:
 
 
 def hint(case: Case) -> str:
-    """gradcheck's diagnosis, without the name of the op."""
+    """Return gradcheck's diagnosis without the name of the op."""
     with zoo.bug(case.bug):
         report = check(case)
     if report:
-        return "gradcheck passes: value and gradient agree with each other, and both are wrong. Compare the value with NumPy's."
+        return "gradcheck passes, because the gradient agrees with the value. But both are wrong. Compare the value with NumPy's."
     return "gradcheck's diagnosis: " + re.sub(r"\bop '\w+'", "some op", report.diagnosis)
 
 
 def judge(case: Case, answer: str) -> int:
-    """Say whether this op is to blame; if not, show that it is innocent."""
+    """Say whether the answer names the bug."""
     known = [*ops(case), SWEEP]
     if answer not in known:
         raise ValueError(
-            f"{answer!r} does not occur in {case.text}; answer one of {', '.join(known)}."
+            f"{answer!r} does not occur in {case.text}; choose one of {', '.join(known)}."
         )
     if answer != case.answer:
         print(
-            f"No: {case.text} goes wrong although "
+            f"No. {case.text} is not wrong for that reason: "
             + (
-                "the sweep is right: one VJP is to blame."
+                "the sweep is right, and the bug is in an op."
                 if answer == SWEEP
-                else f"{answer} is right, its value and its VJP."
+                else f"the value and the VJP of {answer} are right."
             )
         )
         return 1
@@ -278,7 +278,7 @@ def judge(case: Case, answer: str) -> int:
 
 
 def _letter(case: Case, entry: str) -> str:
-    """`input 1` as the function's own name for it."""
+    """Replace `input 1` by the function's own name for it."""
     names = [name for name in case.f.__code__.co_varnames[: case.f.__code__.co_argcount]]
     found = re.match(r"input (\d+)", entry)
     return names[int(found[1])] if found else entry

@@ -7,13 +7,13 @@ begin with `_`, so that they never clash with a learner's file.
     exercise softmax           marks docs/course/exercises/softmax.py
     exercise softmax mine.py   marks your own file
     exercise softmax a.py b.py or handed-in/*.py
-                               marks each file, and makes a table
-    exercise zoo               real bugs of published engines, to be found with gradcheck
+                               marks each file and prints a table
+    exercise zoo               shows real bugs of published engines, to find with gradcheck
 
-Each check prints a line: its name, the largest absolute and relative error, its index, a verdict.
-Help with the first failure follows, or with `--all` with each failure. `--json` prints both in the
-format of Gradescope. The exit code is 0 if all checks pass, 1 if not. A file runs in its own
-process, which is stopped if a check does not end.
+Each check prints a line with its name, the largest absolute and relative error, the index of the
+error, and a verdict. Help with the first failure comes before these lines; `--all` prints help with
+each failure. `--json` prints both in the format of Gradescope. The exit code is 0 if all checks
+pass, 1 if not. Each file runs in its own process, which is stopped if a check does not end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
-import _marks_attention  # noqa: F401  these enter their exercises
+import _marks_attention  # noqa: F401  these register their exercises
 import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
 import _marks_layers  # noqa: F401
@@ -52,8 +52,8 @@ def main(
     everything: bool = False,
     as_json: bool = False,
 ) -> int:
-    """List the exercises, mark one, or show a bug of the zoo; returns the exit code. Raises
-    ValueError for what does not exist.
+    """List the exercises, mark one, or show a bug of the zoo, and return the exit code. Raises
+    ValueError for a name, file or bug that does not exist.
     """
     given = [word for word in words if word is not None]
     if not time_limit >= 0:
@@ -93,22 +93,22 @@ def main(
 def outcome(
     chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
 ) -> str:
-    """What is printed about a file, which may be the `stub` itself."""
+    """Return the text about a file, which may be the `stub` itself."""
     text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
     if marks.ok:
         return f"{text}\n\n{onwards(chosen)}"
     if all(line.verdict != "not written yet" for line in marks.lines):
         return text
     if stub is None:
-        return f"{text}\n\nWrite your answer into {_shown(path)} and run this again."
+        return f"{text}\n\nWrite your answer in {_shown(path)} and run this again."
     return (
-        f"{text}\n\nWrite your answer into {_shown(stub)}, or into a copy of it, and mark that:\n"
+        f"{text}\n\nWrite your answer in {_shown(stub)}, or in a copy of it, and mark the file:\n"
         f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
     )
 
 
 def onwards(chosen: Exercise) -> str:
-    """What comes after an exercise that is done."""
+    """Say which exercise comes next."""
     order = sorted(exercises.values())
     later = order[order.index(chosen) + 1 :]
     if not later:
@@ -120,8 +120,8 @@ def onwards(chosen: Exercise) -> str:
 
 
 def files(words: Sequence[str], stub: Path) -> list[Path]:
-    """The files that are named, each once; a pattern such as handed-in/*.py is expanded here, where
-    the shell has not done it.
+    """List the named files without duplicates. A pattern such as handed-in/*.py is expanded here if the
+    shell has not done so.
     """
     found: list[str] = []
     for word in words:
@@ -129,7 +129,7 @@ def files(words: Sequence[str], stub: Path) -> list[Path]:
             found.append(word)
         elif Path(word).is_dir():
             raise ValueError(
-                f"{word!r} is a folder; name the files in it, as {Path(word, '*.py')} or "
+                f"{word!r} is a folder; name the files in it, such as {Path(word, '*.py')} or "
                 f"{Path(word, '*', stub.name)}."
             )
         elif set("*?[") & set(word):
@@ -146,11 +146,12 @@ def files(words: Sequence[str], stub: Path) -> list[Path]:
 
 
 def refuse_table(path: str) -> None:
-    """Say before the marking, which may take long, that the table cannot be written there."""
+    """Raise ValueError if the table cannot be written to `path`, before the marking, which may take
+    long.
+    """
     if Path(path).suffix == ".py":
         raise ValueError(
-            f"--csv would write over {path!r}: {path!r} is a Python file; name one that ends in "
-            ".csv."
+            f"--csv would overwrite {path!r}, which is a Python file; give a name that ends in .csv."
         )
     if Path(path).is_dir():
         raise ValueError(
@@ -158,7 +159,7 @@ def refuse_table(path: str) -> None:
         )
     if not Path(path).parent.is_dir():
         raise ValueError(
-            f"there is no folder {str(Path(path).parent)!r} for {path!r}; make it first."
+            f"there is no folder {str(Path(path).parent)!r} for {path!r}; create it first."
         )
 
 
@@ -172,7 +173,7 @@ def mark(chosen: Exercise, path: Path) -> Marks:
 
 
 def find(name: str) -> Exercise:
-    """An exercise by its name, or by its chapter's number."""
+    """Find an exercise by its name or by the number of its chapter."""
     for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
@@ -182,26 +183,26 @@ def find(name: str) -> Exercise:
 
 
 def catalogue() -> str:
-    """Every exercise with its task."""
+    """List every exercise with its task."""
     rows = [f"{one.chapter:>4}  {one.name:14}  {one.task}" for one in sorted(exercises.values())]
     return "\n".join(
         [
-            "The exercises, one per chapter, and a project (docs/course):",
+            "The exercises of docs/course, one for each chapter, and a project:",
             "",
             *rows,
             "      zoo             find real bugs of published engines",
             "",
-            f"The stubs are in {_shown(EXERCISES)}, the solutions in its folder solutions.",
+            f"The stubs are in {_shown(EXERCISES)}, and the solutions in its folder solutions.",
             "Mark one with: python -m tinygrad_attn exercise NAME [FILE]",
         ]
     )
 
 
 def _shown(path: Path) -> str:
-    """The shorter of the path from here and the whole path."""
+    """Return the relative or the absolute path, whichever is shorter."""
     try:
         return min(os.path.relpath(path), str(path), key=len)
-    except ValueError:  # another drive
+    except ValueError:  # on another drive
         return str(path)
 
 

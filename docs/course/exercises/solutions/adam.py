@@ -13,7 +13,7 @@ import numpy as np
 
 
 def adam_step(p, g, m, v, t, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-    """The new (p, m, v). p, g, m, v: arrays of one shape; t: the step number, starting at 1."""
+    """Return the new (p, m, v). p, g, m and v are arrays of one shape; t is the step number, from 1."""
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
     p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)

@@ -1,15 +1,15 @@
 """Chapter 9: attention as a soft look-up.
 
     scores  = q k^T / sqrt(D)                  how well each query fits each key
-    weights = softmax(scores), over the keys   with causal=True, query t has weight 0 for the keys after t
-    output  = weights v                        each query's mixture of the values
+    weights = softmax(scores), over the keys   with causal=True, query t gives weight 0 to the keys after t
+    output  = weights v                        a weighted mean of the values for each query
 
-Write `attention` with NumPy functions and operators. They work on Tensors, so its gradient comes
-for free, and the marker checks it too.
+Write `attention` with NumPy functions and operators. They also work on Tensors, so you get the
+gradient for free, and the marker checks it too.
 
 Hints: k.swapaxes(-1, -2) transposes the last two axes. A blocked score is -np.inf *before* the
-softmax. np.tri and np.where are handy. Use the softmax of tinygrad_attn.functional or your own from
-chapter 6. Take the root with math.sqrt.
+softmax. np.tri and np.where are useful. Use the softmax from tinygrad_attn.functional or your own
+from chapter 6. Compute the square root with math.sqrt.
 """
 
 import math

@@ -1,14 +1,14 @@
 """Chapters 1 to 6: an engine of your own.
 
-A Tensor holds an array (`data`), the Tensors it was computed from (`parents`), a backward rule for
-each of them (`rules`, kept as `vjps`), and `grad`. `grad` is None until backward() has reached the
-Tensor, and an array of the shape of `data` afterwards. A rule is a function of one argument: g, the
+A Tensor has an array (`data`), the Tensors that it was computed from (`parents`), a backward rule
+for each of them (`rules`, stored as `vjps`), and `grad`. `grad` is None until backward() reaches the
+Tensor. After that it is an array with the shape of `data`. A rule is a function of one argument: g, the
 gradient of the loss with respect to this Tensor. It returns the gradient of the loss with respect
 to that parent. For y = a * b:
 
     parents = (a, b)        rules = (lambda g: g * b.data, lambda g: g * a.data)
 
-The chapter explains these steps, and the marker's checks carry their numbers:
+The chapter explains these steps. The name of each check begins with the number of its step:
 
     1  a + b and a * b remember                5  exp, log, tanh
     2  backward                                6  sum, mean, reshape, .T
@@ -17,8 +17,8 @@ The chapter explains these steps, and the marker's checks carry their numbers:
        numbers and arrays as operands
 
 Hints: turn an operand that is not a Tensor into one. A Python number takes the dtype of the other
-operand, so that float32 stays float32. For `2 - t` Python calls t.__rsub__(2). In `array + t` NumPy
-comes first, unless the class says `__array_ufunc__ = None`.
+operand, so that float32 stays float32. For `2 - t` Python calls t.__rsub__(2). In `array + t`, NumPy
+comes first unless the class sets `__array_ufunc__ = None`.
 """
 
 import numpy as np
@@ -115,9 +115,9 @@ class Tensor:
         return Tensor(self.data.T, (self,), (lambda g: g.T,))
 
     def backward(self, g=None):
-        """Add to .grad of every tensor that leads here its gradient.
+        """Add to the .grad of every tensor that leads to this one.
 
-        g is the gradient with respect to this tensor; None stands for ones.
+        g is the gradient with respect to this tensor; None means ones.
         """
         coming = {id(self): np.ones_like(self.data) if g is None else np.asarray(g)}
         for tensor in users_first(self):
@@ -171,10 +171,10 @@ def network(x, w1, b1, w2, b2):
 
 
 def cross_entropy(scores, onehot):
-    """The mean over the rows of log(sum(exp(row))) - row[target].
+    """Return the mean over the rows of log(sum(exp(row))) - row[target].
 
-    onehot is an array (N, C): 1 at the target, 0 elsewhere. Scores near 1,000 must not overflow, as
-    in chapter 6.
+    onehot is an array (N, C): 1 at the target, 0 elsewhere. Scores near 1,000 must not overflow
+    (see chapter 6).
     """
     shifted = scores - scores.data.max(
         axis=1, keepdims=True

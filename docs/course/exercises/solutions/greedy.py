@@ -1,7 +1,7 @@
 """Chapter 14: writing one symbol after another.
 
-In training, the decoder is given the right answer, shifted by one: at each position it sees what comes before (teacher forcing).
-When writing, it is given what it has written so far, and adds the likeliest next symbol. Write both.
+In training, the decoder receives the right answer, shifted by one, so that each position sees only the symbols before it (teacher
+forcing). When it writes, it receives the symbols written so far and adds the likeliest next symbol. Write both.
 
     shifted(answers, start)                 [[4, 2, 7]] -> [[start, 4, 2]]
     greedy(score, source, length, start)    `length` symbols for each source
@@ -14,12 +14,12 @@ import numpy as np
 
 
 def shifted(answers, start):
-    """(B, T) -> (B, T), integers. A new array: the answers are still the targets."""
+    """(B, T) -> (B, T), integers. Return a new array, because the answers are still the targets."""
     return np.insert(answers[:, :-1], 0, start, axis=1)
 
 
 def greedy(score, source, length, start):
-    """The symbols written for each source, without start: an integer array (B, length)."""
+    """Return the symbols written for each source, without start: an integer array (B, length)."""
     written = np.full((len(source), 1), start)
     for _ in range(length):
         best = score(source, written).numpy()[:, -1].argmax(axis=-1)

@@ -1,24 +1,24 @@
 """Chapter 19: attention in linear memory (Milakov and Gimelshein, 2018; Dao et al., 2022), for one head.
 
-For each query, a block of keys gives a partial result of three parts:
+For each query, a block of keys gives a partial result with three parts:
 
-    maximum  (T, 1)  the query's largest score m among these keys; -inf where it sees none of them
-    total    (T, 1)  the sum of e^(score - m); 0 where it sees none
-    result   (T, E)  the sum of e^(score - m) * value, not divided by the total; 0 where it sees none
+    maximum  (T, 1)  the largest score m of the query among these keys, or -inf if it sees none of them
+    total    (T, 1)  the sum of e^(score - m), or 0 if it sees none
+    result   (T, E)  the sum of e^(score - m) * value, not divided by the total, or 0 if it sees none
 
 Write four functions with NumPy, on arrays:
 
-    part           the partial result of a block of keys, from their scores and values; a score of -inf is masked
-    merge          two partial results, from different keys, combined into the partial result of all these keys
-    attention      softmax(q k^T / sqrt(D)) v, one block of keys after another, and each query's log-sum-exp,
+    part           computes the partial result of a block of keys from their scores and values; a score of -inf is masked
+    merge          combines two partial results, from different keys, into the partial result for all these keys
+    attention      computes softmax(q k^T / sqrt(D)) v, one block of keys after another, and the log-sum-exp of each query,
                    lse = m + log(total); a query that sees no key gets the output 0 and the lse -inf
-    attention_vjp  its VJP: recompute each block of weights from lse, as e^(score - lse), and take the row sum in the VJP of
-                   softmax as delta = rowsum(g * y), which is the same for all blocks
+    attention_vjp  computes the VJP: it recomputes each block of weights from lse, as e^(score - lse), and the row sum in the VJP
+                   of softmax as delta = rowsum(g * y), which is the same for all blocks
 
-With causal=True there are as many keys as queries, T = S, and query t looks at keys 0 to t.
+With causal=True, there are as many keys as queries (T = S), and query t looks at keys 0 to t.
 
-The last two functions must never hold more scores or weights than those of `block` keys: no array of T x S numbers, and no list
-of all blocks. The marker measures this. The number of keys need not be a multiple of `block`.
+The last two functions may keep the scores or weights of only `block` keys at a time, so use no array of T x S numbers and no
+list of all blocks. The marker measures this. The number of keys need not be a multiple of `block`.
 
 Hints: -inf - -inf is NaN, so where the maximum is -inf, subtract 0. float32 should stay float32. With causal=True, only queries
 from `start` on see the keys from `start` on. Skip the other queries, and use np.tri for the mask among the rest.
@@ -35,14 +35,14 @@ def finite(maximum):
 
 
 def part(scores, v):
-    """scores: (T, N), v: (N, E), of N keys. Returns maximum (T, 1), total (T, 1) and result (T, E)."""
+    """scores: (T, N), v: (N, E), for N keys. Returns maximum (T, 1), total (T, 1) and result (T, E)."""
     maximum = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - finite(maximum))
     return maximum, e.sum(axis=-1, keepdims=True), e @ v
 
 
 def merge(one, two):
-    """Two partial results, (maximum, total, result) each. Returns one."""
+    """Merge two partial results. Each is a tuple (maximum, total, result), and so is the returned one."""
     maximum = np.maximum(one[0], two[0])
     a, b = np.exp(one[0] - finite(maximum)), np.exp(two[0] - finite(maximum))
     return maximum, a * one[1] + b * two[1], a * one[2] + b * two[2]

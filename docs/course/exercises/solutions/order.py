@@ -3,12 +3,12 @@
 A node has `.parents` (a tuple of the nodes it was computed from, where a node may occur twice),
 `.slopes` (one number for each parent) and `.grad` (0.0 at first). Write
 
-    users_first(last)    a list of `last` and all nodes that lead to it, each once, and each before
-                         its parents
+    users_first(last)    returns a list of `last` and all nodes that lead to it, each once, and each
+                         before its parents
     backward(last)       sets .grad of these nodes to the gradient of `last` with respect to them
 
 A chain of 20,000 nodes must not end in a RecursionError. 200 doublings x + x must not take 2^200
-steps, so ask each node for its parents only a few times.
+steps, so read the parents of each node only a few times.
 
 Hint: one way is a loop with a list of nodes to visit. First count how many users each node has; a
 node is ready once all of them have been listed. Another way is a depth-first walk with a list as
@@ -18,7 +18,7 @@ can keep a node's id, id(node), in a set, or use it as the key of a dict.
 
 
 def users_first(last):
-    """Every node that leads to `last`: a list, users before what they use."""
+    """Return a list of every node that leads to `last`, each user before the nodes that it uses."""
     users, waiting = {id(last): 0}, [last]
     while waiting:
         for parent in waiting.pop().parents:

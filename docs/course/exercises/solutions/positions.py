@@ -10,7 +10,7 @@ import numpy as np
 
 
 def sinusoidal(length, d_model):
-    """The table (length, d_model), with t from 0; d_model is even."""
+    """Return the table (length, d_model), with t from 0. d_model is even."""
     angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))
     table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)

@@ -1,9 +1,9 @@
-"""Chapter 20: the sum over all ranks by a ring (Patarasuk and Yuan, 2009), and the weights of unequal parts.
+"""Chapter 20: the sum over a ring of ranks (Patarasuk and Yuan, 2009), and the weights of unequal parts.
 
-N ranks form a ring. Rank r has its own array, and at the end every rank must have the sum of all arrays. Here all ranks are in
-one program: `arrays` is a list, and arrays[r] belongs to rank r. Every transfer from one rank to another goes through
+N ranks form a ring. Each rank starts with its own array, and in the end every rank must have the sum of all arrays. Here, all ranks
+are in one program: `arrays` is a list, and arrays[r] belongs to rank r. Every transfer from one rank to another goes through
 
-    got = send(source, target, array)              a copy of the array, as it arrives at rank `target`
+    got = send(source, target, array)              returns a copy of the array, as it arrives at rank `target`
 
 Write two functions:
 
@@ -16,8 +16,8 @@ Write two functions:
 The given arrays must not change. The marker checks what is sent: 2 N (N - 1) messages, each to the right-hand neighbour, and none
 longer than a chunk.
 
-Hints: in round i, rank r sends chunk (r - i) % N in the first half, and chunk (r + 1 - i) % N in the second half. In a round, all
-ranks send what they had when it began; go through the ranks twice, or think about why once is enough.
+Hints: in round i, rank r sends chunk (r - i) % N in the first half, and chunk (r + 1 - i) % N in the second half. All ranks send
+what they had at the beginning of the round. So loop over the ranks twice in each round, or work out why one loop is enough.
 """
 
 import numpy as np

@@ -10,9 +10,9 @@ import tinygrad_attn.functional as F
 
 
 def train(model, optimizer, batches):
-    """Go once through `batches`, a list of pairs (x, y): inputs (B, ...) for the model and class numbers (B,).
+    """Train once on each batch of `batches`, a list of pairs (x, y): inputs (B, ...) for the model and class numbers (B,).
 
-    Returns the loss of each batch, measured before its step: a list of plain numbers (loss.item()).
+    Returns a list of plain numbers: the loss of each batch before its step, loss.item().
     """
     losses = []
     for x, y in batches:

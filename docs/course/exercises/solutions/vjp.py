@@ -8,8 +8,8 @@ answer has the shape of x. Never build the Jacobian.
     running_sum(x)[..., i] = x[..., 0] + ... + x[..., i]
 
 Hints: a running sum is a matrix product, y = L x, where L has ones on and below the diagonal. The
-backward rule multiplies by L transposed. Find the elements of y that contain x[..., i].
-x[..., ::-1] reads the last axis backwards.
+backward rule multiplies by L transposed. Which elements of y
+contain x[..., i]? x[..., ::-1] reverses the last axis.
 """
 
 import numpy as np

@@ -1,24 +1,24 @@
 """Chapter 21: a backward pass in which one line is wrong.
 
-PROGRAM, below, was written by ta.source: attention with one head, a residual connection, layer norm, a feed-forward net with
-another residual connection, and the mean of the squared differences from y. Then one line of its backward part was changed. Such
-a program takes arrays by name, and returns the loss and the gradients by the same names:
+ta.source generated PROGRAM, below: attention with one head, a residual connection, layer norm, a feed-forward net with another
+residual connection, and the mean of the squared differences from y. Then one line of its backward part was changed. Such a
+program takes arrays by name, and returns the loss and a dict of gradients with the same names:
 
     loss, gradients = program(x=x, y=y, Wq=Wq, ...)        # gradients["x"] has the shape of x
 
 Write two functions:
 
-    wrong_gradients   call any such program, and say which of its gradients are not the slopes of its loss
-    mended            which line of PROGRAM was changed, and what it was before
+    wrong_gradients   calls any such program, and says which of its gradients are not the slopes of its loss
+    mended            says which line of PROGRAM was changed, and what it was before
 
 Find the line with the first function and a pencil. `run(PROGRAM)` turns the text into a function.
 
-Hints for the first: nudge one array at a time, all its elements at once, along a random direction u. The loss must change by
-sum(gradient * u) times the step. Ones instead of a random u miss some mistakes: a matrix and its transpose have the same sum.
+Hints for the first: nudge one array at a time, moving all its elements at once along a random direction u. The loss must change by
+sum(gradient * u) times the step. Do not use ones for u, because they miss some mistakes: a matrix and its transpose have the same sum.
 Central differences with a step of 1e-6 are accurate to about 1e-8 here. Work on a copy: the given arrays must not change.
 
-Hints for the second: see chapter 21, "One line wrong". Look for the lines that all the wrong gradients need and none of the right
-ones. There are only a few; derive each of them from the lines of the forward part.
+Hints for the second: see chapter 21, "One line wrong". Look for the lines that all wrong gradients depend on, and no right
+gradient. There are only a few such lines. Derive each from the lines of the forward part.
 """
 
 import numpy as np
@@ -78,7 +78,7 @@ def forward_backward(x, y, *, Wq, Wk, Wv, weight, bias, W1, W2):
 
 
 def run(text):
-    """The function that a program defines."""
+    """Return the function that a program defines."""
     names = {}
     exec(text, names)
     return names["forward_backward"]
@@ -99,7 +99,7 @@ def wrong_gradients(program, arrays):
 
 
 def mended():
-    """Two lines of text: (the line of PROGRAM that was changed, the line as it was before)."""
+    """Return two lines of text: (the line of PROGRAM that was changed, the line as it was before)."""
     changed = "mean = (d_norm * normalised).mean(-1, keepdims=True)"
     before = "mean = (d_normalised * normalised).mean(-1, keepdims=True)"
     return changed, before
