@@ -58,15 +58,17 @@ def products(rows: int, *factors: Any) -> list[ndarray]:
         return [product(*factor, few) for factor in factors]
     results = [np.empty((len(a), b.shape[1]), a.dtype) for a, b, _ in factors]
 
+    cuts = n // math.gcd(n, len(factors))  # parts of each product; two threads share two uncut
+
     def run(start: int, stop: int) -> None:
-        for i in range(start, stop):  # each product is cut into n parts
-            (a, b, bias), y = factors[i // n], results[i // n]
-            part = slice(len(a) * (i % n) // n, len(a) * (i % n + 1) // n)
+        for i in range(start, stop):
+            (a, b, bias), y = factors[i // cuts], results[i // cuts]
+            part = slice(len(a) * (i % cuts) // cuts, len(a) * (i % cuts + 1) // cuts)
             np.matmul(a[part], b, out=y[part])
             if bias is not None:
                 y[part] += bias
 
-    split(run, n * len(factors))
+    split(run, cuts * len(factors))
     return results
 
 
