@@ -174,7 +174,7 @@ class Generator:
         spread = high - low
         draw = self._double_words if spread >= 2**28 else self._words
         words: NDArray[Any] = draw(_size(shape))
-        if spread < 2**64:  # else every 64-bit word is valid
+        if spread < 2**64:  # otherwise every 64-bit word is valid
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 

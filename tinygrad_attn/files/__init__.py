@@ -1,8 +1,7 @@
 """Tensors in safetensors files, which are written atomically and safe to read.
 
-A safetensors file consists of a length, a JSON header and raw data; see
-huggingface.co/docs/safetensors.
-Reading one never runs code.
+A safetensors file consists of a length, a JSON header and raw data. Reading one never runs code.
+See huggingface.co/docs/safetensors.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the arrays and the metadata of a file. Raises the same errors as `load`."""
     with _reading(path) as (library, file):
-        data = file.read()  # once: another process may replace the file
+        data = file.read()  # only once, because another process may replace it
         entries = sorted(library.deserialize(data), key=lambda pair: pair[0])
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return {name: _decoded(name, **x) for name, x in entries}, header.get("__metadata__") or {}
@@ -117,7 +116,7 @@ def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
-    """Return the array with these bytes."""
+    """Return the bytes of one tensor as an array."""
     if dtype == "BF16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
         return bits.view(np.float32).reshape(shape)

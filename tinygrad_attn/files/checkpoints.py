@@ -36,8 +36,8 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
 
-    `extra` is any JSON value, such as past losses or settings. `beside` maps names to
-    additional arrays, which `ta.load` also returns. Raises the same errors as `ta.save`.
+    `extra` is any JSON value, such as past losses or settings. `beside` maps names to additional
+    arrays, which `ta.load` also returns. Raises the same errors as `ta.save`.
     """
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
@@ -58,8 +58,8 @@ def load_checkpoint(
 ) -> Progress:
     """Restore model, optimiser, schedule and generator; return (step, extra).
 
-    If the file is damaged, is not a checkpoint or does not match, changes nothing and raises
-    ValueError.
+    Raises ValueError, and changes nothing, if the file is damaged, is not a checkpoint or does not
+    match the arguments.
     """
     arrays, metadata = load_with_metadata(path)
     if "step" not in metadata:

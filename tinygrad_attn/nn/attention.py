@@ -1,7 +1,7 @@
 """Attention modules: projections and heads around `functional.attention`.
 
-In shapes, B is the batch size, H the number of heads, T of queries and S of keys, and E the
-embedding size. D is the size of a query or key in one head, and V the size of a value.
+In shapes, B is the batch size, H the number of heads, T the number of queries, S the number of keys
+and E the embedding size. D is the size of queries and keys in one head, and V the size of values.
 """
 
 from __future__ import annotations

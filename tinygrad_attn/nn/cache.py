@@ -95,7 +95,7 @@ class KeyValueCache:
 
 
 def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
-    """Return the old and new tokens joined, and an array with room for more tokens or None."""
+    """Return the old and new tokens joined, and an array with room for more tokens, or None."""
     a, b = old._data, new._data
     # Copy both if a gradient may flow through them or the computation is traced.
     if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:

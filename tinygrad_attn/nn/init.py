@@ -95,13 +95,13 @@ def _fans(tensor: Tensor) -> dict[str, int]:
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
-    """Fill from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """Draw from U[-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
     a = gain * math.sqrt(6.0 / sum(_fans(tensor).values()))
     return uniform_(tensor, -a, a)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
-    """Draw normals with std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """Draw from N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor).values())))
 
 
@@ -114,7 +114,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 def kaiming_uniform_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Draw uniformly from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
+    """Draw from U[-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
 
     `a` is the negative slope of leaky_relu. Linear uses a = sqrt(5), so that b = 1 / sqrt(fan_in).
     Raises ValueError for an unknown mode or nonlinearity.
@@ -126,5 +126,5 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Draw normals with std = gain / sqrt(fan). He et al., 2015."""
+    """Draw from N(0, s^2) with s = gain / sqrt(fan). He et al., 2015."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))

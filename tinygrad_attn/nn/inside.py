@@ -53,7 +53,7 @@ def first(output: Any) -> Any:
 
 
 class _Recorder(Watcher):
-    """Calls keep(scope, weights) for every attention module."""
+    """Calls keep(scope, weights) after each call of an attention module."""
 
     def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
         self.keep = keep

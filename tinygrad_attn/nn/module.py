@@ -50,7 +50,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    Calling `super().__init__()` is optional. For a list of modules use `ModuleList`. Like
+    Calling `super().__init__()` is optional. For a list of modules, use `ModuleList`. Like
     torch.nn.Module.
     """
 
@@ -317,9 +317,9 @@ class Module:
     ) -> IncompatibleKeys:
         """Copy values into the parameters and buffers of the same names, converting dtypes.
 
-        Values may be Tensors, ndarrays or torch tensors. On a mismatch, changes nothing and raises
-        a ValueError that lists all missing, unexpected and mis-shaped keys. With `strict=False`,
-        only the shapes must match. Returns the missing and unexpected keys.
+        Values may be Tensors, ndarrays or torch tensors. On a mismatch, raises a
+        ValueError that lists all missing, unexpected and mis-shaped keys, and changes nothing. With
+        `strict=False`, only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(

@@ -51,7 +51,7 @@ def functional_call(
 
 
 class _Others(Watcher):
-    """Replaces a module's tensors. A checkpoint enters `in_place` again to recompute."""
+    """Replaces a module's tensors. A checkpoint enters `in_place` again for its recomputation."""
 
     def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
         self.rows = rows

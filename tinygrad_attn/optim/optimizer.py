@@ -187,7 +187,7 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state dict from this package or PyTorch.
 
-        On a mismatch of optimiser, groups or shapes, changes nothing and raises ValueError.
+        Raises ValueError, and changes nothing, if the optimisers, groups or shapes do not match.
         """
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]

@@ -33,7 +33,7 @@ def set_time_limit(seconds: float) -> None:
 
 
 class Group:
-    """The ranks of a communicator. `call` describes a method's call in error messages."""
+    """The ranks of a communicator. Its methods show `call` in error messages."""
 
     def __init__(self, comm: Any = None) -> None:
         self.rank: int = 0 if comm is None else comm.rank
@@ -85,7 +85,7 @@ class Group:
             self.wait(call, *(self.comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays))
 
     def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
-        """Copy contiguous arrays to all ranks. Each comes with the rank that it is copied from."""
+        """For each (array, root), copy the contiguous array from rank `root` to all ranks."""
         if self.size > 1:
             octets = [(array.reshape(-1).view(np.uint8), root) for array, root in arrays]
             self.wait(call, *(self.comm.Ibcast(array, root) for array, root in octets))

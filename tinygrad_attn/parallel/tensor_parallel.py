@@ -138,7 +138,7 @@ class ParallelAttention(Module):
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
-    """Return two communicators: one of `data` ranks for DataParallel, one of `tensor` for layers.
+    """Return communicators of `data` ranks for DataParallel and of `tensor` ranks for layers.
 
     A collective. Raises ValueError unless data * tensor equals the number of ranks.
     """

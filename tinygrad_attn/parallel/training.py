@@ -27,7 +27,7 @@ def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Ge
 
 
 def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
-    """Return the weighted mean over the ranks of numbers, arrays or dicts. A collective.
+    """Return the weighted mean of numbers, arrays or dicts over the ranks. A collective.
 
     Values with weight 0 are ignored.
     """
@@ -37,7 +37,7 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
 
 
 def total(values: Any, *, comm: Any = None) -> Any:
-    """Return the sum over the ranks of numbers, arrays or dicts. A collective."""
+    """Return the sum of numbers, arrays or dicts over the ranks. A collective."""
     return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
@@ -108,9 +108,9 @@ def save_checkpoint(
 def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -> Progress:
     """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
-    With the same number of ranks as before, training resumes bit for bit. Additional ranks get new
-    random streams. Raises the same errors as `ta.load_checkpoint`, and RuntimeError if the ranks
-    read different files. A collective.
+    With the same number of ranks as before, the resumed run is identical bit for bit. Additional
+    ranks get new random streams. Raises the same errors as `ta.load_checkpoint`, and RuntimeError
+    if the ranks read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
     progress = load_here(path, model=bare, **parts)
