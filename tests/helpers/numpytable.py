@@ -1,7 +1,7 @@
-"""One table of NumPy's functions with arguments at which they have a slope: what tests/tensor/test_numpy.py runs through.
+"""A table of NumPy functions, with arguments at which they are differentiable, for tests/tensor/test_numpy.py.
 
-Floating-point arrays among the arguments, also inside lists, are what the tests differentiate by; everything else is
-passed on as it is.  To cover a new rule, add a line.
+The tests differentiate with respect to the floating-point arrays among the arguments, including those in lists.
+All other arguments are passed unchanged. To cover a new rule, add a line.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ rng = np.random.default_rng(0)
 
 
 def R(*shape):
-    """Numbers of both signs, away from 0, from each other and from whole numbers: no kink and no tie is near."""
+    """Numbers of both signs, away from 0, integers and each other, so that no kink or tie is near."""
     n = int(np.prod(shape))
     spread = np.linspace(-1.9, 1.9, n) + 0.13 if n > 1 else np.array([0.7])
     values = spread + rng.uniform(-0.03, 0.03, n)
@@ -31,12 +31,12 @@ def U(*shape):
 
 
 def M(*shape):
-    """Matrices that are easily inverted."""
+    """Well-conditioned matrices."""
     return rng.standard_normal(shape) + 3 * np.eye(shape[-1])
 
 
 def lower(function):
-    """`function` of the symmetric matrix whose lower triangle is given."""
+    """Return `function` as a function of a lower triangle, from which it gets a symmetric matrix."""
 
     def of_lower(a, *args, **kwargs):
         low = np.tril(a)
@@ -54,7 +54,7 @@ CASES = []
 
 
 def case(function, *args, of=None, **kwargs):
-    """`of`: the NumPy function that is meant, where `function` wraps it."""
+    """Add a case. If `function` is a wrapper, `of` is the NumPy function that it wraps."""
     CASES.append((of or function, function, args, kwargs))
 
 
@@ -292,4 +292,4 @@ case(np.linalg.multi_dot, [R(3), R(3, 2), R(2, 4), R(4, 1), R(1, 3)])
 case(np.linalg.diagonal, R(2, 3, 3))
 
 FLAT = set(functions("floor ceil trunc rint sign round around fix floor_divide imag angle"))
-"""Their slope is zero wherever there is one."""
+"""Functions with slope 0 wherever they are differentiable."""

@@ -1,4 +1,4 @@
-"""PyTorch's own samples for its operators, and which function of ours an operator is, with PyTorch's argument names."""
+"""PyTorch's own samples for its operators, and our function for each operator, with PyTorch's argument names."""
 
 import math
 
@@ -14,14 +14,14 @@ from torch.testing._internal.common_methods_invocations import op_db  # noqa: E4
 
 
 class OutOfScope(Exception):
-    """A sample that we do not claim to answer, with the reason."""
+    """Raised for a sample that we do not support, with the reason."""
 
 
-# ---- PyTorch's spelling of an argument in ours
+# ---- PyTorch's arguments converted to ours
 
 
 def axes(x, dim):
-    """`dim` as NumPy's `axis`."""
+    """Convert `dim` to NumPy's `axis`."""
     dim = tuple(dim) if isinstance(dim, (list, tuple)) else dim
     if dim == ():
         raise OutOfScope("an empty tuple of axes: all of them in PyTorch, none in NumPy")
@@ -40,7 +40,7 @@ def reduction(function):
 
 
 def spread(function):
-    """var and std: how many degrees of freedom are taken off is ddof."""
+    """Adapt var and std: PyTorch's `correction` or `unbiased` becomes `ddof`."""
 
     def call(x, dim=None, *, correction=1, unbiased=True, keepdim=False):
         if isinstance(dim, bool):  # torch.var(x, unbiased)
@@ -144,7 +144,7 @@ def softmax(function):
 
 
 def along(function):
-    """Of a single number PyTorch takes the axes 0 and -1 too, and changes nothing."""
+    """Return a 0-d tensor unchanged, because PyTorch accepts the axes 0 and -1 for it."""
 
     def call(x, dim=-1, *, dtype=None):
         if dtype is not None:
@@ -210,7 +210,7 @@ def diagonal(x, *, offset=0, dim1=-2, dim2=-1):
 
 
 def several(*tensors):
-    """PyTorch's samples give the first one as a list."""
+    """Flatten the arguments, because in PyTorch's samples the first one is a list."""
     return [x for t in tensors for x in (t if isinstance(t, (list, tuple)) else [t])]
 
 
@@ -413,7 +413,7 @@ TABLE = {
         x, target, reduction
     ),
     "nn.functional.scaled_dot_product_attention": attention,
-    # What is NumPy's by name
+    # Functions with NumPy's names
     "cumprod": along(np.cumprod),
     "diff": differences,
     "gradient": slopes,
@@ -511,7 +511,7 @@ SAMPLES = {f"{op.name}/{op.variant_test_name}".rstrip("/"): op for op in op_db}
 
 
 def ours(x):
-    """A sample's argument for us: tensors become Tensors, whatever holds them keeps its form."""
+    """Convert the tensors in a sample's argument to Tensors, and keep lists, tuples and dicts."""
     if isinstance(x, torch.Tensor):
         array = x.detach().resolve_neg().numpy()
         return Tensor(array, requires_grad=x.requires_grad) if x.dtype.is_floating_point else array

@@ -1,8 +1,8 @@
-"""One table of every op and function, from which the property tests are run.
+"""A table of all ops and functions, for the property tests.
 
-An entry draws a sample: inputs (float64 arrays inside the function's domain, of any shape, size 0 and 1 and 0-d included,
-broadcasting both ways), our function of them with its settings bound, and PyTorch's.  Adding an op means adding a line
-here; a test checks that none is missing.
+An entry draws a sample: inputs, our function with its settings bound, and PyTorch's function. The inputs are float64
+arrays in the function's domain. They may have any shape, including 0-d and sizes 0 and 1, and broadcast both ways.
+For a new op, add a line here; a test checks that none is missing.
 """
 
 import math
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 
 TABLE: dict[str, Callable[[Callable], Sample]] = {}
-"""By name, the function that draws a sample."""
+"""A function that draws a sample, for each name."""
 
 
 def entry(name):
@@ -69,12 +69,12 @@ DOMAINS = {
 
 
 def numbers(draw, shape, domain="real", i=0):
-    """Numbers of a domain; i is the operand's place, so that two operands never tie."""
+    """Draw numbers in a domain. `i` is the operand's index, which prevents ties between operands."""
     return np.asarray(DOMAINS[domain](generator(draw).standard_normal(shape), i))
 
 
 def an_axis(draw, ndim, several=True):
-    """None, an axis, or several; counted from either end."""
+    """Draw None, an axis or several axes, counted from either end."""
     choices = [st.none()]
     if ndim:
         one = st.integers(-ndim, ndim - 1)
@@ -87,7 +87,7 @@ def an_axis(draw, ndim, several=True):
 
 
 def every(axis, ndim):
-    """The axes meant, as a tuple of numbers >= 0."""
+    """Return the axes as a tuple of numbers >= 0."""
     return (
         tuple(range(ndim))
         if axis is None
@@ -312,7 +312,7 @@ def spread(function, ours):
 
 
 def std_with_a_slope(x, axes, correction, keepdim):
-    """A single number has standard deviation 0, where PyTorch's slope is NaN and ours 0."""
+    """torch.std, except for a single number, for which PyTorch's slope is NaN and ours is 0."""
     return torch.std(x, axes, correction=correction, keepdim=keepdim) if x.ndim else x * 0
 
 
@@ -376,7 +376,7 @@ def _(draw):
 
 
 def moves(function):
-    """In PyTorch: the flat positions that NumPy's function brings together."""
+    """Return a PyTorch version of a NumPy function that rearranges elements."""
 
     def theirs(x):
         places = function(np.arange(x.numel()).reshape(x.shape))
@@ -638,7 +638,7 @@ BY_CONVENTION = {name for name in TABLE if name.endswith("with padding")}
 
 
 def matrices(name, ours, theirs, prepare, tall=False, wide=False):
-    """Square matrices, and also those with more rows or more columns where the op takes them."""
+    """Add an op on square matrices, and on tall or wide matrices if it accepts them."""
 
     def sample(draw):
         m = n = draw(st.integers(1, 3))
@@ -652,7 +652,7 @@ def matrices(name, ours, theirs, prepare, tall=False, wide=False):
 
 
 def regular(x):
-    """Far from singular, with singular values and eigenvalues apart."""
+    """Make a matrix far from singular, with distinct singular values and eigenvalues."""
     m, n = x.shape[-2:]
     diagonal = 3.0 * np.arange(1, n + 1) * np.eye(m, n)
     diagonal = diagonal.astype(str(x.dtype).removeprefix("torch."))
@@ -665,7 +665,7 @@ def symmetric(x):
 
 
 def pairs(x):
-    """Eigenvectors up to sign: the projector v v^T of each eigenpair, and its eigenvalue."""
+    """Return w + v^2 for each eigenpair, which does not depend on the sign of the eigenvector v."""
     y = ops.eigh(symmetric(x))
     return y[..., 0].reshape(*y.shape[:-1], 1) + y[..., 1:] * y[..., 1:]
 
@@ -676,7 +676,7 @@ def pairs_torch(x):
 
 
 def triplets(x):
-    """Singular vectors up to sign: the matrix u s v^T of each triplet, (..., K, M, N)."""
+    """Return u s v^T (..., K, M, N) for each singular triplet, which does not depend on signs."""
     y, m = ops.svd(regular(x)), x.shape[-2]
     u, s, v = y[..., :m], y[..., m], y[..., m + 1 :]
     s = s.reshape(*s.shape, 1, 1)
@@ -786,7 +786,7 @@ def _(draw):
 
 @entry("F.cross_entropy of labels")
 def _(draw, soft=False):
-    """The scores have the classes on axis 1, or on axis 0 for a single sample."""
+    """The class axis of the scores is axis 1, or axis 0 for a single sample."""
     classes, rng = draw(st.integers(1, 4)), generator(draw)
     samples = draw(st.sampled_from([(), (1,), (3,), (2, 2), (2, 1, 3)]))
     shape, labels = (*samples[:1], classes, *samples[1:]), rng.integers(0, classes, size=samples)
@@ -817,7 +817,7 @@ TABLE["F.cross_entropy of probabilities"] = partial(TABLE["F.cross_entropy of la
 
 
 def weights_times_values(q, k, v, mask=None, **settings):
-    """The weights that scaled_dot_product_attention returns beside its result, times the values."""
+    """Return the attention weights from scaled_dot_product_attention, times the values."""
     weights = F.scaled_dot_product_attention(q, k, v, mask, need_weights=True, **settings)[1]
     return weights @ (attention_module.repeat_heads(v, q, "v") if settings["enable_gqa"] else v)
 
@@ -831,7 +831,7 @@ def _(draw, ours=F.scaled_dot_product_attention):
     sizes = (*lead, t, d), (*key_lead, s, d), (*key_lead, s, v)
     inputs = [numbers(draw, size) for size in sizes]
     shape = draw(st.sampled_from([(t, s), (1, s), (*lead, t, s), (*lead, 1, s)]))
-    seen = rng.random(shape) < 0.6  # rows with nothing to look at occur
+    seen = rng.random(shape) < 0.6  # some rows may have no visible key
     kind, causal = draw(st.sampled_from(["none", "boolean", "float"])), draw(st.booleans())
     if kind == "float":
         low = draw(st.sampled_from([-np.inf, 0.5]))
@@ -840,7 +840,7 @@ def _(draw, ours=F.scaled_dot_product_attention):
     mine = [seen] if kind == "boolean" else []
 
     def theirs(*xs):
-        """PyTorch takes a mask or is_causal; ours both."""
+        """PyTorch's function takes a mask or is_causal; ours takes both."""
         mask = torch.from_numpy(seen) if kind == "boolean" else (*xs, None)[3]
         if causal:
             past = torch.ones(t, s, dtype=torch.bool).tril()
@@ -876,7 +876,7 @@ def _(draw):
     return Sample([x], F.merge_heads, moves(lambda a: a.swapaxes(-2, -3).reshape(*lead, t, h * d)))
 
 
-# ---- what has no derivative
+# ---- functions without derivatives
 
 
 def positions(length, width):
@@ -893,4 +893,4 @@ CONSTANTS: dict[str, list[tuple[tuple[Any, ...], Callable[..., np.ndarray]]]] = 
     ],
     "sinusoidal_positions": [((4, 6), positions), ((3, 5), positions)],
 }
-"""By the name of a function of `F` that is differentiated by nothing: calls, and the results in plain NumPy."""
+"""For each function of `F` without a derivative: arguments, and a function for the result in plain NumPy."""

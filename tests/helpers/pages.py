@@ -1,4 +1,4 @@
-"""The Python blocks of a Markdown page, and how they are run: tests/docs/test_pages.py says the rules."""
+"""Finds and runs the Python blocks of a Markdown page. tests/docs/test_pages.py states the rules."""
 
 import doctest
 import re
@@ -23,7 +23,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The Python blocks of a Markdown text. A fence inside a longer fence is text, not a block."""
+    """Return the Python blocks of a Markdown text. A fence inside a longer fence is not a block."""
     found, lines, here = [], text.splitlines(), 0
     while here < len(lines):
         opening, here = FENCE.match(lines[here]), here + 1
@@ -53,7 +53,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def run(path: Path) -> int:
-    """Runs the blocks of a file and returns how many; a block that goes wrong fails the test, by file and line."""
+    """Run the blocks of a file and return their number. A failing block fails the test with file and line."""
     namespace, ran = {"__name__": "__main__"}, 0
     for block in blocks(path.read_text("utf-8")):
         if not block.skip:
@@ -65,7 +65,7 @@ def run(path: Path) -> int:
 def run_python(path: Path, block: Block, namespace: dict) -> None:
     wanted, _, text = block.raises.partition(": ")
     try:
-        # empty lines in front, so that a traceback names the line of the page
+        # leading empty lines make a traceback name the line of the page
         exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
     except Exception as error:
         if wanted in [kind.__name__ for kind in type(error).__mro__] and text in str(error):
@@ -96,7 +96,7 @@ def run_pycon(path: Path, block: Block, namespace: dict) -> None:
         pytest.fail(
             f"{path}:{block.line}: a pycon block with no >>> prompt checks nothing", pytrace=False
         )
-    # the globals are the page's, shared with its other blocks, so not the copy the parser makes
+    # the parser copies the globals, but all blocks of a page share them
     test.globs, said = namespace, []
     doctest.DocTestRunner(
         optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False

@@ -1,9 +1,9 @@
-"""What test modules share. pyproject.toml puts this folder on the path, so anywhere under tests/:
+"""Helpers for all test modules. pyproject.toml puts this folder on the path, so any test can write:
 
     from support import ROOT, require
     torch = require("torch")
 
-The optional libraries may be missing on a developer's machine; in CI a missing one is a failure, never a skip.
+Optional libraries may be missing on a developer's machine. In CI, a missing library is an error, never a skip.
 """
 
 import importlib
@@ -21,7 +21,7 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def require(name: str) -> ModuleType:
-    """The module of that name. Missing, it skips the test (or the whole test module), and in CI raises ImportError."""
+    """Import a module. If it is missing, skip the test or the test module, or raise ImportError in CI."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -33,12 +33,12 @@ def require(name: str) -> ModuleType:
 
 
 def unquoted(text: str) -> str:
-    """A report without the source lines that it quotes: a table's line holds the words that its test looks for."""
+    """Remove quoted source lines from a report, because they may contain the words that a test looks for."""
     return re.sub(r"`[^`\n]*`", "``", text)
 
 
 def changed(text: str, right: str, wrong: str) -> str:
-    """The text with `wrong` in place of `right`, in whatever way a formatter has broken the lines."""
+    """Replace `right` with `wrong` in a text, however a formatter has broken its lines."""
     start, end = re.match(r"\s*", right)[0], re.search(r"\s*$", right)[0]
     tokens = [(r",?\s*" if t in ")]}" else "") + re.escape(t) for t in re.findall(r"\w+|\S", right)]
     found = re.search(re.escape(start) + r"\s*".join(tokens) + re.escape(end), text)

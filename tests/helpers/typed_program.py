@@ -1,6 +1,6 @@
-"""What a type checker makes of a user's program: `make lint` has mypy read it, and a test runs it, so that the hints are also true.
+"""A user's program for mypy to check. `make lint` type-checks it, and a test runs it to verify the type hints.
 
-A `type: ignore` that is not needed is an error to mypy, so each one here says that a mistake is found.
+mypy reports an unnecessary `type: ignore` as an error, so each one here shows that mypy finds the mistake.
 """
 
 from collections.abc import Iterator

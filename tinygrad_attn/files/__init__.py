@@ -1,7 +1,7 @@
-"""Tensors in safetensors files, written atomically and safe to read.
+"""Tensors in safetensors files, which are written atomically and safe to read.
 
-A safetensors file is a length, a JSON header and raw numbers (huggingface.co/docs/safetensors).
-Reading one never runs code.
+A safetensors file consists of a length, a JSON header and raw data. Reading one never runs code.
+See huggingface.co/docs/safetensors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Path = str | bytes | os.PathLike[str]
 def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays to one safetensors file: `ta.save(model.state_dict(), "m.safetensors")`.
 
-    The values are Tensors, ndarrays or torch tensors of bool, integer or real dtype; `metadata` is
-    text. The file is written atomically. Raises TypeError for values that a file cannot hold, and
-    OSError if the system refuses. After an error the old file is unchanged.
+    Values are Tensors, ndarrays or torch tensors of boolean, integer or real dtype. `metadata` maps
+    strings to strings. The file is written atomically; after an error, the old file is unchanged.
+    Raises TypeError for values that cannot be saved, and OSError if writing fails.
     """
     from safetensors.numpy import save as encode
 
@@ -66,16 +66,16 @@ def _array(name: str, value: Any) -> NDArray[Any]:
             f"{name!r} is {describe(value)}, which a file cannot hold; write an array of booleans, "
             "integers or real numbers, and join nested names with a dot."
         )
-    # The library knows only one of two equal dtypes such as int64 and longlong.
+    # The library accepts only one of two equal dtypes such as int64 and longlong.
     return np.asarray(value, dtype=f"{dtype.kind}{dtype.itemsize}", order="C")
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:
     """Read a safetensors file: `model.load_state_dict(ta.load("model.safetensors"))`.
 
-    Returns {name: ndarray} with new, writable arrays. bfloat16, which NumPy lacks, becomes float32
-    without loss. Raises ValueError for a file that is truncated, damaged or in another format, and
-    OSError if it cannot be read.
+    Returns {name: ndarray} with new, writable arrays. bfloat16, which NumPy lacks, is converted to
+    float32 without loss. Raises ValueError for a file that is truncated, damaged or in another
+    format, and OSError if it cannot be read.
     """
     return load_with_metadata(path)[0]
 
@@ -83,7 +83,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the arrays and the metadata of a file. Raises the same errors as `load`."""
     with _reading(path) as (library, file):
-        data = file.read()  # once: another process may replace the file
+        data = file.read()  # only once, because another process may replace it
         entries = sorted(library.deserialize(data), key=lambda pair: pair[0])
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return {name: _decoded(name, **x) for name, x in entries}, header.get("__metadata__") or {}
@@ -97,7 +97,7 @@ def load_metadata(path: Path) -> dict[str, str]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a file for the library; turn its errors into a ValueError that names the file."""
+    """Open a file, and turn the library's errors into a ValueError that names it."""
     import safetensors as library
 
     with open(os.fsdecode(path), "rb") as file:
@@ -116,13 +116,13 @@ def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
-    """Return one array of the file."""
+    """Return the bytes of one tensor as an array."""
     if dtype == "BF16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
         return bits.view(np.float32).reshape(shape)
     if dtype == "BOOL":  # bytes other than 0 and 1 would be invalid booleans
         return (np.frombuffer(data, dtype=np.uint8) != 0).reshape(shape)
-    letter, size = dtype[0].lower(), dtype[1:]  # of F32, I8, U64 and the like
+    letter, size = dtype[0].lower(), dtype[1:]  # such as F32, I8 or U64
     if letter not in "iuf" or size not in ("8", "16", "32", "64"):
         raise ValueError(f"{name!r} has dtype {dtype}, which NumPy lacks; convert it with torch")
     return np.frombuffer(data, dtype=f"<{letter}{int(size) // 8}").reshape(shape)

@@ -1,4 +1,4 @@
-"""Write a file atomically: if the process is killed, the old or the new file is complete."""
+"""Writes files atomically: a killed process leaves either the old file or the whole new one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 PREFIX, SUFFIX = ".saving-", ".part"
-ABANDONED = 86_400.0  # seconds; older temporary files belong to processes that were killed
+ABANDONED = 86_400.0  # seconds; older temporary files were left by killed processes
 
 
 def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) -> None:
-    """Create or replace the file `path` with these contents.
+    """Create or replace the file `path` with this content.
 
-    A temporary file in the same folder is flushed to disk and renamed over the old file. Links stay
-    links, and permissions are kept. Raises OSError if the system refuses, and PermissionError for a
-    write-protected file. After an error the old file is unchanged.
+    A temporary file in the same folder is flushed to disk and renamed over the old file. Symbolic
+    links and permissions are kept. Raises OSError if writing fails, such as PermissionError for a
+    write-protected file. After an error, the old file is unchanged.
     """
     target = os.path.realpath(os.fsdecode(path))
     folder = os.path.dirname(target)
@@ -43,13 +43,13 @@ def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) ->
     with suppress(OSError):  # Windows and some network disks refuse this
         opened = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(opened)  # the rename itself
+            os.fsync(opened)  # makes the rename durable
         finally:
             os.close(opened)
 
 
 def _mode(target: str) -> int:
-    """Return the permissions of the old file, or those of a new one."""
+    """Return the permissions of the old file, or the default ones for a new file."""
     if not os.path.exists(target):
         mask = os.umask(0)
         os.umask(mask)
@@ -59,6 +59,6 @@ def _mode(target: str) -> int:
             f"{target!r} is not an ordinary file; name one, such as x.safetensors."
         )
     mode = stat.S_IMODE(os.stat(target).st_mode)
-    if not mode & 0o222:  # renaming needs only the folder's permission
+    if not mode & 0o222:  # os.replace would overwrite it
         raise PermissionError(f"{target!r} is write-protected; choose another name, or chmod u+w.")
     return mode

@@ -1,6 +1,6 @@
 """Checkpoints: a run that is killed and resumed ends with the same weights, bit for bit.
 
-For this, the batches may depend only on the step number and the random generator.
+This requires that the batches depend only on the step number and the random generator.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
 
-    `extra` is any JSON value, such as past losses or settings. `beside` maps names to further
-    arrays, which `ta.load` returns too. Raises the same errors as `ta.save`.
+    `extra` is any JSON value, such as past losses or settings. `beside` maps names to additional
+    arrays, which `ta.load` also returns. Raises the same errors as `ta.save`.
     """
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
@@ -58,8 +58,8 @@ def load_checkpoint(
 ) -> Progress:
     """Restore model, optimiser, schedule and generator; return (step, extra).
 
-    Raises ValueError, and changes nothing, if the file is not a checkpoint, is damaged or does not
-    fit.
+    Raises ValueError, and changes nothing, if the file is damaged, is not a checkpoint or does not
+    match the arguments.
     """
     arrays, metadata = load_with_metadata(path)
     if "step" not in metadata:
@@ -82,7 +82,7 @@ def load_checkpoint(
     try:
         for change, _, new in changes:
             change(new)
-    except BaseException:  # interrupts too
+    except BaseException:  # including interrupts
         for change, old, _ in reversed(changes):
             change(old)
         raise
@@ -90,12 +90,12 @@ def load_checkpoint(
 
 
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names begin with the prefix, without the prefix."""
+    """Return the arrays whose names start with the prefix, with the prefix removed."""
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
 def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, Any]]:
-    """Return the optimiser's state of each parameter, by the parameter's number."""
+    """Return the optimiser state of each parameter, keyed by the number of the parameter."""
     state: dict[int, dict[str, Any]] = {}
     for name, value in under("optimizer.", arrays).items():
         index, key = name.split(".", 1)

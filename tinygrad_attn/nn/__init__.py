@@ -1,4 +1,4 @@
-"""Layers: PyTorch's names, arguments, parameters, masks and initial values, on NumPy."""
+"""Neural-network layers with PyTorch's names, arguments, masks and initial values, on NumPy."""
 
 from typing import TYPE_CHECKING
 
@@ -75,5 +75,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # else a type checker would accept misspelt names
+if not TYPE_CHECKING:  # otherwise a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

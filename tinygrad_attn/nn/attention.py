@@ -1,7 +1,7 @@
 """Attention modules: projections and heads around `functional.attention`.
 
-Sizes: B batch, H heads, T queries, S keys, E embedding, D head of queries and keys, V head of
-values.
+In shapes, B is the batch size, H the number of heads, T the number of queries, S the number of keys
+and E the embedding size. D is the size of queries and keys in one head, and V the size of values.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 class MultiheadAttention(Module):
     """y = [head_1 ... head_H] W_o^T with head_h = softmax(Q_h K_h^T / sqrt(D)) V_h.
 
-    Vaswani et al., 2017. Arguments, parameters and initial values as in
-    torch.nn.MultiheadAttention. `add_bias_kv` appends a learned key and value, `add_zero_attn` a
-    key and value of zeros. `head_dim` and `value_head_dim` set the sizes of heads, which in PyTorch
-    are always embed_dim / num_heads.
+    Vaswani et al., 2017. Arguments, parameters and initial values match
+    torch.nn.MultiheadAttention. `add_bias_kv` appends a learned key and value, and `add_zero_attn`
+    appends a key and value of zeros. `head_dim` and `value_head_dim` set the head sizes, which are
+    always embed_dim / num_heads in PyTorch.
     """
 
     _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
@@ -68,7 +68,7 @@ class MultiheadAttention(Module):
         # Rows of in_proj_weight for queries, keys and values.
         self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
         widths, empty = (embed_dim, self.kdim, self.vdim), Parameter.empty
-        out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch draws it first
+        out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch initialises it first
         packed = widths == (embed_dim,) * 3
         for name, *shape in zip(PROJECTIONS, self._rows, widths):
             setattr(self, name, None if packed else init.xavier_uniform_(empty(*shape)))
@@ -101,9 +101,9 @@ class MultiheadAttention(Module):
         `attn_mask` is (T, S) or (B*H, T, S), and `key_padding_mask` is (B, S), or (S,) if
         unbatched. A boolean mask is True where a key is blocked; a float mask is added to the
         scores. `is_causal` hides later keys. A query with all keys blocked has zero weights and no
-        gradient; its output is the bias of out_proj. With a `cache`, self-attention needs the same
-        object three times; see KeyValueCache. Raises ValueError or TypeError for inputs and masks
-        that do not fit.
+        gradient; its output is the bias of out_proj. For self-attention with a `cache`, pass the
+        same object as query, key and value; see KeyValueCache. Raises ValueError or TypeError for
+        inputs or masks of the wrong shape or dtype.
         """
         query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
@@ -114,7 +114,7 @@ class MultiheadAttention(Module):
         mask, is_causal = merge_masks(
             attn_mask, key_padding_mask, is_causal, shape, heads[0].dtype, batched, past, extra
         )
-        if own and cache is not None:  # after the masks, which may raise
+        if own and cache is not None:  # after merge_masks, which may raise
             heads = heads[0], *cache.extend(self, *heads[1:])
         if extra:
             q, k, v = heads
@@ -165,7 +165,7 @@ class MultiheadAttention(Module):
         return query, key, value, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
-        """Return q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), or all packed (B, T, 3 H D)."""
+        """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), or one packed (B, T, 3 H D)."""
         own = query is key is value
         if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
@@ -186,7 +186,7 @@ class MultiheadAttention(Module):
         return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
     def _longer(self, x: Any, token: Any) -> Any:
-        """Append the learned and the zero token to keys or values (B, H, S, D)."""
+        """Append the learned token and the zero token, if any, to keys or values (B, H, S, D)."""
         more: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
         if self.add_zero_attn:
             more.append(np.zeros((), x.dtype))
@@ -194,7 +194,7 @@ class MultiheadAttention(Module):
         return np.concatenate([x, *(np.broadcast_to(one, shape) for one in more)], axis=2)
 
     def _attend(self, heads: Any, mask: Any, settings: Any, wanted: bool) -> tuple[Any, Any]:
-        """Return the output (B, T, H V), and the weights (B, H, T, S) if they are wanted."""
+        """Return the output (B, T, H V), and the weights (B, H, T, S) if `wanted`, else None."""
         count = self.num_heads
         if len(heads) == 1:
             (packed,) = heads
@@ -210,7 +210,7 @@ class MultiheadAttention(Module):
 class SelfAttention(Module):
     """y = softmax(Q K^T / sqrt(d_out)) V with Q = W_query(x), K = W_key(x), V = W_value(x).
 
-    `causal` hides later positions. `dropout` applies to the weights, in training.
+    `causal` hides later positions. `dropout` applies to the attention weights in training.
     """
 
     _shown = ("causal",)

@@ -14,31 +14,31 @@ from .module import Module
 
 
 class KeyValueCache:
-    """The keys and values of earlier tokens, so that each step computes only the new token.
+    """Stores the keys and values of earlier tokens, so that each step processes only new tokens.
 
         cache = nn.KeyValueCache()
         with ta.no_grad():
             y = encoder(embed(prompt), is_causal=True, cache=cache)        # (B, T, E)
             y = encoder(embed(next_token), is_causal=True, cache=cache)    # (B, 1, E)
 
-    One cache serves a whole model, for one sequence or batch. New tokens have the positions from
-    `cache.length` on. A key_padding_mask covers all keys, old ones first. Cross-attention keeps the
+    One cache serves a whole model, for one sequence or batch. New tokens start at position
+    `cache.length`. A key_padding_mask covers all keys, old ones first. Cross-attention reuses the
     keys and values of its first call, and raises ValueError for a different memory. It does not
-    notice values that change in the same array. A forward pass may call each attention module only
-    once. `copy.copy(cache)` returns an independent cache; `copy.deepcopy((model, cache))` also
-    copies the model.
+    detect in-place changes to the memory. A forward pass may call each attention module only once.
+    `copy.copy(cache)` returns an independent cache; `copy.deepcopy((model, cache))` also copies the
+    model.
     """
 
     def __init__(self) -> None:
         self._tokens: dict[Module, Any] = {}  # (k, v) of self-attention
         self._memory: dict[Module, Any] = {}  # (key, value, k, v) of cross-attention
-        self._room: dict[Module, Any] = {}  # longer arrays that begin with the tokens
+        self._room: dict[Module, Any] = {}  # arrays of the tokens with spare room at the end
 
     def __copy__(self) -> KeyValueCache:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
-        """Return an independent cache that shares the arrays so far, which never change."""
+        """Return an independent cache. It shares the existing arrays, which never change."""
         new = KeyValueCache()
         for ours, theirs in ((self._tokens, new._tokens), (self._memory, new._memory)):
             theirs.update({memo.get(id(m), m): kept for m, kept in ours.items()})
@@ -46,17 +46,17 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """The number of tokens so far."""
+        """The number of cached tokens."""
         return self.past(next(iter(self._tokens), None))
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of keys and values."""
+        """The size of the cached keys and values in bytes."""
         kept = (*self._tokens.values(), *self._memory.values())
         return sum(x._data.nbytes for some in kept for x in some[-2:])
 
     def past(self, module: Module | None) -> int:
-        """Return the number of keys of this module."""
+        """Return the number of keys cached for this module."""
         return self._tokens[module][0].shape[-2] if module in self._tokens else 0
 
     def extend(self, module: Module, k: Any, v: Any) -> Any:
@@ -67,8 +67,8 @@ class KeyValueCache:
         if module is not next(iter(self._tokens), module) and past + k.shape[-2] != length:
             raise ValueError(
                 f"the first attention module has {length} tokens in this cache, but another has "
-                f"{past} and gets {k.shape[-2]}: an earlier call failed half way; start a fresh "
-                "KeyValueCache(). Or the model calls one attention module twice."
+                f"{past} and gets {k.shape[-2]}. Either an earlier call failed halfway; start a "
+                "fresh KeyValueCache(). Or the model calls one attention module twice."
             )
         if old is not None:
             if old[0].shape[:2] != k.shape[:2]:
@@ -82,7 +82,7 @@ class KeyValueCache:
         return k, v
 
     def memory(self, module: Module, key: Any, value: Any, project: Callable[[], Any]) -> Any:
-        """Return the (k, v) that cross-attention projected at its first call."""
+        """Return (k, v) for cross-attention, which projects them in its first call."""
         given = [array_of(key), array_of(value)]
         if module in self._tokens:
             raise _refusal(self._tokens[module][0], key)
@@ -95,9 +95,9 @@ class KeyValueCache:
 
 
 def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
-    """Return the old and new tokens together, and an array that has room for more."""
+    """Return the old and new tokens joined, and an array with room for more tokens, or None."""
     a, b = old._data, new._data
-    # Copy both where a gradient may flow or the computation is traced.
+    # Copy both if a gradient may flow through them or the computation is traced.
     if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:
         return np.concatenate([old, new], axis=-2), None
     end = a.shape[-2] + b.shape[-2]

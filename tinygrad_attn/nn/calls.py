@@ -1,4 +1,4 @@
-"""The scope of a module call, and its hooks.
+"""The scope and the hooks of a module call.
 
 As in PyTorch, pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when
 the gradients of the module's inputs are complete.
@@ -24,12 +24,12 @@ class Scope:
 
 
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
-    """Return the name of a called module below `root`, such as `layers.0.self_attn`.
+    """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
-    The default root is the outermost module that was called. A module without a name gets the name
-    of its class.
+    The default root is the outermost module that was called. A module without a name is named after
+    its class.
     """
-    chain: list[Any] = []  # from the inside out
+    chain: list[Any] = []  # innermost first
     while scope is not None:
         chain.append(scope.module)
         scope = scope.outer
@@ -46,7 +46,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
 
 
 class Hook(NamedTuple):
-    """A function, and when to call it."""
+    """A hook function, and when to call it."""
 
     when: str  # "before", "after" or "backward"
     function: Callable[..., Any]
@@ -58,7 +58,7 @@ class Hook(NamedTuple):
 
 
 class RemovableHandle:
-    """Removes a hook by `remove()`, or at the end of a `with` block."""
+    """Removes a hook when `remove()` is called or a `with` block ends."""
 
     def __init__(self, module: Any, hook: Hook) -> None:
         self._module, self._hook = module, hook
@@ -104,9 +104,9 @@ def _as_tuple(x: Any) -> tuple:
 
 
 def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Return two functions, called with the gradients of the inputs and of the outputs.
+    """Return two callbacks: one for the input gradients and one for the output gradients.
 
-    The gradients of the outputs come first and are stored. Those of the inputs start the hooks.
+    The output gradients arrive first and are stored. The hooks run when the input gradients arrive.
     """
     grad_output = None
 
@@ -122,7 +122,7 @@ def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
     def of_outputs(gradients: tuple) -> tuple:
         nonlocal grad_output
         grad_output = gradients
-        if not any(map(tracked, args)):  # no input will get a gradient, so do not wait for one
+        if not any(map(tracked, args)):  # no input will get a gradient, so run the hooks now
             of_inputs((None,) * len(args))
         return gradients
 
@@ -132,7 +132,7 @@ def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
 def _through(name: str, values: tuple, seen: Callable[[tuple], tuple]) -> tuple:
     """Pass all tracked tensors among the values through one node.
 
-    Its VJP replaces their gradients by seen(gradients), with None for untracked values.
+    Its VJP replaces their gradients with seen(gradients). Untracked values have the gradient None.
     """
     tensors = {i: x for i, x in enumerate(values) if tracked(x)}
     if not tensors:

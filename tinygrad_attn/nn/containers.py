@@ -1,4 +1,4 @@
-"""Modules that hold modules: Sequential, ModuleList and ModuleDict."""
+"""Modules that contain other modules: Sequential, ModuleList and ModuleDict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .module import Module
 
 
 class _Numbered(Module):
-    """A container whose children are the attributes "0", "1" and so on."""
+    """A container that stores its children as attributes "0", "1" and so on."""
 
     _parts_keep_names = False
 
@@ -33,15 +33,15 @@ class _Numbered(Module):
         self.add_module(self._own(Module)[index][0], module)
 
     def append(self, module: Module) -> Self:
-        """Add a module at the end. Returns the container."""
+        """Append a module. Returns the container."""
         number = len(self)
-        while str(number) in vars(self):  # a slice of a Sequential keeps its names
+        while str(number) in vars(self):  # a slice of a Sequential keeps the original names
             number += 1
         self.add_module(str(number), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
-        """Add several modules at the end. Returns the container."""
+        """Append several modules. Returns the container."""
         for module in list(modules):
             self.append(module)
         return self
@@ -50,13 +50,13 @@ class _Numbered(Module):
 
 
 class ModuleList(_Numbered):
-    """A list of modules whose parameters are trained. Like torch.nn.ModuleList."""
+    """A list of registered submodules. Like torch.nn.ModuleList."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self.extend(modules or ())
 
     def _repr_children(self) -> list[tuple[str, str]]:
-        """Return the rows, with equal neighbours in one row: `(0-5): 6 x Linear(...)`."""
+        """Return the rows of repr(), with equal neighbours merged: `(0-5): 6 x Linear(...)`."""
         rows: list[tuple[str, str]] = []
         start = 0
         for text, equal in groupby(map(repr, self)):
@@ -90,7 +90,7 @@ class Sequential(_Numbered):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of modules whose parameters are trained. Like torch.nn.ModuleDict."""
+    """A dictionary of registered submodules. Like torch.nn.ModuleDict."""
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 

@@ -1,7 +1,7 @@
-"""Initial values of parameters: the same numbers as `torch.nn.init`.
+"""Parameter initialisers that draw the same numbers as `torch.nn.init`.
 
-Every function fills its tensor and returns it. `ta.manual_seed` seeds the numbers. The Xavier and
-Kaiming functions raise ValueError for fewer than 2 axes.
+Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed. The Xavier
+and Kaiming functions raise ValueError for tensors with fewer than 2 axes.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def ones_(tensor: T) -> T:
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
-    """Draw from the uniform distribution on [a, b). Raises ValueError for a > b."""
+    """Fill the tensor from the uniform distribution on [a, b). Raises ValueError if a > b."""
     return constant_(tensor, default_generator().uniform(tensor.shape, a, b, tensor.dtype))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
-    """Draw from the normal distribution. Raises ValueError for std < 0."""
+    """Fill the tensor from the normal distribution. Raises ValueError if std < 0."""
     return constant_(tensor, default_generator().normal(tensor.shape, mean, std, tensor.dtype))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return the recommended factor on the standard deviation before a nonlinearity.
+    """Return the recommended scale of the initial weights before a nonlinearity.
 
-    `param` is the slope of "leaky_relu", 0.01 by default. Raises ValueError for an unknown name.
-    Like `torch.nn.init.calculate_gain`.
+    `param` is the negative slope of "leaky_relu", 0.01 by default. Raises ValueError for an unknown
+    name. Like `torch.nn.init.calculate_gain`.
     """
     slope = 0.01 if param is None else param
     gains = {
@@ -83,10 +83,10 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _fans(tensor: Tensor) -> dict[str, int]:
-    """Return the number of inputs of each output, and of outputs of each input."""
+    """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
     if tensor.ndim < 2:
         raise ValueError(
-            f"fan in and fan out need a weight of at least 2 dimensions, got {describe(tensor)}; "
+            f"fan in and fan out need a weight with at least 2 dimensions, got {describe(tensor)}; "
             "for a bias use uniform_, normal_ or zeros_"
         )
     out_features, in_features, *rest = tensor.shape
@@ -95,26 +95,26 @@ def _fans(tensor: Tensor) -> dict[str, int]:
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
-    """Draw from [-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """Draw from U[-a, a) with a = gain sqrt(6 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
     a = gain * math.sqrt(6.0 / sum(_fans(tensor).values()))
     return uniform_(tensor, -a, a)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
-    """Draw normals of std = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
+    """Draw from N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)). Glorot and Bengio, 2010."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor).values())))
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     fans = _fans(tensor)
     check_choice(mode, [*fans], "mode", "kaiming")
-    return calculate_gain(nonlinearity, a) / math.sqrt(fans[mode] or 1)  # 1: nothing is drawn
+    return calculate_gain(nonlinearity, a) / math.sqrt(fans[mode] or 1)  # 1 for an empty tensor
 
 
 def kaiming_uniform_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Draw uniformly from [-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
+    """Draw from U[-b, b) with b = gain sqrt(3 / fan). He et al., 2015.
 
     `a` is the negative slope of leaky_relu. Linear uses a = sqrt(5), so that b = 1 / sqrt(fan_in).
     Raises ValueError for an unknown mode or nonlinearity.
@@ -126,5 +126,5 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Draw normals of std = gain / sqrt(fan). He et al., 2015."""
+    """Draw from N(0, s^2) with s = gain / sqrt(fan). He et al., 2015."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))

@@ -1,4 +1,4 @@
-"""Look inside a model while it runs: activations, patches and attention weights."""
+"""Tools to look inside a running model: activations, patches and attention weights."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .module import Module
 
 
 class Activation:
-    """The outputs of one module in every call."""
+    """The outputs of one module, one for each call."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.outputs: list[Any] = []  # one per call, as the module returned it
-        self.all_weights: list[np.ndarray] = []  # of an attention module: (B, H, T, S) per call
+        self.all_weights: list[np.ndarray] = []  # attention modules: (B, H, T, S) per call
 
     def __repr__(self) -> str:
         last = f", last {describe(self.output)}" if self.outputs else ""
@@ -31,12 +31,12 @@ class Activation:
 
     @property
     def output(self) -> Any:
-        """The output of the last call: a Tensor, or the first element of the returned tuple."""
+        """The output of the last call, or its first element if it is a tuple."""
         return first(self.outputs[-1])
 
     @property
     def grad(self) -> Any:
-        """The gradient of `output` after a backward pass, else None."""
+        """The gradient of `output`, or None before the backward pass."""
         return self.output.grad
 
     @property
@@ -53,7 +53,7 @@ def first(output: Any) -> Any:
 
 
 class _Recorder(Watcher):
-    """Calls keep(scope, weights) for every attention module."""
+    """Calls keep(scope, weights) after each call of an attention module."""
 
     def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
         self.keep = keep
@@ -67,9 +67,9 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
             model(x)
         seen["layers.0.self_attn"][0]    # the first call's weights, an array (B, H, T, S)
 
-    Names are relative to the outermost module that is called, or to `root`. There is one array for
-    each call, with dropout applied. An unbatched call counts as a batch of one. Direct calls of
-    `F.scaled_dot_product_attention` and other threads are not recorded.
+    Names are relative to the outermost module that is called, or to `root`. Each call adds one
+    array, with dropout applied. An unbatched call counts as a batch of one. Direct calls of
+    `F.scaled_dot_product_attention` and calls in other threads are not recorded.
     """
     seen: dict[str, list[np.ndarray]] = {}
     keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
@@ -78,18 +78,18 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
 
 
 def recorders() -> list[Any]:
-    """Return the recorders of this thread."""
+    """Return the attention recorders of this thread."""
     return [watcher for watcher in context.watchers if isinstance(watcher, _Recorder)]
 
 
 def record(weights: Any) -> None:
-    """Give a copy of the running module's attention weights (B, H, T, S) to every recorder."""
+    """Pass a copy of the running module's attention weights (B, H, T, S) to every recorder."""
     for recorder in recorders():
         recorder.keep(context.scope, weights._data.copy())
 
 
 def _selected(model: Module, patterns: Any) -> dict[str, Module]:
-    """Return {dotted name: module} for names that match a pattern."""
+    """Return {dotted name: module} for the names that match any of the patterns."""
     modules, found = dict(model.named_modules()), dict[str, Module]()
     for pattern in patterns:
         names = matching(modules, pattern)
@@ -111,14 +111,14 @@ def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None
 
 @contextmanager
 def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]]:
-    """Record the outputs of modules that are called in the block, by dotted name.
+    """Record the outputs of modules called in the block, by dotted name.
 
         with ta.activations(model, "layers.*.self_attn") as seen:
             loss(model(x)).backward()
         seen["layers.0.self_attn"].output       # and .grad, and .weights (B, H, T, S)
 
-    `*` in a pattern matches any part of a name, including dots. The default is every module. Raises
-    ValueError for a pattern that matches no module.
+    `*` in a pattern matches any part of a name, including dots. By default, all modules are
+    recorded. Raises ValueError for a pattern that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
     seen = {name: Activation(name) for name in modules}
@@ -139,14 +139,14 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
 
 @contextmanager
 def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
-    """Replace the outputs of modules that are called in the block.
+    """Replace the outputs of modules called in the block.
 
         with ta.patch(model, {"layers.0.self_attn": lambda y: y * 0, "norm": saved}):
             model(x)
 
-    The mapping has dotted names or patterns as keys. A value is a function of the output, or an
-    array that replaces it. If the output is a tuple, its first element is replaced. Raises
-    ValueError for an unknown name or another shape.
+    The keys are dotted names or patterns. Each value is a function of the output, or an array that
+    replaces it. If the output is a tuple, only its first element is replaced. Raises ValueError for
+    an unknown name or a replacement of a different shape.
     """
     with ExitStack() as stack:
         for pattern, new in replacements.items():

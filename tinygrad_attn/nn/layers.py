@@ -1,4 +1,4 @@
-"""Linear, embedding and norm layers, positions, activations and losses as modules."""
+"""Linear, embedding and norm layers, positional encodings, activations and losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .parameter import Buffer, Parameter
 def floating(x: Any, like: Any) -> Any:
     """Convert integers and booleans to the dtype of `like`: a tensor, or a module's parameters."""
     if isinstance(x, Tensor) and x._data.dtype.kind == "f":
-        return x  # the usual case is quick
+        return x  # fast path for the usual case
     if isinstance(like, Module):
         like = next(like.parameters(), None)
     return real(x, "a layer", None if like is None else like.dtype)
@@ -36,7 +36,7 @@ class Identity(Module):
 class Linear(Module):
     """y = x W^T + b with `weight` (out, in) and `bias` (out,).
 
-    Both start uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
+    Both are initially uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -47,7 +47,7 @@ class Linear(Module):
         self.bias: Any = init.uniform_(empty(out_features), -bound, bound) if bias else None
 
     def forward(self, input: Any) -> Tensor:
-        """(..., in) -> (..., out). Raises ValueError for another last size."""
+        """(..., in) -> (..., out). Raises ValueError if the last size differs."""
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -58,7 +58,7 @@ class Linear(Module):
 class Embedding(Module):
     """y = weight[i], with `weight` (num_embeddings, embedding_dim) initially standard normal.
 
-    The row `padding_idx` starts as zeros and gets no gradient. Like torch.nn.Embedding.
+    Row `padding_idx` is initially zero and gets no gradient. Like torch.nn.Embedding.
     """
 
     _shown = ("num_embeddings", "embedding_dim", "padding_idx")
@@ -103,7 +103,7 @@ class _Norm(Module):
 class LayerNorm(_Norm):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes; var divides by n.
 
-    `weight` starts as ones, `bias` as zeros. Ba, Kiros and Hinton, 2016; as torch.nn.LayerNorm.
+    `weight` is initially 1 and `bias` 0. Ba, Kiros and Hinton, 2016; like torch.nn.LayerNorm.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LayerNorm(_Norm):
         self.bias = init.zeros_(empty) if elementwise_affine and bias else None
 
     def forward(self, input: Any) -> Any:
-        """(..., *normalized_shape) -> the same shape. ValueError if the last sizes differ."""
+        """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         x = floating(input, self.weight)
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -126,20 +126,20 @@ class LayerNorm(_Norm):
 class RMSNorm(_Norm):
     """y = x / sqrt(mean(x^2) + eps) * weight, with the mean over the last axes.
 
-    The default `eps` is the machine epsilon of x's dtype. Zhang and Sennrich, 2019; as
+    The default `eps` is the machine epsilon of x's dtype. Zhang and Sennrich, 2019; like
     torch.nn.RMSNorm.
     """
 
     def forward(self, input: Any) -> Any:
-        """(..., *normalized_shape) -> the same shape. ValueError if the last sizes differ."""
+        """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         x = floating(input, self.weight)
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
 class Dropout(Module):
-    """y = x * keep / (1 - p) in training, else y = x; each keep is 1 with probability 1 - p.
+    """y = x * keep / (1 - p) in training, else y = x. keep[i] is 1 with probability 1 - p.
 
-    `inplace` is ignored. Srivastava et al., 2014; as torch.nn.Dropout.
+    `inplace` is ignored. Srivastava et al., 2014; like torch.nn.Dropout.
     """
 
     _shown = ("p",)
@@ -154,7 +154,7 @@ class Dropout(Module):
 
 
 class _Elementwise(Module):
-    """A function of one tensor. `inplace` is ignored."""
+    """The base class of elementwise activations. `inplace` is ignored."""
 
     function: Callable[[Any], Any]
 
@@ -240,7 +240,7 @@ class MSELoss(Module):
 class CrossEntropyLoss(Module):
     """-log softmax(x)[target], by default averaged over all targets; see `F.cross_entropy`.
 
-    `weight` (C,) has a weight for each class. Like torch.nn.CrossEntropyLoss.
+    `weight` (C,) contains one weight per class. Like torch.nn.CrossEntropyLoss.
     """
 
     _shown = ("ignore_index", "reduction", "label_smoothing")
@@ -284,8 +284,8 @@ class _Positions(Module):
         end = offset + x.shape[0 if time_first else 1]
         if offset < 0 or end > self.max_len:
             raise ValueError(
-                f"there are max_len={self.max_len} positions, but this input needs the positions "
-                f"{offset} to {end - 1}; create the layer with a larger max_len."
+                f"this layer has max_len={self.max_len} positions, but the input needs the "
+                f"positions {offset} to {end - 1}; create the layer with a larger max_len."
             )
         rows = table[offset:end]
         return x + (rows[:, None] if x.ndim == 3 and time_first else rows)
@@ -305,7 +305,7 @@ class SinusoidalPositionalEncoding(_Positions):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """(B, T, E) or (T, E), with batch_first=False (T, B, E) -> the same shape.
+        """(B, T, E), or (T, B, E) with batch_first=False, or (T, E) -> the same shape.
 
         `offset` is the position of the first token. Raises ValueError for positions past max_len.
         """
@@ -313,12 +313,12 @@ class SinusoidalPositionalEncoding(_Positions):
 
 
 class LearnedPositionalEncoding(_Positions):
-    """y_t = x_t + weight[t]. The trained `weight` (max_len, d_model) starts with std 0.02."""
+    """y_t = x_t + weight[t]. `weight` (max_len, d_model) is trained, with initial std 0.02."""
 
     def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """Add the positions; shapes and `offset` as in SinusoidalPositionalEncoding."""
+        """Add the positions. Shapes and `offset` are as in SinusoidalPositionalEncoding."""
         return self._added(x, self.weight, offset)

@@ -1,7 +1,7 @@
-"""Check the masks of `nn` and merge them into one.
+"""Checks the masks passed to `nn` modules, and merges them into one.
 
-In `nn`, a boolean mask is True where a key is *blocked*. The merged mask, for
-`functional.attention`, is True where a query *may* look. Float masks are added to the scores.
+In `nn`, a boolean mask is True where a key is *blocked*. In the merged mask, which goes to
+`functional.attention`, True means that a query *may* look. Float masks are added to the scores.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _plain(mask: Any, name: str) -> Any:
     if mask.dtype.kind not in "bf":
         raise TypeError(
             f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. If 1 "
-            "means blocked, write mask.astype(bool); if 1 means may look, write mask == 0."
+            "means blocked, write mask.astype(bool); if 1 means visible, write mask == 0."
         )
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
 
 def _is_causal(mask: Any) -> bool:
-    """Return whether the mask is the causal one, for which attention is quicker."""
+    """Return whether this is the causal mask, for which attention is faster."""
     if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2:
         return False
     blocked = np.tri(*mask.shape) == 0
@@ -67,9 +67,9 @@ def check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tru
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():
             warn(
-                "this key_padding_mask blocks every key of a sequence, whose attention is then "
-                "zero. In nn True means blocked: write ~mask if True marks a token. A mask of "
-                "F.padding_mask gives no warning."
+                "this key_padding_mask blocks every key of a sequence, so its attention is zero. "
+                "In nn, True means blocked: write ~mask if True marks a token. Masks made by "
+                "F.padding_mask give no warning."
             )
     return mask.reshape(batch, 1, 1, keys)
 
@@ -92,8 +92,8 @@ def merge_masks(
 ) -> tuple[Any, bool]:
     """Merge the masks of one call into (mask or None, is_causal) for functional.attention.
 
-    `shape` is the shape of the scores, with `past` keys from a cache and without `extra` keys that
-    are appended and never blocked.
+    `shape` is the shape of the scores. It includes `past` keys from a cache, but not the `extra`
+    keys that are appended and never blocked.
     """
     parts, is_causal = [], bool(is_causal)
     batch, _, queries, keys = shape
@@ -106,7 +106,7 @@ def merge_masks(
     if key_padding_mask is not None:
         parts.append(check_key_padding_mask(key_padding_mask, batch, keys, batched))
     if is_causal and (past or extra):
-        if keys > past + 1:  # a single new query may look at all of them
+        if keys > past + 1:  # a single new query may look at all keys
             parts.append(~np.tri(queries, keys, past, dtype=bool))
         is_causal = False
     if not parts:

@@ -1,4 +1,4 @@
-"""The class Module. Attributes that are a `Parameter`, a `Buffer` or a `Module` are its parts.
+"""The Module class. Its Parameter, Buffer and Module attributes are its parts.
 
 As in PyTorch, parameters come first, then buffers, then modules, each in the order of assignment.
 """
@@ -29,7 +29,7 @@ INSTEAD = {
     "get_submodule": "dict(module.named_modules())[name]",
     "register_parameter": "self.name = nn.Parameter(value)",
 }
-"""What to write instead of PyTorch's names; see also errors.WRITE."""
+"""Replacements for PyTorch methods that Module lacks; see also errors.WRITE."""
 
 
 def _hides_parts(value: Any) -> bool:
@@ -50,7 +50,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    Calling `super().__init__()` is optional. For a list of modules use `ModuleList`. Like
+    Calling `super().__init__()` is optional. For a list of modules, use `ModuleList`. Like
     torch.nn.Module.
     """
 
@@ -58,10 +58,10 @@ class Module:
     _shown: tuple[str, ...] = ()
     _hooks: tuple[Hook, ...] = ()
     _names_by_kind: dict[Any, list[str]] = {}
-    """The attribute names of each of KINDS, in the order of assignment; copies may share it."""
+    """Maps each of KINDS to attribute names in the order of assignment. Copies may share it."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the output; every subclass defines it."""
+        """Compute the output. Every subclass defines this method."""
         raise TypeError(
             f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the "
             "class; module(x) calls it. Loop over a ModuleList, or use nn.Sequential."
@@ -166,21 +166,21 @@ class Module:
             object.__setattr__(self, "_names_by_kind", names)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """Set `self.name = Buffer(tensor, persistent=persistent)`, or to None."""
+        """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
         self._note_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Set `self.name = module`. Raises TypeError or ValueError for an invalid child or name."""
+        """Add a child module. Raises TypeError or ValueError for an invalid module or name."""
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
-                "For a list write nn.Sequential(*layers); for a class, an instance: nn.ReLU()."
+                "For a list write nn.Sequential(*layers); for a class, pass an instance: nn.ReLU()."
             )
         if not name or "." in name or hasattr(type(self), name):
             raise ValueError(
-                f"{name!r} cannot name a part of a {type(self).__name__}: it is empty, contains a "
-                "dot, or is an attribute of the class."
+                f"{name!r} is not a valid name for a part of {type(self).__name__}: it is empty, "
+                "contains a dot, or is an attribute of the class."
             )
         setattr(self, name, module)
 
@@ -192,7 +192,7 @@ class Module:
         return [(name, values[name]) for name in names if values.get(name) is not None]
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
-        """Iterate over (dotted name, module), parents first. This module has the name "".
+        """Iterate over (dotted name, module), parents first. This module's name is "".
 
         Raises TypeError for a module in a plain list or dict.
         """
@@ -259,17 +259,17 @@ class Module:
         return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode here and in all modules inside; dropout is then active."""
+        """Switch this module and all its submodules to training mode, which activates dropout."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Set evaluation mode, in which dropout does nothing: train(False)."""
+        """Switch to evaluation mode, in which dropout does nothing. Same as train(False)."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Train (True) or freeze (False) all parameters. Returns the module."""
+        """Unfreeze (True) or freeze (False) all parameters. Returns the module."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
@@ -287,7 +287,7 @@ class Module:
         for *_, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)
-                inplace.changed(tensor._array())  # for graphs recorded earlier
+                inplace.changed(tensor._array())  # invalidates graphs recorded earlier
                 tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
         return self
 
@@ -301,10 +301,10 @@ class Module:
     # ---- values in and out
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return {name: value} of parameters and persistent buffers, as in PyTorch.
+        """Return {name: value} for parameters and persistent buffers, as in PyTorch.
 
-        The values share memory with the module: `value.data *= 0.5` changes it. A shared parameter
-        is listed under each of its names.
+        The values share memory with the module, so `value.data *= 0.5` changes the module. A shared
+        parameter is listed under each of its names.
         """
         return {
             path: StateValue._of(value._array())
@@ -315,11 +315,11 @@ class Module:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> IncompatibleKeys:
-        """Copy values into the parameters and buffers of the same names, in their dtypes.
+        """Copy values into the parameters and buffers of the same names, converting dtypes.
 
-        Values may be Tensors, ndarrays or torch tensors. Raises one ValueError that lists every
-        missing, unexpected and mis-shaped key, and then changes nothing. With `strict=False`, only
-        the shapes must match. Returns the keys that were missing or unexpected.
+        Values may be Tensors, ndarrays or torch tensors. On a mismatch, raises a
+        ValueError that lists all missing, unexpected and mis-shaped keys, and changes nothing. With
+        `strict=False`, only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
@@ -356,7 +356,7 @@ class Module:
         return summary(self, *inputs, **kwargs)
 
     def extra_repr(self) -> str:
-        """Return the settings that repr() shows: the attributes named in `_shown`."""
+        """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
     def _repr_children(self) -> list[tuple[str, str]]:
@@ -370,5 +370,5 @@ class Module:
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
 
 
-LISTS = (list, dict)  # searched for parts, to refuse them
+LISTS = (list, dict)  # searched for hidden parts, which raise TypeError
 KINDS = (Parameter, Buffer, Module, LISTS)

@@ -37,7 +37,7 @@ class StateValue(Tensor):
 
 
 class Parameter(StateValue):
-    """A Tensor that a Module trains. The data is copied."""
+    """A Tensor that is trained as part of a Module. The data is copied."""
 
     __slots__ = ()
 
@@ -46,14 +46,14 @@ class Parameter(StateValue):
 
     @classmethod
     def empty(cls, *shape: int) -> Parameter:
-        """Return a parameter of the default dtype, for an initialiser to fill."""
+        """Return an uninitialised parameter of the default dtype."""
         return cls._of(np.empty(shape, get_default_dtype()), True)  # type: ignore[return-value]
 
 
 class Buffer(Tensor):
     """A Tensor that belongs to a Module and is not trained, such as a table of positions.
 
-    A persistent buffer is part of the `state_dict`. A value assigned to the attribute later is
+    A persistent buffer is part of the `state_dict`. A value later assigned to the attribute is
     copied into a new Buffer and detached from its graph. Like torch.nn.Buffer.
     """
 
@@ -76,6 +76,6 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
             p.grad = None
         else:
             if p.grad.requires_grad:
-                p.grad = p.grad.detach()  # else each step's graph would keep the last one
+                p.grad = p.grad.detach()  # otherwise each graph would keep the previous one
             p.grad._array()[...] = 0
             inplace.changed(p.grad._array())

@@ -24,15 +24,15 @@ def functional_call(
         names, weights = zip(*model.named_parameters())
         gradients = ta.grad(loss(model(x)), weights, create_graph=True)
         stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
-        loss(ta.functional_call(model, stepped, x)).backward()       # also through the step
+        loss(ta.functional_call(model, stepped, x)).backward()       # through the step too
 
-    The mapping has dotted names as keys; parameters that it does not name stay in use. A shared
+    The mapping's keys are dotted names. Parameters that it omits are not replaced. A shared
     parameter is replaced under all its names. `args` is a tuple or a single argument. Other threads
-    need a copy of the module, because they see the replacement too. Raises ValueError for an
+    see the replacement too, so they need their own copy of the module. Raises ValueError for an
     unknown name or a wrong shape. Like torch.func.functional_call.
     """
     parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
-    values: dict[int, Any] = {}  # by the id of the tensor that is replaced
+    values: dict[int, Any] = {}  # keyed by the id of the replaced tensor
     for path, value in parameters_and_buffers.items():
         if path not in parts:
             hint = nearest(str(path), parts)
@@ -51,7 +51,7 @@ def functional_call(
 
 
 class _Others(Watcher):
-    """The replacements of a module's tensors. A checkpoint enters `in_place` again."""
+    """Replaces a module's tensors. A checkpoint enters `in_place` again for its recomputation."""
 
     def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
         self.rows = rows

@@ -1,4 +1,4 @@
-"""`model.summary(x)`: a table of the modules, their outputs, parameters and operations."""
+"""`model.summary(x)`: a table of modules with output shapes, parameter counts and FLOPs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .module import Module
 
 
 class Row(NamedTuple):
-    """One module of a summary."""
+    """The summary of one module."""
 
     name: str
     kind: str
     output: str
     parameters: int
     trainable: int
-    forward: int  # multiplications and additions of the matrix products
+    forward: int  # FLOPs of matrix products
     backward: int
 
     def cells(self) -> tuple[str, ...]:
@@ -80,8 +80,8 @@ class _Products(Watcher):
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """Run the model once and return a table of its modules.
 
-    FLOPs are the multiplications and additions of matrix products, as in torch.utils.flop_counter.
-    A shared parameter counts once. The random generator is restored.
+    FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
+    Each row counts a shared parameter once. The state of the random generator is restored.
     """
     shapes: dict[int, str] = {}
 

@@ -1,8 +1,8 @@
-"""The Transformer of Vaswani et al., 2017: PyTorch's arguments, names, masks and initial values.
+"""The Transformer of Vaswani et al., 2017, with PyTorch's arguments, names and initial values.
 
-A residual step is norm(x + f(x)) as in the paper, or with `norm_first` x + f(norm(x)) (Xiong et
-al., 2020). Sizes: B batch, T target positions, S source positions, E = d_model. `**cache` is empty
-or `cache=` with a KeyValueCache.
+A residual step is norm(x + f(x)) as in the paper, or x + f(norm(x)) with `norm_first` (Xiong et
+al., 2020). In shapes, B is the batch size, T the target length, S the source length and E is
+d_model. `**cache` accepts only `cache=`, a KeyValueCache.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Function:
-    """Return the function for "relu" or "gelu". A function or module is returned unchanged."""
+    """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:
         raise ValueError(
-            f"activation is 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
+            f"activation must be 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
         )
     return ACTIVATIONS[activation]
 
@@ -98,7 +98,7 @@ class _Layer(Module):
 
 
 def _masks(mask: Any, padding: Any, is_causal: Any, cache: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of an attention call."""
+    """Return the keyword arguments for an attention call."""
     masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
     return {**masks, "need_weights": False, **cache}
 
@@ -106,7 +106,7 @@ def _masks(mask: Any, padding: Any, is_causal: Any, cache: dict[str, Any]) -> di
 class TransformerEncoderLayer(_Layer):
     """Self-attention and a feed-forward network, each with a residual connection and a layer norm.
 
-    Arguments, parameters and initial values as torch.nn.TransformerEncoderLayer.
+    Arguments, parameters and initial values match torch.nn.TransformerEncoderLayer.
     """
 
     def forward(
@@ -117,10 +117,10 @@ class TransformerEncoderLayer(_Layer):
         is_causal: bool | None = False,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """src (S, B, E), with batch_first (B, S, E), unbatched (S, E) -> the same shape.
+        """src (S, B, E), or (B, S, E) with batch_first, or (S, E) -> the same shape.
 
-        `src_mask` is (S, S) or (B*H, S, S), `src_key_padding_mask` (B, S), True = blocked. With a
-        `cache`, src has only the new tokens.
+        `src_mask` is (S, S) or (B*H, S, S), and `src_key_padding_mask` is (B, S). True means
+        blocked. With a `cache`, src contains only the new tokens.
         """
         masks = _masks(src_mask, src_key_padding_mask, is_causal, cache)
         attend = lambda x: self.self_attn(x, x, x, **masks)[0]
@@ -129,9 +129,9 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to memory and a feed-forward network, each with a layer norm.
+    """Self-attention, cross-attention and a feed-forward network, each with a layer norm.
 
-    Arguments, parameters and initial values as torch.nn.TransformerDecoderLayer.
+    Arguments, parameters and initial values match torch.nn.TransformerDecoderLayer.
     """
 
     _reads_memory = True
@@ -148,11 +148,11 @@ class TransformerDecoderLayer(_Layer):
         memory_is_causal: bool = False,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E) -> (T, B, E), with batch_first B comes first.
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E). With batch_first, B comes first.
 
-        `tgt_mask` is (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T),
-        `memory_key_padding_mask` (B, S), True = blocked. With a `cache`, tgt has only the new
-        tokens.
+        `tgt_mask` is (T, T), `memory_mask` (T, S), `tgt_key_padding_mask` (B, T) and
+        `memory_key_padding_mask` (B, S). True means blocked. With a `cache`, tgt contains only the
+        new tokens.
         """
         own = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
         seen = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
@@ -200,7 +200,7 @@ class TransformerEncoder(_Stack):
         is_causal: bool | None = None,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """src (S, B, E), with batch_first (B, S, E) -> the same shape. Masks as for a layer."""
+        """src (S, B, E), or (B, S, E) with batch_first -> same shape. Masks are as in the layer."""
         masks = dict(src_mask=mask, src_key_padding_mask=src_key_padding_mask)
         return self._run(src, **masks, is_causal=is_causal, **cache)
 
@@ -212,14 +212,14 @@ class TransformerDecoder(_Stack):
         super().__init__(decoder_layer, num_layers, norm)
 
     def forward(self, tgt: Any, memory: Any, *masks: Any, **named: Any) -> Tensor:
-        """tgt (T, B, E), memory (S, B, E) -> (T, B, E). Arguments as for a layer."""
+        """tgt (T, B, E), memory (S, B, E) -> (T, B, E). Arguments are as in the layer."""
         return self._run(tgt, memory, *masks, **named)
 
 
 class Transformer(Module):
     """decoder(tgt, encoder(src)), as in Vaswani et al., 2017.
 
-    Arguments, parameters and initial values as in torch.nn.Transformer.
+    Arguments, parameters and initial values match torch.nn.Transformer.
     """
 
     def __init__(
@@ -269,10 +269,10 @@ class Transformer(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """src (S, B, E), tgt (T, B, E) -> (T, B, E), with batch_first B comes first.
+        """src (S, B, E), tgt (T, B, E) -> (T, B, E). With batch_first, B comes first.
 
-        `src_mask` is (S, S), `tgt_mask` (T, T), `memory_mask` (T, S), and the key padding masks of
-        src, tgt and memory are (B, S), (B, T) and (B, S), True = blocked.
+        `src_mask` is (S, S), `tgt_mask` (T, T) and `memory_mask` (T, S). The key padding masks of
+        src, tgt and memory are (B, S), (B, T) and (B, S). True means blocked.
         """
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
@@ -280,6 +280,6 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> Tensor:
-        """Return the causal mask (sz, sz) as floats: -inf at later positions, else 0."""
+        """Return the causal mask (sz, sz) as floats: -inf at later positions, 0 elsewhere."""
         mask = np.where(F.causal_mask(sz), -np.inf, 0.0)
         return Tensor(mask, dtype=get_default_dtype())

@@ -1,4 +1,4 @@
-"""Optimisers, schedules and clipping, with PyTorch's arguments and results."""
+"""Optimisers, learning-rate schedules and gradient clipping, with the same results as PyTorch."""
 
 from typing import TYPE_CHECKING
 
@@ -22,5 +22,5 @@ __all__ = [
 
 loaded("optim")
 
-if not TYPE_CHECKING:  # else a type checker would accept misspelt names
+if not TYPE_CHECKING:  # otherwise a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

@@ -1,4 +1,4 @@
-"""Gradient clipping, in place, between `backward()` and `optimizer.step()`."""
+"""In-place gradient clipping, for use between `backward()` and `optimizer.step()`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["clip_grad_norm_"]
 
 
 def _gradients(parameters: Any) -> list[Array]:
-    """Return the arrays of all gradients, each once."""
+    """Return the gradient arrays of the distinct parameters."""
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     distinct = {id(p): p for p in parameters}.values()
     found = [p.grad._array() for p in distinct if p.grad is not None]
@@ -30,7 +30,7 @@ def _gradients(parameters: Any) -> list[Array]:
 
 
 def _norm(x: Array, norm_type: float) -> float:
-    """Return the norm of x as one vector, computed in float32 for float16."""
+    """Return the norm of x flattened to a vector, computed in float32 if x is float16."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
         return abs(float(x[0]))
@@ -38,17 +38,17 @@ def _norm(x: Array, norm_type: float) -> float:
 
 
 def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
-    """Return the arrays of all gradients, and their norm as one vector."""
+    """Return all gradient arrays, and the norm of all of them as one vector."""
     gradients, norm_type = _gradients(parameters), float(norm_type)
     norms = [_norm(g, norm_type) for g in gradients if g.size]
     return gradients, _norm(np.array(norms), norm_type) if norms else 0.0
 
 
 def check_finite(total: float) -> None:
-    """Raise ValueError for a norm that is NaN or infinite."""
+    """Raise ValueError if the norm is NaN or infinite."""
     if not math.isfinite(total):
         raise ValueError(
-            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op that made it."
+            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op responsible."
         )
 
 
@@ -57,8 +57,8 @@ def clip_grad_norm_(
 ) -> float:
     """Set g = g min(1, max_norm / (|g| + 1e-6)) and return |g|, the norm of all gradients together.
 
-    `norm_type` may be math.inf. Raises ValueError for a negative `max_norm`, and with
-    `error_if_nonfinite` for a norm that is NaN or infinite. Like `torch.nn.utils.clip_grad_norm_`.
+    `norm_type` may be math.inf. Raises ValueError if `max_norm` is negative, or, with
+    `error_if_nonfinite`, if the norm is not finite. Like `torch.nn.utils.clip_grad_norm_`.
     """
     if not is_number(max_norm) or not max_norm >= 0:
         raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
@@ -66,7 +66,7 @@ def clip_grad_norm_(
     if error_if_nonfinite:
         check_finite(total)
     factor = max_norm / (total + 1e-6)
-    if not factor >= 1:  # NaN spreads, as in PyTorch
+    if not factor >= 1:  # NaN makes all gradients NaN, as in PyTorch
         for g in gradients:
             g *= g.dtype.type(factor)
             inplace.changed(g)

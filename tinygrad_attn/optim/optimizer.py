@@ -1,7 +1,7 @@
 """The base class of the optimisers.
 
-A subclass names the arrays that it keeps for each parameter (`_state_names`), and updates one
-parameter and its arrays in place (`_update`).
+A subclass defines `_state_names`, which names the arrays kept for each parameter, and `_update`,
+which updates one parameter and its arrays in place.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..tensor import Tensor
 Array = NDArray[Any]
 Group = Mapping[str, Any]
 History = dict[str, Any]
-"""The state of one parameter: {"step": number of its updates, name: array}."""
+"""The state of one parameter: {"step": number of updates, name: array, ...}."""
 ARRAYS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
 class Work(NamedTuple):
-    """The arrays of one group in a step. Lists have one item per parameter with a gradient."""
+    """The arrays of one group in one step. Lists have one item per parameter with a gradient."""
 
     group: Group
     histories: list[History]
-    steps: list[int]  # the number of this update, from 1
+    steps: list[int]  # the number of this update, counted from 1
     values: list[Array]
     gradients: list[Array]
     states: list[list[Array]]  # for each of `_state_names`, the arrays of all parameters
@@ -51,7 +51,7 @@ class Optimizer:
 
     `params` is an iterable of parameters, or of groups with their own settings, such as
     {"params": [...], "lr": 1e-4}. A parameter whose `.grad` is None is not changed. `state[p]` is
-    the state of parameter p, which is saved and loaded.
+    the state of parameter p, which `state_dict` includes.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Optimizer:
                 )
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        """Return the names of the arrays kept for each parameter. They start as zeros."""
+        """Return the names of the arrays kept for each parameter. The arrays start as zeros."""
         return ()
 
     def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
@@ -142,7 +142,7 @@ class Optimizer:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
-        """Return the state of p, with zeros for missing arrays."""
+        """Return the state of p. Missing arrays are created as zeros."""
         history = self.state[p]
         history.setdefault("step", 0)
         for name in names:
@@ -175,7 +175,7 @@ class Optimizer:
     # ---- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy, as in PyTorch: {"state": {index: {...}}, "param_groups": [...]}."""
+        """Return a copy of the state as {"state": {...}, "param_groups": [...]}, like PyTorch."""
         numbers = {p: i for i, p in enumerate(self._parameters())}
         groups = [
             {**group, "params": [numbers[p] for p in group["params"]]}
@@ -185,9 +185,9 @@ class Optimizer:
         return {"state": kept, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state that this package or PyTorch saved.
+        """Load a state dict from this package or PyTorch.
 
-        Raises ValueError and changes nothing if the kind, groups, names or shapes differ.
+        Raises ValueError, and changes nothing, if the optimisers, groups or shapes do not match.
         """
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
@@ -205,7 +205,7 @@ class Optimizer:
             group.update(new)
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
-        """Return the saved settings. Raises ValueError for another kind of optimiser."""
+        """Return the saved settings. Raises ValueError if another kind of optimiser saved them."""
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if (
             decoupled
@@ -214,7 +214,7 @@ class Optimizer:
         ):
             raise ValueError(
                 f"this state belongs to another kind of optimiser: {type(self).__name__} has the "
-                f"settings {sorted(self.defaults)}, the state {sorted({*saved} - {'params'})}."
+                f"settings {sorted(self.defaults)}, but the state {sorted({*saved} - {'params'})}."
             )
         settings = {
             key: tuple(value) if isinstance(value, list) else value
@@ -226,7 +226,7 @@ class Optimizer:
 
 
 def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
-    """Return a copy of the saved state of p in the dtype of p."""
+    """Return a copy of the saved state of p, converted to the dtype of p."""
     history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
     history["step"] = int(history.get("step", 1))  # PyTorch's SGD does not save the step
     for name in ARRAYS & {*history}:
@@ -239,7 +239,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
 
 
 def _check_parameter(p: Any, i: int) -> None:
-    """Raise unless p can be trained. A frozen Parameter is accepted."""
+    """Raise TypeError or ValueError unless p can be trained. A frozen Parameter is accepted."""
     if not isinstance(p, Tensor):
         raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):

@@ -56,7 +56,7 @@ class Adam(Optimizer):
     """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps).
 
     In update t, m' = m / (1 - b1^t) and v' = v / (1 - b2^t). `weight_decay` adds wd p to the
-    gradient; `amsgrad` uses the largest v so far. Kingma and Ba, 2015; as `torch.optim.Adam`.
+    gradient; `amsgrad` uses the largest v so far. Kingma and Ba, 2015; like `torch.optim.Adam`.
     """
 
     decoupled = False
@@ -97,7 +97,7 @@ class Adam(Optimizer):
         m *= b1
         m += (1 - b1) * g
         v *= b2
-        v += (1 - b2) * g * g  # in this order: the square alone would overflow sooner
+        v += (1 - b2) * g * g  # in this order, because g * g would overflow sooner
         for top in largest:
             v = np.maximum(top, v, out=top)
         # Take the root before the correction, which could make a large v infinite.
@@ -108,7 +108,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay: p = (1 - lr wd) p, then Adam's step.
 
-    Loshchilov and Hutter, 2019; as `torch.optim.AdamW`.
+    Loshchilov and Hutter, 2019; like `torch.optim.AdamW`.
     """
 
     decoupled = True

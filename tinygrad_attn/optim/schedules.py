@@ -12,14 +12,14 @@ __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
 def _initial(group: dict[str, Any]) -> float:
-    """Return the initial rate of a group."""
+    """Return the initial learning rate of a group."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
 
 class Schedule:
     """lr = initial_lr * factor(t), where t counts the calls of `step()`.
 
-    Like `torch.optim.lr_scheduler.LambdaLR`, for any object with `param_groups`.
+    Like `torch.optim.lr_scheduler.LambdaLR`, but accepts any object with `param_groups`.
     """
 
     get_last_lr = MissingName("get_last_lr", "schedule.lr")
@@ -29,16 +29,16 @@ class Schedule:
         self._go_to(0)
 
     def step(self) -> None:
-        """Set the rate of the next update."""
+        """Set the learning rate for the next update."""
         self._go_to(self.step_number + 1)
 
     @property
     def lr(self) -> float:
-        """The current rate of the first group."""
+        """The current learning rate of the first group."""
         return self.optimizer.param_groups[0]["lr"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step number and the initial rates."""
+        """Return the step number and the initial learning rates."""
         rates = [_initial(group) for group in self.optimizer.param_groups]
         return {"step_number": self.step_number, "initial_lr": rates}
 
@@ -59,11 +59,11 @@ class Schedule:
 def warmup_cosine(
     optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> Schedule:
-    """Raise the rate linearly in `warmup_steps` updates, then lower it along half a cosine.
+    """Raise the learning rate linearly for `warmup_steps` updates, then lower it along a cosine.
 
     lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
     min_lr + (lr - min_lr) (1 + cos(pi (t - warmup_steps) / (total_steps - warmup_steps))) / 2.
-    `min_lr` is for the first group; other groups are scaled in proportion.
+    `min_lr` applies to the first group; other groups are scaled in proportion.
     Raises ValueError unless 0 <= warmup_steps < total_steps and 0 <= min_lr <= lr.
     """
     if 0 < warmup_steps < 1 or not 0 <= warmup_steps < total_steps:

@@ -23,10 +23,10 @@ from .group import Group, group
 class DataParallel(Module):
     """A module whose gradients `backward()` averages over all ranks.
 
-    The ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, by
-    default of all ranks. If the ranks have different numbers of samples, weight the losses by
-    `DistributedSampler.batches`. Raises ValueError on every rank if the models differ. Like
-    torch.nn.parallel.DistributedDataParallel.
+    All ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, which
+    defaults to all ranks. If the ranks have different numbers of samples, multiply the loss by the
+    weight from `DistributedSampler.batches`. Raises ValueError on every rank if the models differ.
+    Like torch.nn.parallel.DistributedDataParallel.
     """
 
     def __init__(self, module: Module, comm: Any = None) -> None:
@@ -37,7 +37,7 @@ class DataParallel(Module):
         _copy_from_rank_0(module, self._group)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module returns."""
+        """Return the outputs of the module."""
         outputs = self.module(*args, **kwargs)
         if self._group.size == 1 or not self._averages:
             return outputs
@@ -46,9 +46,9 @@ class DataParallel(Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Switch averaging off for forward passes inside the block.
+        """Switch off averaging for forward passes inside the block.
 
-        To accumulate three batches, run the first two inside and the third outside.
+        To accumulate three batches, run the first two inside the block and the third after it.
         """
         before, self._averages = self._averages, False
         try:
@@ -58,7 +58,7 @@ class DataParallel(Module):
 
 
 class _Average(Watcher):
-    """Average the gradients of a model at the end of the backward pass."""
+    """Averages the gradients of a model at the end of the backward pass."""
 
     def __init__(self, module: Module, ranks: Group) -> None:
         self.module, self.ranks = module, ranks
@@ -71,7 +71,7 @@ class _Average(Watcher):
         elif any(p is t for p in trained for t in tensors):
             raise RuntimeError(
                 "only loss.backward() averages a DataParallel model's gradients. With ta.grad use "
-                "model.module, and apply tinygrad_attn.parallel.mean to what it returns."
+                "model.module, and apply tinygrad_attn.parallel.mean to the result."
             )
 
 
@@ -94,16 +94,16 @@ def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
 
 
 def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
-    """Replace every `.grad` by its mean over the ranks.
+    """Replace every `.grad` with its mean over the ranks.
 
-    A missing gradient counts as zeros. A parameter without a gradient on any rank keeps None.
+    A missing gradient counts as zeros. If no rank has a gradient, `.grad` remains None.
     """
     for dtype in dict.fromkeys(p.dtype for p in parameters):
         some = [p for p in parameters if p.dtype == dtype]
         grads = [np.zeros(p.shape, dtype) if p.grad is None else p.grad._array() for p in some]
         has_one = np.array([p.grad is not None for p in some], dtype)
         flat = np.concatenate([*map(np.ravel, grads), has_one])
-        flat = flat.astype(np.result_type(dtype, np.float32), copy=False)  # MPI knows no float16
+        flat = flat.astype(np.result_type(dtype, np.float32), copy=False)  # MPI has no float16
         ranks.sum("the average of the gradients in backward()", flat)
         *sums, users = np.split(flat, np.cumsum([p.size for p in some]))
         for p, total, count in zip(some, sums, users, strict=True):
@@ -112,7 +112,7 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
 
 
 def _copy_from_rank_0(module: Module, ranks: Group) -> None:
-    """Copy rank 0's parameters and buffers. Raises ValueError if the models differ."""
+    """Copy rank 0's parameters and buffers to all ranks. Raises ValueError if the models differ."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     mine = [
         f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors

@@ -1,8 +1,8 @@
-"""Ranks and their exchange of arrays: a thin layer over MPI.
+"""Ranks and the arrays that they exchange: a thin layer over MPI.
 
-A **rank** is one of the processes that `mpiexec -n 4 python train.py` starts. Every rank must call
-a **collective**. A rank that waits too long raises TimeoutError, and an uncaught exception stops
-all ranks.
+A **rank** is one of the processes that `mpiexec -n 4 python train.py` starts. A **collective** is a
+function that every rank must call. A rank that waits too long raises TimeoutError, and an uncaught
+exception stops all ranks.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import numpy as np
 # Environment variables that MPICH, Slurm, Open MPI and MVAPICH set for each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 SAME = "Every rank must call the same functions in the same order, even if only rank 0 prints."
-BUSY = 0.02  # seconds of waiting without a pause
-PAUSE = 50e-6  # seconds between polls of MPI after that
+BUSY = 0.02  # seconds of polling MPI without a pause
+PAUSE = 50e-6  # seconds between polls after that
 FORWARDED = 0.3  # seconds for the launcher to print a traceback
 
 _limit = float(os.environ.get("TINYGRAD_ATTN_PARALLEL_TIMEOUT", 600))
 
 
 def set_time_limit(seconds: float) -> None:
-    """Set how long a rank waits for others: by default 600 s."""
+    """Set the number of seconds that a rank waits for others, initially 600."""
     global _limit
     _limit = float(seconds)
 
 
 class Group:
-    """The ranks of a communicator. `call` names a call in error texts."""
+    """The ranks of a communicator. Its methods show `call` in error messages."""
 
     def __init__(self, comm: Any = None) -> None:
         self.rank: int = 0 if comm is None else comm.rank
         self.size: int = 1 if comm is None else comm.size
-        if self.size > 1:  # a copy keeps the user's messages apart
+        if self.size > 1:  # a duplicate keeps the user's messages separate
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)
             if not _known:
@@ -48,7 +48,7 @@ class Group:
         return self
 
     def wait(self, call: str, *requests: Any) -> None:
-        """Wait for these MPI requests. Raises TimeoutError after the limit."""
+        """Wait for these MPI requests. Raises TimeoutError after the time limit."""
         begun = time.perf_counter()
         while not all([request.Test() for request in requests]):
             waited = time.perf_counter() - begun
@@ -60,7 +60,7 @@ class Group:
             time.sleep(PAUSE if waited > BUSY else 0)
 
     def gather(self, call: str, value: Any) -> list[Any]:
-        """Return the values of all ranks. Raises RuntimeError if the calls differ."""
+        """Return the values of all ranks. Raises RuntimeError if the ranks make different calls."""
         if self.size == 1:
             return [value]
         from mpi4py import MPI
@@ -78,24 +78,24 @@ class Group:
         return list(values)
 
     def sum(self, call: str, *arrays: np.ndarray) -> None:
-        """Replace contiguous arrays by their sums over the ranks."""
+        """Replace contiguous arrays with their sums over the ranks."""
         if self.size > 1:
             from mpi4py import MPI
 
             self.wait(call, *(self.comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays))
 
     def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
-        """Copy each contiguous array from its rank to all ranks."""
+        """For each (array, root), copy the contiguous array from rank `root` to all ranks."""
         if self.size > 1:
             octets = [(array.reshape(-1).view(np.uint8), root) for array, root in arrays]
             self.wait(call, *(self.comm.Ibcast(array, root) for array, root in octets))
 
 
-_known: dict[Any, Group] = {}  # by MPI's number for the communicator
+_known: dict[Any, Group] = {}  # keyed by MPI's handle for the communicator
 
 
 def group(comm: Any = None) -> Group:
-    """Return the group of an mpi4py communicator, by default of all ranks."""
+    """Return the Group of an mpi4py communicator, which defaults to all ranks."""
     comm = _world() if comm is None else comm
     key = None if comm is None else comm.py2f()
     if key not in _known:
@@ -118,7 +118,7 @@ def _world() -> Any:
 
 
 def rank(comm: Any = None) -> int:
-    """Return the number of this rank, from 0."""
+    """Return the number of this rank, counted from 0."""
     return group(comm).rank
 
 
@@ -133,7 +133,7 @@ def barrier(comm: Any = None) -> None:
 
 
 def _stop_all_on_an_exception(comm: Any) -> None:
-    """Stop all ranks on an uncaught exception; otherwise the others would wait forever."""
+    """Make an uncaught exception stop all ranks, because the others would wait forever."""
     from mpi4py import MPI
 
     before, name = sys.excepthook, f"rank {comm.rank} of {comm.size}"

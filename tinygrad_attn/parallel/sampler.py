@@ -1,4 +1,4 @@
-"""Divide samples among ranks without repeating any."""
+"""Divides samples among ranks without repeating any."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .group import group
 class Batch(NamedTuple):
     """This rank's part of a batch.
 
-    The mean over the ranks of `weight` times the mean loss is the mean loss of the whole batch. A
-    rank without samples gets one of another rank, with weight 0 and `samples` 0.
+    Averaged over the ranks, `weight` times the mean loss is the mean loss of the whole batch. A
+    rank without samples gets a sample of another rank, with weight 0 and `samples` 0.
     """
 
     indices: np.ndarray
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 class DistributedSampler:
-    """Selects the samples r, r + N, r + 2 N, ... for rank r of N, from a shuffled order.
+    """Selects samples r, r + N, r + 2 N, ... of a shuffled order for rank r of N.
 
     `size` is a number of samples or a dataset. All ranks draw the same order from `seed` and the
     epoch. Unlike torch.utils.data.DistributedSampler, no sample is repeated. With `drop_last`, all
@@ -54,7 +54,7 @@ class DistributedSampler:
         self.epoch = epoch
 
     def order(self) -> np.ndarray:
-        """Return the samples of all ranks in the order of this epoch."""
+        """Return the sample indices of all ranks in the order of this epoch."""
         generator, n = Generator(self.seed + self.epoch), self.size
         every = generator.permutation(n) if self.shuffle else np.arange(n)
         return every[: n - n % self.num_replicas if self.drop_last else n]
@@ -66,9 +66,9 @@ class DistributedSampler:
         return len(self.order()[self.rank :: self.num_replicas])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield this rank's parts of batches with `batch_size` samples over all ranks.
+        """Yield this rank's part of each batch. The whole batch has `batch_size` samples.
 
-        With `drop_last`, a smaller last batch is left out.
+        With `drop_last`, a smaller last batch is dropped.
         """
         every = self.order()
         stop = len(every) // batch_size * batch_size if self.drop_last else len(every)

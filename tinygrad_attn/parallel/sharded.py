@@ -18,7 +18,7 @@ from .group import group
 
 
 class ShardedAdamW(AdamW):
-    """AdamW with its state divided among the ranks. Arguments and results as in `optim.AdamW`.
+    """AdamW with its state divided among the ranks. Arguments and results match `optim.AdamW`.
 
     The gradients must be the same on all ranks, as with DataParallel. `step()` and `state_dict()`
     are collectives. Like torch.distributed.optim.ZeroRedundancyOptimizer.
@@ -26,7 +26,7 @@ class ShardedAdamW(AdamW):
 
     def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:
         self._group = group(comm)
-        self._loads = [0] * self._group.size  # how many numbers each rank owns
+        self._loads = [0] * self._group.size  # the number of elements that each rank owns
         self._owners: dict[Tensor, int] = {}
         super().__init__(params, *settings, **named)
 
@@ -55,7 +55,7 @@ class ShardedAdamW(AdamW):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state on every rank, as AdamW's. A collective."""
+        """Return the whole state on every rank, in AdamW's format. A collective."""
         found = super().state_dict()
         for i, p in enumerate(p for some in self.param_groups for p in some["params"]):
             entry = self._group.gather("ShardedAdamW.state_dict()", found["state"].get(i))
@@ -64,7 +64,7 @@ class ShardedAdamW(AdamW):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load this rank's part of a state dict from AdamW or any number of ranks."""
+        """Load this rank's part of a state dict, saved by AdamW or by any number of ranks."""
         super().load_state_dict(state_dict)
         for p, owner in self._owners.items():
             if owner != self._group.rank:

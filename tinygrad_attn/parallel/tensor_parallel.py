@@ -1,7 +1,7 @@
 """Tensor parallelism: the matrix products of one layer are divided among ranks.
 
 Rank r computes f(x A_r^T) B_r^T with its rows of A and columns of B. The sum over the ranks is
-y = f(x A^T) B^T. In attention the parts are heads. Shoeybi et al., 2019.
+y = f(x A^T) B^T. Attention is divided by heads. Shoeybi et al., 2019.
 
     x -> to_all_ranks -> A_r -> f -> B_r -> sum_of_ranks -> + bias -> y
 """
@@ -21,7 +21,7 @@ from .group import Group, group
 
 @op
 def to_all_ranks(x: Any, *, ranks: Group) -> Any:
-    """y = x, the same on every rank. The VJP sums the cotangents of all ranks."""
+    """y = x, with the same x on every rank. The VJP sums the cotangents of all ranks."""
     return x.copy()
 
 
@@ -53,12 +53,12 @@ class ShardedParameter(Parameter):
 
 
 def _mine(array: np.ndarray, ranks: Group, axis: int = 0) -> np.ndarray:
-    """Return this rank's part of N equal parts."""
+    """Split an array into one equal part per rank, and return this rank's part."""
     return np.split(array, ranks.size, axis)[ranks.rank]
 
 
 class ColumnParallelLinear(Module):
-    """A Linear with its outputs divided among N ranks. Raises ValueError for an uneven division."""
+    """A Linear with its outputs divided among N ranks. Raises ValueError for an uneven split."""
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
@@ -73,7 +73,7 @@ class ColumnParallelLinear(Module):
 
 
 class RowParallelLinear(Module):
-    """A Linear with its inputs divided among N ranks. Raises ValueError for an uneven division."""
+    """A Linear with its inputs divided among N ranks. Raises ValueError for an uneven split."""
 
     def __init__(self, linear: Linear, comm: Any = None) -> None:
         ranks = self._ranks = group(comm)
@@ -87,7 +87,7 @@ class RowParallelLinear(Module):
 
 
 class ParallelFeedForward(Module):
-    """y = activation(x W_1^T + b_1) W_2^T + b_2, with hidden units divided among the ranks.
+    """y = activation(x W_1^T + b_1) W_2^T + b_2, with the hidden units divided among the ranks.
 
     The two Linear layers must be the same on every rank.
     """
@@ -106,7 +106,7 @@ class ParallelAttention(Module):
     """Multi-head attention with the heads divided among the ranks.
 
     `attention` must be the same on every rank. Raises ValueError if the heads do not divide evenly
-    among the ranks, and for dropout, add_bias_kv and add_zero_attn.
+    among the ranks, or if it uses dropout, add_bias_kv or add_zero_attn.
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
@@ -131,16 +131,16 @@ class ParallelAttention(Module):
             setattr(heads, name, p)
 
     def forward(self, query: Any, key: Any, value: Any, **masks: Any) -> Tensor:
-        """Return the output; shapes and masks as in nn.MultiheadAttention."""
+        """Return the output. Shapes and masks are as in nn.MultiheadAttention."""
         seen = {id(x): to_all_ranks(x, ranks=self._ranks) for x in (query, key, value)}
-        given = [seen[id(x)] for x in (query, key, value)]  # one object stays one
+        given = [seen[id(x)] for x in (query, key, value)]  # one object passed twice stays one
         return self.heads(*given, need_weights=False, **masks)[0]
 
 
 def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
-    """Return two communicators: for DataParallel over `data` ranks, for layers over `tensor` ranks.
+    """Return communicators of `data` ranks for DataParallel and of `tensor` ranks for layers.
 
-    A collective. Raises ValueError unless data * tensor is the number of ranks.
+    A collective. Raises ValueError unless data * tensor equals the number of ranks.
     """
     ranks = group(comm)
     if data * tensor != ranks.size:

@@ -22,14 +22,14 @@ from .tensor_parallel import ShardedParameter
 
 
 def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Generator:
-    """Call `ta.manual_seed(seed + rank)`, or with `same` ta.manual_seed(seed)."""
+    """Call `ta.manual_seed(seed + rank)`, or `ta.manual_seed(seed)` with `same`."""
     return random.manual_seed(seed if same else seed + group(comm).rank)
 
 
 def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
-    """Return the weighted mean over the ranks of numbers, arrays or dicts. A collective.
+    """Return the weighted mean of numbers, arrays or dicts over the ranks. A collective.
 
-    The value of a rank with weight 0 is ignored.
+    Values with weight 0 are ignored.
     """
     rows = group(comm).gather("mean()", (values, weight))
     weights = [w for _, w in rows if w]
@@ -37,7 +37,7 @@ def mean(values: Any, weight: float = 1.0, *, comm: Any = None) -> Any:
 
 
 def total(values: Any, *, comm: Any = None) -> Any:
-    """Return the sum over the ranks of numbers, arrays or dicts. A collective."""
+    """Return the sum of numbers, arrays or dicts over the ranks. A collective."""
     return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
@@ -59,8 +59,8 @@ def clip_grad_norm_(
     """Set g = g min(1, max_norm / (|g| + 1e-6)), and return |g|. A collective.
 
     The norm includes all parts of a ShardedParameter, and is the same on all ranks. Other gradients
-    must be equal on all ranks, as after DataParallel. Raises ValueError for a norm that is not
-    finite if `error_if_nonfinite`.
+    must be equal on all ranks, as after DataParallel. With `error_if_nonfinite`, raises ValueError
+    if the norm is not finite.
     """
     by_owner: dict[Any, list[Any]] = {}
     for p in [parameters] if hasattr(parameters, "grad") else parameters:
@@ -88,7 +88,7 @@ def save_checkpoint(
 ) -> None:
     """Call `ta.save_checkpoint` on rank 0 with the state of all ranks. A collective.
 
-    `more` are schedule, step and extra. `ta.load_checkpoint` can also load the file.
+    `more` may contain schedule, step and extra. `ta.load_checkpoint` can also load the file.
     """
     ranks = group(comm)
     states = ranks.gather("save_checkpoint", random.get_rng_state())
@@ -96,7 +96,7 @@ def save_checkpoint(
         f"ranks.{rank}.{name}": value
         for rank, state in enumerate(states[1:], 1) for name, value in state.items()
     }  # fmt: skip
-    joined = None  # rank 0 alone cannot join a ShardedAdamW's state
+    joined = None  # joining a ShardedAdamW's state takes all ranks
     if optimizer is not None:
         state = optimizer.state_dict()
         joined = SimpleNamespace(state_dict=lambda: state)
@@ -108,16 +108,16 @@ def save_checkpoint(
 def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -> Progress:
     """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
-    With the same number of ranks as before, training continues bit for bit. Additional ranks get
-    new random streams. Raises the errors of `ta.load_checkpoint`, and RuntimeError if the ranks
-    read different files. A collective.
+    With the same number of ranks as before, the resumed run is identical bit for bit. Additional
+    ranks get new random streams. Raises the same errors as `ta.load_checkpoint`, and RuntimeError
+    if the ranks read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
     progress = load_here(path, model=bare, **parts)
     if ranks.rank:
         if state := under(f"ranks.{ranks.rank}.", files.load(path)):
             random.set_rng_state(state)
-        else:  # all ranks have rank 0's state here
+        else:  # at this point, all ranks have rank 0's state
             seed = random.default_generator().integers(0, 2**31, ())
             random.manual_seed(int(seed) + ranks.rank)
     whole = [p for p in bare.parameters() if not isinstance(p, ShardedParameter)]

@@ -1,4 +1,4 @@
-"""Which of HIPS autograd's tests are about something else than differentiating NumPy code, and why."""
+"""The tests of HIPS autograd that do not concern the differentiation of NumPy code, with reasons."""
 
 FILES = {
     "test_complex": "complex numbers",

@@ -1,8 +1,8 @@
 """A pytest plugin that lets the published tests of HIPS autograd run against this package.
 
-It puts modules named `autograd...` in place whose `numpy` is NumPy itself and whose `grad`, `jacobian`, `check_grads`
-... are written here on top of the package's own backward pass.  Complex arguments are left out of the checks; what
-else is out of scope is listed in hips_scope.py.
+It installs modules named `autograd...`. Their `numpy` is NumPy itself, and their `grad`, `jacobian`, `check_grads` and
+so on are implemented here with the package's own backward pass. Complex arguments are not checked; hips_scope.py lists
+the other tests that are out of scope.
 """
 
 import inspect
@@ -17,7 +17,7 @@ import tinygrad_attn as ta
 from tinygrad_attn import Tensor
 
 EPS, TOLERANCE = 1e-6, 1e-6
-depth = 0  # how many differentiated functions we are inside
+depth = 0  # the number of enclosing differentiated functions
 
 
 # ---- trees of arrays: numbers, arrays, tensors, and tuples, lists and dicts of them
