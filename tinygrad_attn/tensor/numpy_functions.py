@@ -54,7 +54,7 @@ def _nested(x: Any, leaves: Any) -> Any:
 
 
 def _moving(function: Any) -> Callable:
-    """Implement a function that moves the elements of its first argument."""
+    """Return an implementation of a function that moves the elements of its first argument."""
     first = next(iter(inspect.signature(function).parameters))
 
     def by_moving(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +107,7 @@ def _diag(v, k=0):
 
 @implements(np.transpose)
 def transpose(a, axes=None):
-    """Permute the axes; warn where a matrix stays unchanged, unlike in PyTorch."""
+    """Permute the axes; warn if this leaves a matrix unchanged, unlike in PyTorch."""
     axes = None if axes is None else tuple(axes)
     if axes is not None and a.ndim == 2 and tuple(i % 2 for i in axes) == (0, 1):
         warn(
@@ -119,7 +119,7 @@ def transpose(a, axes=None):
 
 
 def _reshaping(function: Callable) -> Callable:
-    """Implement a function that only changes the shape; NumPy computes the new shape."""
+    """Return an implementation of a reshaping function; NumPy computes the new shape."""
 
     def reshaped(x: Any, *args: Any, **kwargs: Any) -> Any:
         shape = function(np.broadcast_to(False, x.shape), *args, **kwargs).shape
@@ -129,7 +129,7 @@ def _reshaping(function: Callable) -> Callable:
 
 
 def _permuting(function: Callable) -> Callable:
-    """Implement a function that only permutes the axes; NumPy computes their new order."""
+    """Return an implementation of an axis permutation; NumPy computes the new order."""
 
     def permuted(x: Any, *args: Any, **kwargs: Any) -> Any:
         sizes = np.empty(tuple(range(x.ndim)), bool)  # Axis i has size i.
@@ -177,7 +177,7 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 
 
 def _splitting(cut: Callable, along: int | None = None) -> Callable:
-    """Implement np.split, or a variant that cuts along a fixed axis."""
+    """Return an implementation of np.split, or of a variant that cuts along a fixed axis."""
 
     def split(ary, indices_or_sections, axis=0):
         axis = axis if along is None else min(along, ary.ndim - 1)
@@ -242,7 +242,7 @@ def _given(x: Any) -> bool:
 
 
 def _reducing(op: Callable, begin: Callable, neutral: float) -> Callable:
-    """Implement a reduction; `neutral` replaces the elements that `where` leaves out."""
+    """Return a reduction in which `neutral` replaces the elements excluded by `where`."""
 
     def reduction(a, axis=None, keepdims=False, initial=None, where=True):
         if _given(where):
@@ -311,7 +311,7 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
 
 @implements(np.interp)
 def _interp(x, xp, fp):
-    """Interpolate; constant beyond the knots. A knot has the slope of the line to its right."""
+    """Interpolate linearly; the slope at a knot is the slope of the line to its right."""
     x, xp, fp = together([x, xp, fp])
     at, knots = plain(x), plain(xp)
     i = np.searchsorted(knots, at, "right").clip(1, len(knots) - 1) - 1
