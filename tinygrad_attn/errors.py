@@ -53,7 +53,7 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "log_softmax": "F.log_softmax(t, axis=-1)",
     "logsumexp": "F.logsumexp(t, axis)",
     "l1_loss": "np.mean(np.abs(t - target))",
-    "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
+    "nll_loss": "F.cross_entropy(t, target), which accepts scores or their log_softmax",
     # Dtypes, devices, making tensors.
     "to": "t.astype(dtype) for another dtype; everything is on the CPU",
     "float": "t.astype(np.float32)",
@@ -86,7 +86,7 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "set_detect_anomaly": "with ta.detect_anomaly():",
     "jit": "ta.compile(f)",
     "vmap": "leading axes: ops and layers run over them at once",
-    "autocast": "nothing: half precision is not trained in",
+    "autocast": "nothing: training in half precision is not supported",
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
     "LambdaLR": "optim.Schedule(optimizer, factor)",
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",

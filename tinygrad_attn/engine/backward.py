@@ -39,8 +39,8 @@ def sweep(
     """Return the gradients of sum(seed * root), in a dict from tensor to gradient.
 
     The keys are the tensors in `wanted` (by default all leaves) and those that retain their .grad.
-    With `create_graph`, the pass itself is recorded. With it or with `retain_graph`, the graph is
-    kept; otherwise each node is released after use. With `stop`, the pass ends at wanted tensors.
+    With `create_graph`, the pass itself is recorded. Nodes are released after use unless
+    `create_graph` or `retain_graph` is set. With `stop`, the pass ends at the wanted tensors.
     """
     goal = frozenset(wanted or ())
     through = needed = None  # tensors computed from the goal, without and with it; None: all

@@ -101,8 +101,7 @@ class _Mode(ContextDecorator):
 class no_grad(_Mode):
     """Disable recording, so that ops compute values without building a graph.
 
-    This is a context manager and a decorator for functions and generators. It affects only the
-    current thread.
+    It is a context manager and a decorator, also for generators, and affects only one thread.
     """
 
     _setting, _value = "recording", False
@@ -118,8 +117,8 @@ class plain(_Mode):
     """Run reference functions instead of kernels; nothing in `tinygrad_attn/fast/` is used.
 
     Softmax, layer norm and attention then run as the compositions of ops in `functional`, so
-    debuggers, graph pictures and backward steps show each op. Results agree up to rounding. The
-    environment variable `TINYGRAD_ATTN_PLAIN=1` sets plain mode for the whole process.
+    debuggers, graph pictures and backward steps show each op. Results are the same up to rounding.
+    The environment variable `TINYGRAD_ATTN_PLAIN=1` sets plain mode for the whole process.
     """
 
     _setting, _value = "plain", True

@@ -185,7 +185,7 @@ class Op:
             if isinstance(value, Variable):
                 raise TypeError(
                     f"{self.__name__} takes {name}= as a plain setting, which has no derivative, "
-                    f"not {describe(value)}. Pass {name}=t.numpy() to take it as a constant."
+                    f"not {describe(value)}. Pass {name}=t.numpy() to use it as a constant."
                 )
         return inputs, {**self.defaults, **settings}
 

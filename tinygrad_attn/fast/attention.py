@@ -286,7 +286,7 @@ def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
 
 @kernel(F.attention)
 def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
-    """Handle q (..., T, D), k (..., S, D) and v (..., S, V) with at most two equal leading axes."""
+    """Handle q (..., T, D), k (..., S, D), v (..., S, V) with the same zero to two leading axes."""
     arrays = ordinary(q, k, v)
     if not arrays or len({x.shape[:-2] for x in arrays}) > 1:
         return NotImplemented

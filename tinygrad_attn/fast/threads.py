@@ -2,8 +2,8 @@
 
 Rows, heads or blocks of parameters are divided among a pool of Python threads, since NumPy releases
 the interpreter lock inside large calls. Meanwhile, OpenBLAS uses only one thread, because its own
-threads spin for a while after each product and would compete with ours for the cores. If the number
-of BLAS threads cannot be set, only BLAS uses threads.
+threads spin for a while after each product and would compete with ours. If the number of BLAS
+threads cannot be set, only BLAS uses threads.
 """
 
 from __future__ import annotations

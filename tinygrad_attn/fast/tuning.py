@@ -8,7 +8,7 @@ comment says otherwise.
 BLOCK = 1 << 16  # size of a block: five arrays of this size stay in the cache
 BLOCK_OF_THREADS = 1 << 18  # the same with threads, which queue for the interpreter lock
 SECOND_THREAD = 1 << 18  # size from which a second thread is worth its start-up time, 30 us
-HALVED_ROWS = 1 << 13  # rows from which half of a float32 sum is split again
+HALVED_ROWS = 1 << 13  # a float32 sum is computed in halves if each half has this many rows
 
 
 # layers.py

@@ -96,7 +96,7 @@ def repeat_heads(x: Any, q: Any, name: str) -> Any:
     *lead, h, s, d = x.shape
     if not h or q.shape[-3] % h:
         raise ValueError(
-            f"enable_gqa needs heads at axis -3, and q a multiple of the heads of {name}; got q "
+            f"enable_gqa needs heads on axis -3, and q needs a multiple of {name}'s heads; got q "
             f"{describe(q)}, {name} {describe(x)}."
         )
     times = q.shape[-3] // h
@@ -129,7 +129,7 @@ def attention_weights(
 
 
 def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Tensor:
-    """softmax(scores + mask) over the last axis; masks as in `attention_weights`."""
+    """softmax(scores + mask) over the last axis; masks work as in `attention_weights`."""
     may_look = array_of(mask)  # None: every query may look at every key
     if mask is not None and may_look.dtype != bool:
         scores, may_look = scores + mask, may_look != -math.inf
@@ -210,9 +210,8 @@ def scaled_dot_product_attention(
     gradient depends on it as long as its values are finite. A query with all keys blocked gets a
     zero output and no gradient. dropout_p always applies (pass 0.0 when not training). With
     enable_gqa, k and v have fewer heads (on axis -3), each shared by equally many query heads. With
-    need_weights, the function returns the output and the weights after dropout (..., T, S). Raises
-    ValueError or TypeError for shapes and masks that do not fit. (Vaswani et al. 2017,
-    arXiv:1706.03762)
+    need_weights, the weights after dropout (..., T, S) are also returned. Raises ValueError or
+    TypeError for shapes and masks that do not fit. (Vaswani et al. 2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))

@@ -353,7 +353,7 @@ def _soft_cross_entropy(
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)), a constant Tensor.
 
-    The shape is (length, d_model). An odd d_model omits the last cosine. (Vaswani et al. 2017)
+    The shape is (length, d_model). There is no last cosine if d_model is odd. (Vaswani et al. 2017)
     """
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))

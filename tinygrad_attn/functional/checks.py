@@ -69,10 +69,7 @@ def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> 
 def check_probability(p: Any, function: str, name: str = "p") -> None:
     """Raise ValueError unless p is a number in [0, 1]."""
     if not is_number(p) or not 0 <= p <= 1:
-        raise ValueError(
-            f"{function}: {name} is the probability to drop an element and lies in [0, 1], got "
-            f"{describe(p)}."
-        )
+        raise ValueError(f"{function}: {name} must be a number in [0, 1], got {describe(p)}.")
 
 
 def check_number(value: Any, function: str, name: str) -> Any:

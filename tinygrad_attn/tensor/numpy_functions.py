@@ -75,7 +75,7 @@ for _name in MOVING_NAMES.split():
 
 @implements(np.take)
 def _take(a, indices, axis=None, mode="raise"):
-    # Moving the positions of a whole embedding table would take much memory.
+    # Moving the positions of a whole embedding table would take a lot of memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
     places, n = copied(plain(indices)), a.shape[axis]
     places = places.astype(int) if places.dtype == bool else places  # NumPy reads True as 1 here.
@@ -434,7 +434,7 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
     return (ops.max if ord > 0 else ops.min)(sizes, axis=-1)
 
 
-# The names of NumPy's results.
+# The types of NumPy's results, by name.
 EighResult = namedtuple("EighResult", "eigenvalues eigenvectors")
 SVDResult = namedtuple("SVDResult", "U S Vh")
 QRResult = namedtuple("QRResult", "Q R")
@@ -442,7 +442,7 @@ QRResult = namedtuple("QRResult", "Q R")
 
 @implements(np.linalg.eigh)
 def _eigh(a, UPLO="L"):
-    # Where vectors have no derivative, values computed alone still have one.
+    # Computed alone, eigenvalues have a derivative even where the vectors have none.
     return EighResult(ops.eigvalsh(a, uplo=UPLO), ops.eigh(a, uplo=UPLO)[..., 1:].mT)
 
 
@@ -462,7 +462,7 @@ def _qr(a, mode="reduced"):
     if mode not in ("reduced", "r"):
         refuse("np.linalg.qr", "mode", mode)
     m, n = a.shape[-2:]
-    both = ops.qr(a[..., :m])  # The first m columns give all of Q.
+    both = ops.qr(a[..., :m])  # The first m columns determine Q.
     q, r = both[..., :m, :], both[..., m:, :]
     if n > m:
         r = _concatenate([r, ops.matmul(q.mT, a[..., m:])], -1)

@@ -135,7 +135,7 @@ class Tensor(Variable):
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(
-                f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, "
+                f"requires_grad must be True or False, got {describe(value)}. Write Tensor(data, "
                 "dtype=...) for a dtype, and Tensor(np.zeros((2, 3))) for a tensor of a shape."
             )
         if value and self._data.dtype.kind != "f":
@@ -242,7 +242,7 @@ class Tensor(Variable):
         return Tensor._of(self.data)
 
     def numpy(self) -> np.ndarray:
-        """Return this tensor's array, not a copy, which is outside the graph."""
+        """Return the underlying array without copying it; the array is outside the graph."""
         return self.data
 
     def item(self) -> Any:
@@ -488,7 +488,7 @@ class Tensor(Variable):
     def std(
         self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
     ) -> Tensor:
-        """y = sqrt(var) over the axes (all by default), with slope 0 where it is 0."""
+        """y = sqrt(var) over the axes (all by default), with slope 0 where y is 0."""
         _check_keywords("std", wrong)
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
@@ -516,11 +516,11 @@ class Tensor(Variable):
         return ops.cumprod(self, axis=axis)
 
     def clip(self, min: Any = None, max: Any = None) -> Tensor:
-        """y = x limited to the range [min, max]; a bound of None is no bound."""
+        """y = x limited to the range [min, max]; None means no bound."""
         return ops.clip(self, min, max)
 
     def dot(self, other: Any) -> Tensor:
-        """Return np.dot: a number for two vectors, the matrix product for matrices."""
+        """Return np.dot(self, other): a number for vectors, the matrix product for matrices."""
         return _np.dot(self, other)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
@@ -538,11 +538,11 @@ class Tensor(Variable):
         return ops.exp(self)
 
     def log(self) -> Tensor:
-        """y = log x, element by element; -inf at 0, NaN below."""
+        """y = log x, element by element; y is -inf for x = 0 and NaN for x < 0."""
         return ops.log(self)
 
     def sqrt(self) -> Tensor:
-        """y = sqrt(x), element by element; NaN below 0."""
+        """y = sqrt(x), element by element; y is NaN for x < 0."""
         return ops.sqrt(self)
 
     def tanh(self) -> Tensor:
@@ -562,12 +562,12 @@ class Tensor(Variable):
         return ops.absolute(self)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the index of the largest element, as plain integers without a gradient."""
+        """Return the indices of the largest elements, as plain integers without a gradient."""
         _check_keywords("argmax", wrong)
         return _np.argmax(self, axis, keepdims=keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the index of the smallest element, as plain integers without a gradient."""
+        """Return the indices of the smallest elements, as plain integers without a gradient."""
         _check_keywords("argmin", wrong)
         return _np.argmin(self, axis, keepdims=keepdims)
 
