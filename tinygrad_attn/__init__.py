@@ -5,8 +5,8 @@ interchangeable with PyTorch's.
     from tinygrad_attn import Tensor, nn, optim
     import tinygrad_attn.functional as F
 
-The engine, Tensors and random numbers are loaded at once, everything else when it is first used.
-So the import takes little longer than NumPy's.
+Importing the package loads only the engine, Tensors and random numbers. Everything else is loaded
+on first use, so the import takes little longer than NumPy's.
 """
 
 import sys
@@ -110,7 +110,7 @@ __all__ = [
 
 
 def _without_fast(name: str) -> Any:
-    """Return the replacement for a function of fast/ where that folder has been deleted."""
+    """Return a stub for a function of fast/, used if that folder has been deleted."""
 
     def nothing(*_: Any) -> Any:
         errors.warn(f"ta.{name}() has no effect because tinygrad_attn/fast/ is missing.")
@@ -120,7 +120,7 @@ def _without_fast(name: str) -> Any:
 
 
 class _NoFunction(ModuleType):
-    """The module `ta.tensor`, which explains the call `ta.tensor([1, 2])` of PyTorch's users."""
+    """The type of the module `ta.tensor`. Calling the module, as in PyTorch, raises an error."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
@@ -131,10 +131,10 @@ class _NoFunction(ModuleType):
 sys.modules[f"{__name__}.tensor"].__class__ = _NoFunction
 
 
-if not TYPE_CHECKING:  # for a type checker every misspelt name would exist
+if not TYPE_CHECKING:  # else a type checker would accept misspelt names
 
     def __getattr__(name: str) -> Any:
-        """Load a name when it is first used."""
+        """Load a name on first use."""
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name not in _LAZY:

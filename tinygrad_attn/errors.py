@@ -1,4 +1,4 @@
-"""Error texts: describe values, suggest what to write, and find the user's line of code."""
+"""Helpers for error messages: describe values, suggest fixes and find the user's line of code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-INNER = (  # prefixes of the files that are not the user's
+INNER = (  # path prefixes of files that are not user code
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
-    contextlib.__file__,  # calls the functions that a context manager decorates
+    contextlib.__file__,  # it calls the functions that a context manager decorates
 )
 
-WRITE = {  # what to write instead of PyTorch's names, for a Tensor t
+WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     # Shapes.
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
     "permute": "t.transpose(1, 0, 2)",
@@ -53,7 +53,7 @@ WRITE = {  # what to write instead of PyTorch's names, for a Tensor t
     "log_softmax": "F.log_softmax(t, axis=-1)",
     "logsumexp": "F.logsumexp(t, axis)",
     "l1_loss": "np.mean(np.abs(t - target))",
-    "nll_loss": "F.cross_entropy(t, target), which takes scores and their log_softmax alike",
+    "nll_loss": "F.cross_entropy(t, target), which accepts scores or their log_softmax",
     # Dtypes, devices, making tensors.
     "to": "t.astype(dtype) for another dtype; everything is on the CPU",
     "float": "t.astype(np.float32)",
@@ -86,7 +86,7 @@ WRITE = {  # what to write instead of PyTorch's names, for a Tensor t
     "set_detect_anomaly": "with ta.detect_anomaly():",
     "jit": "ta.compile(f)",
     "vmap": "leading axes: ops and layers run over them at once",
-    "autocast": "nothing: half precision is not trained in",
+    "autocast": "nothing: training in half precision is not supported",
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
     "LambdaLR": "optim.Schedule(optimizer, factor)",
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
@@ -104,17 +104,17 @@ WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
 
 
 def is_number(x: Any) -> bool:
-    """Return whether x is a real number of Python or NumPy, but not a boolean."""
+    """Return whether x is a Python or NumPy real number, excluding booleans."""
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
 def is_integer(x: Any) -> bool:
-    """Return whether x is an integer of Python or NumPy, but not a boolean."""
+    """Return whether x is a Python or NumPy integer, excluding booleans."""
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
 def describe(x: Any) -> str:
-    """Describe a value, such as `Tensor (2, 3) float32 'encoder.weight'`."""
+    """Describe a value, for example as `Tensor (2, 3) float32 'encoder.weight'`."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None or isinstance(x, type):
         text = repr(x)
@@ -125,12 +125,12 @@ def describe(x: Any) -> str:
 
 
 def listed(inputs: Iterable[Any]) -> str:
-    """Describe the operands of an op, separated by commas."""
+    """Return descriptions of the operands of an op, separated by commas."""
     return ", ".join(describe(x) for x in inputs if x is not None)
 
 
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
-    """Return NumPy's error with the op, its operands and a hint; add a note to any other error."""
+    """Add the op, its operands and a hint to NumPy's error; add a note to any other error."""
     kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), None)
     if kind is None or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
@@ -165,7 +165,7 @@ def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -
 
 
 def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
-    """Name the axis that does not broadcast."""
+    """Return a hint that names the axis that does not broadcast."""
     for back in range(1, max(map(len, shapes), default=0) + 1):
         sizes = {s[-back] for s in shapes if len(s) >= back and s[-back] != 1}
         if len(sizes) > 1:
@@ -178,7 +178,7 @@ def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """Name the sizes that must be equal in a matrix product."""
+    """Return a hint that names the sizes that must be equal in a matrix product."""
     if not a or not b:
         return "A number has no rows or columns: multiply with * instead of @."
     inner = b[0] if len(b) == 1 else b[-2]
@@ -192,7 +192,7 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 
 def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
-    """Return the error for an unknown keyword, such as PyTorch's dim=."""
+    """Return the error for an unknown keyword argument, such as PyTorch's dim=."""
     names = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "unbiased": "ddof"}
     name = next(iter(given))
     hint = f" Write {names[name]}=, as in NumPy." if name in names else ""
@@ -200,14 +200,14 @@ def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` with a known name of similar spelling, or ''."""
+    """Return ` Did you mean 'x'?` for the known name with the closest spelling, or ''."""
     public = {x.lower(): x for x in known if name.startswith("_") or not x.startswith("_")}
     close = difflib.get_close_matches(name.lower(), public, 1, cutoff=0.7)
     return f" Did you mean {public[close[0]]!r}?" if close else ""
 
 
 def written_here(name: str) -> str:
-    """Return ` Write ...` for a name of PyTorch, this package or NumPy, or ''."""
+    """Return a hint ` Write ...` for a name from PyTorch, this package or NumPy, or ''."""
     if name in WRITE:
         return f" Write {WRITE[name]}."
     package = __name__.partition(".")[0]
@@ -218,7 +218,7 @@ def written_here(name: str) -> str:
 
 
 def missing_from(module: str, name: str, known: Mapping[str, Any]) -> AttributeError:
-    """Return the error for a name that a module lacks; `known` holds its names."""
+    """Return the error for a name missing from a module with the namespace `known`."""
     public = known.get("__all__") or [
         k for k, value in known.items() if getattr(value, "__module__", None) == module
     ]
@@ -228,7 +228,7 @@ def missing_from(module: str, name: str, known: Mapping[str, Any]) -> AttributeE
 
 
 def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that has the `known` names."""
+    """Return a `__getattr__` function for a module with the namespace `known`."""
 
     def missing(name: str) -> Any:
         raise missing_from(module, name, known)
@@ -239,7 +239,7 @@ def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]
 class MissingName:
     """A class attribute that raises an AttributeError with a hint when it is read.
 
-    A `__getattr__` would slow down every attribute of the class.
+    Defining `__getattr__` instead would slow down every attribute lookup on the class.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -251,7 +251,7 @@ class MissingName:
 
     @classmethod
     def fill(cls, owner: type, differentiable: Iterable[Any]) -> None:
-        """Add an instance for each PyTorch or NumPy name that the class lacks."""
+        """Add a MissingName to the class for each PyTorch or NumPy name that it lacks."""
         rules, hints = set(differentiable), dict[str, str]()
         for name, value in vars(np).items():
             if isinstance(value, np.ufunc) or hasattr(value, "_implementation"):
@@ -264,7 +264,7 @@ class MissingName:
 
 
 def user_frame(*libraries: str) -> FrameType:
-    """Return the innermost frame outside the package, NumPy and other libraries."""
+    """Return the innermost stack frame outside this package, NumPy and the given libraries."""
     frame, inner = sys._getframe(1), INNER + libraries
     while frame.f_code.co_filename.startswith(inner) and frame.f_back is not None:
         frame = frame.f_back
@@ -272,14 +272,14 @@ def user_frame(*libraries: str) -> FrameType:
 
 
 def quoted(file: str, line: int) -> str:
-    """Return a place with its line of code, such as "train.py:7 `y = f(x)`"."""
+    """Return a location and its line of code, such as "train.py:7 `y = f(x)`"."""
     linecache.checkcache(file)  # the file may have changed
     text = linecache.getline(file, line).strip()
     return f"{file}:{line}" + (f" `{text}`" if text else "")
 
 
 def warn(text: str) -> None:
-    """Issue a UserWarning at the user's line."""
+    """Issue a UserWarning that points to the user's line of code."""
     frame = user_frame()
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     module = frame.f_globals.get("__name__")

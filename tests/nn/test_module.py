@@ -312,7 +312,7 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
         (lambda net: net.add_module("a.b", nn.ReLU()), ValueError, "contains a dot"),
         (lambda net: net.cuda(), AttributeError, "everything is on the CPU"),
         (lambda net: net.get_submodule("first"), AttributeError, "named_modules"),
-        (lambda net: net.astype(int), TypeError, "dtype of a module must be a floating one"),
+        (lambda net: net.astype(int), TypeError, "dtype of a module must be a floating-point one"),
         (lambda net: nn.Module()(1), TypeError, "Module defines no forward"),
         (lambda net: net.load_state_dict([1]), TypeError, r"Write ta.load\(path\)"),
         (lambda net: nn.Sequential(nn.ReLU(), np.tanh), TypeError, "'1' of a Sequential must be"),

@@ -417,7 +417,7 @@ MISTAKES = {  # what an error says
     "index -1 is outside": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),
     "padding_idx=4 is not one of the 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),
-    r"lies in \[0, 1\], got 1.5": lambda: F.dropout(X, 1.5),
+    r"in \[0, 1\], got 1.5": lambda: F.dropout(X, 1.5),
     r"the shapes differ, array \(4, 1\)": lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)),
     "reduction is one of 'none', 'mean', 'sum'": lambda: F.mse_loss(X, X, "avg"),
     r"class 3 is not one.*start at 0": lambda: F.cross_entropy(X, [0, 3]),

@@ -1,8 +1,8 @@
 """How a computation is recorded and differentiated.
 
-Read `graph`, `op` and `backward`, in this order: they are the algorithm, and the code that runs.
-The other files are `modes`, the settings of a thread; `inplace`, which detects values that were
-changed in place; and `kernels`, how fast/ replaces functions with faster ones.
+Read `graph`, `op` and `backward`, in this order: they contain the algorithm, exactly as it runs. Of
+the other files, `modes` has the per-thread settings, `inplace` detects values that were changed in
+place, and `kernels` lets fast/ replace functions with faster ones.
 """
 
 from . import inplace

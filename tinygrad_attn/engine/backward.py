@@ -1,9 +1,9 @@
 """The backward pass: reverse-mode differentiation of a recorded computation.
 
 `sweep` is the algorithm. A queue holds the computed tensors that have received a contribution to
-their gradient, the newest first. Each step takes one of them and calls the VJPs of its op, which
+their gradient, newest first. Each step takes the newest tensor and calls the VJPs of its op, which
 return a contribution to the gradient of each input. An op's inputs are older than its output. So
-when a tensor is taken from the queue, everything that used it has made its contribution.
+when a tensor is taken from the queue, everything that used it has already contributed.
 
 Users call `backward` and `grad`.
 """
@@ -38,18 +38,18 @@ def sweep(
 ) -> dict[Variable, Any]:
     """Return the gradients of sum(seed * root), in a dict from tensor to gradient.
 
-    The tensors are those in `wanted` (by default all leaves) and those whose .grad is retained.
-    With `create_graph`, the pass itself is recorded. The pass releases each node after use, unless
-    the graph is retained. With `stop`, the pass does not go beyond a wanted tensor.
+    The keys are the tensors in `wanted` (by default all leaves) and those that retain their .grad.
+    With `create_graph`, the pass itself is recorded. Nodes are released after use unless
+    `create_graph` or `retain_graph` is set. With `stop`, the pass ends at the wanted tensors.
     """
     goal = frozenset(wanted or ())
-    through = needed = None  # tensors computed from the goal; those and the goal. None: all
+    through = needed = None  # tensors computed from the goal, without and with it; None: all
     if wanted is not None:
         through = _leading_to(goal, history(roots, goal if stop else ()))
         needed = through | goal
     gradients: dict[Variable, Any] = {}  # sums of the contributions so far
     complete: dict[Variable, Any] = {}
-    own: set[Variable] = set()  # their sums were allocated here, so they may be changed in place
+    own: set[Variable] = set()  # tensors whose sums were allocated here and may change in place
     for root, seed in zip(roots, seeds, strict=True):
         if needed is None or root in needed:
             gradients[root] = gradients[root] + seed if root in gradients else seed
@@ -91,7 +91,7 @@ def _pull_back(
     watchers: tuple[Any, ...],
     create_graph: bool,
 ) -> None:
-    """Add the contributions of y, whose gradient is g, to the gradients of its inputs."""
+    """Compute contributions from y's gradient g, and add them to the gradients of y's inputs."""
     node = y._node
     op, inputs, settings = node.op, node.inputs, node.settings
     out, values = y._data, []
@@ -141,7 +141,7 @@ def _pull_back(
 
 
 def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
-    """Return the tensors in `order`, oldest first, that were computed from one in the goal."""
+    """Return the tensors in `order` (oldest first) that were computed from a tensor in `goal`."""
     through: set[Variable] = set()
     oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
     for y in order:
@@ -159,7 +159,7 @@ def _joint(
     needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
     if op.reference is None or not isinstance(y, Variable):
         return op.pull(g, y, node, inputs, needs)
-    # Clone: an input may be given twice, and each place has its own contribution.
+    # Clone the inputs: one may be passed twice, and each position has its own contribution.
     inputs = [x.clone() if need else x for x, need in zip(inputs, needs)]
     wanted = [x for x, need in zip(inputs, needs) if need]
     function = getattr(op.reference, "function", op.reference)
@@ -169,7 +169,7 @@ def _joint(
 
 
 def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
-    """Return the contribution in the shape and dtype of x, summed where x was broadcast."""
+    """Convert a contribution to the shape and dtype of x, summing over broadcast axes."""
     if contribution is None:
         raise TypeError(
             f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
@@ -205,7 +205,7 @@ def _unshared(g: Any) -> Any:
 
 @reference
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return g summed over the axes along which broadcasting repeated this shape."""
+    """Sum g over the axes that broadcasting added or expanded, to get back to `shape`."""
     lead = g.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
     if lead < 0 or not axes:
@@ -275,14 +275,15 @@ def grad(
     create_graph: bool = False,
     allow_unused: bool = False,
 ) -> tuple[Any, ...]:
-    """Return d(sum of outputs) / d(inputs) as a tuple, one gradient for each input.
+    """Return d(sum of outputs) / d(inputs) as a tuple with one gradient for each input.
 
     `outputs`, `inputs` and `grad_outputs` are each a Tensor or a sequence of them. `grad_outputs`
-    weighs the outputs and may be omitted for single numbers. `retain_graph` keeps the graph for
+    weights the outputs and may be omitted for single numbers. `retain_graph` keeps the graph for
     another pass (default: the value of `create_graph`). With `create_graph=True`, the gradients can
     be differentiated again. Only VJPs on paths to the inputs are called, and no `.grad` changes.
-    Raises ValueError for an input that the outputs do not depend on; with `allow_unused` its
-    gradient is None. Raises RuntimeError for a released graph. Like torch.autograd.grad.
+    If the outputs do not depend on an input, its gradient is None with `allow_unused=True`;
+    otherwise ValueError is raised. Raises RuntimeError if the graph has been released. Like
+    torch.autograd.grad.
     """
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = _inputs(inputs)
@@ -315,7 +316,7 @@ def grad(
 
 
 def _inputs(inputs: Any) -> list[Variable]:
-    """Return the tensors that `grad` differentiates with respect to, as a list."""
+    """Return the inputs of `grad` as a list; raise ValueError if one requires no gradient."""
     several = isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, ndarray, str))
     inputs = list(inputs) if several else [inputs]
     for i, x in enumerate(inputs):
@@ -328,7 +329,7 @@ def _inputs(inputs: Any) -> list[Variable]:
 
 
 def _seed(output: Any, gradient: Any, create_graph: bool, keyword: str) -> Any:
-    """Return the seed, in the output's shape and dtype."""
+    """Return the seed in the output's shape and dtype, by default 1 for a single number."""
     if not tracked(output):
         raise _no_graph(output)
     shape, dtype = output._data.shape, output._data.dtype
@@ -345,7 +346,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, keyword: str) -> Any:
     if gradient.shape != shape:
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must "
-            "be the same. Several inputs of grad() are a list: grad(y, [a, b])."
+            "be the same. Pass several inputs of grad() as a list: grad(y, [a, b])."
         )
     if gradient.dtype != dtype:
         gradient = gradient.astype(dtype)

@@ -1,8 +1,8 @@
 """The graph: how each tensor was computed.
 
-The output of an op has a **node**: the op, its inputs and settings, and a sequence number. Nodes
-point backwards, from an output to its inputs. So the graph has no cycles, and it is freed with the
-last reference to its final output.
+The output of an op has a **node**, which stores the op, its inputs and settings, and a sequence
+number. Nodes point backwards, from an output to its inputs. So the graph has no cycles, and it is
+freed together with the last reference to its final output.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from operator import attrgetter
 from typing import Any
 
 next_number = count(1).__next__
-"""The next sequence number. An output is always newer than its inputs."""
+"""Returns the next sequence number. An output is always newer than its inputs."""
 
 
 class Node:
-    """How a tensor was computed."""
+    """A record of how a tensor was computed."""
 
     __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "retained", "checksums")
 
@@ -70,7 +70,7 @@ _new = object.__new__
 
 
 def tensor_of(array: Any, node: Node | None = None) -> Any:
-    """Return a tensor of this array: part of a graph if it has a node, else a constant."""
+    """Wrap an array in a tensor: part of a graph if a node is given, otherwise a constant."""
     t = _new(Variable._kind)
     t._data = array
     t._grad = t.name = None
@@ -93,10 +93,10 @@ _number = attrgetter("_node.number")
 
 
 def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Variable]:
-    """Return every computed tensor that the roots depend on, roots included, oldest first.
+    """Return all computed tensors that the roots depend on, including the roots, oldest first.
 
-    This is a topological order, because inputs are older than outputs. The walk stops at the
-    tensors in `ends`, which are left out. It does not recurse, so chains of a million ops are fine.
+    This is a topological order because inputs are older than outputs. The traversal stops at the
+    tensors in `ends` and omits them. It is not recursive, so chains of a million ops are fine.
     """
     seen, found = set(ends), []
     pending = list(dict.fromkeys(t for t in roots if t not in seen))

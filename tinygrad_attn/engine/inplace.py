@@ -2,13 +2,13 @@
 
 NumPy arrays have no version number, so this module keeps one for memory that can change:
 
-- The package reports its own writes (an optimiser, `t[i] = v`) with `changed(array)`.
+- The package reports its own writes (by an optimiser or `t[i] = v`) with `changed(array)`.
 - Memory that the user can write to gets a checksum: a tensor's memory when `t.data` or `t.numpy()`
-  returns it, an ndarray when an op takes it as an operand. Nodes keep the checksums of such
-  operands and compare them before their VJPs run.
+  returns it, and an ndarray when an op takes it as an operand. A node keeps the checksums of such
+  operands, and they are compared before its VJPs run.
 
-Both kinds of event take the next sequence number, so comparing numbers tells whether an event came
-after a node. This module never affects a result.
+Both kinds of event take the next sequence number, so comparing numbers shows whether an event came
+after the creation of a node. This module never affects a result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .graph import Node, Symbolic, Variable, array_of, next_number
 
 
 class Memory:
-    """The known writes to the memory of an array."""
+    """What is known about writes to the memory of an array."""
 
     __slots__ = ("alive", "written", "handed_out", "checksum")
 
@@ -37,7 +37,7 @@ class Memory:
 
         self.alive = ref(base, forget)
         self.written = 0  # the number of the last reported write
-        self.handed_out = 0  # the number of the first hand-out to the user, 0 for never
+        self.handed_out = 0  # the number of the first hand-out to the user, or 0
         self.checksum = 0  # at the first hand-out
 
 
@@ -45,31 +45,31 @@ known: dict[int, Memory] = {}
 """All Memory objects, by the id of the array that owns the memory."""
 
 exposed: set[int] = set()
-"""The ids of owning arrays that the user can write to."""
+"""The ids of memory-owning arrays that the user can write to."""
 
 latest = 0
 """The number of the last event. Newer nodes need no comparison."""
 
 
 def has_memory(array: Any) -> bool:
-    """Return whether this is an array in memory, not a NumPy scalar, number or symbol."""
+    """Return whether this is an array in memory rather than a NumPy scalar, number or symbol."""
     return isinstance(array, ndarray) and not isinstance(array, Symbolic)
 
 
 def owner(array: ndarray) -> ndarray:
-    """Return the array at the end of the chain of views."""
+    """Return the array that owns the memory, at the end of the chain of views."""
     while isinstance(array.base, ndarray):
         array = array.base
     return array
 
 
 def checksum_of(array: ndarray) -> int:
-    """Return the CRC-32 of the values."""
+    """Return the CRC-32 of the array's values."""
     return zlib.crc32((array if array.flags.c_contiguous else array.ravel(order="K")).data)
 
 
 def memory_of(array: ndarray) -> Memory:
-    """Return the Memory of this array; create it if needed."""
+    """Return the Memory object of this array, creating it if needed."""
     base = owner(array)
     return known.get(id(base)) or known.setdefault(id(base), Memory(base))
 
@@ -84,7 +84,7 @@ def changed(*arrays: ndarray) -> None:
 
 
 def hand_out(array: ndarray) -> None:
-    """Note that the user can write to this array from now on."""
+    """Record that the user can write to this array from now on."""
     global latest
     if isinstance(array, Symbolic):
         array.lent = True
@@ -98,9 +98,9 @@ def hand_out(array: ndarray) -> None:
 
 
 def protect(node: Node, reads: frozenset[int] | None) -> None:
-    """Store the checksums of operands that the VJPs read and the user can write to.
+    """Store the checksums of the operands that VJPs read and the user can write to.
 
-    `reads` holds the positions of the inputs, counted from 1, or is None for all.
+    `reads` contains the positions of the inputs that are read, counted from 1; None means all.
     """
     for i, x in enumerate(node.inputs, 1):
         if reads is not None and i not in reads:
@@ -116,7 +116,7 @@ def protect(node: Node, reads: frozenset[int] | None) -> None:
 
 
 def check(y: Variable, reads: frozenset[int] | None) -> None:
-    """Raise ValueError if a value that the VJPs of y's op read has been changed in place."""
+    """Raise ValueError if a value read by the VJPs of y's op has been changed in place."""
     node = y._node
     for i, holder in enumerate((y, *node.inputs)):
         array = array_of(holder)

@@ -1,4 +1,4 @@
-"""How `fast/` replaces a function or an op with a faster kernel."""
+"""Registration of kernels, with which `fast/` replaces functions and ops."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .modes import context
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 kernels: list[tuple[Any, Any]] = []
-"""All registered kernels, as (reference, kernel)."""
+"""All registered kernels, as pairs (reference, kernel)."""
 
 
 def reference(function: Function) -> Function:
-    """Let a kernel replace this function outside plain mode.
+    """Allow a kernel to replace this function outside plain mode.
 
     The function defines the result. Its kernel has the same signature and returns the same result.
-    For arguments that it does not handle, it returns NotImplemented, and the function itself runs.
+    If the kernel cannot handle its arguments, it returns NotImplemented and the function runs.
     """
 
     @functools.wraps(function)
@@ -34,7 +34,7 @@ def reference(function: Function) -> Function:
 
 
 def kernel(replaces: Any) -> Callable[[Function], Function]:
-    """Register a kernel for this reference or op."""
+    """Register the decorated function as the kernel of a reference function or an op."""
 
     def register(function: Function) -> Function:
         replaces.kernel = function
@@ -45,10 +45,10 @@ def kernel(replaces: Any) -> Callable[[Function], Function]:
 
 
 when_loaded: dict[str, Callable[[], Any]] = {}
-"""Functions that register the kernels of modules loaded late, by module name."""
+"""Maps the name of a lazily loaded module to a function that registers its kernels."""
 
 
 def loaded(module: str) -> None:
-    """Register the kernels of this newly loaded module."""
+    """Register the kernels of a module that has just been loaded."""
     if module in when_loaded:
         when_loaded[module]()

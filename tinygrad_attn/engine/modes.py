@@ -1,4 +1,4 @@
-"""Settings of a thread: whether ops are recorded, plain mode, the running module, watchers."""
+"""Per-thread settings: recording, plain mode, the running module and the watchers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ context = Context()
 
 
 class Watcher:
-    """Observes ops and backward passes. It never affects a result."""
+    """An observer of ops and backward passes. It never affects a result."""
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Called after an op has computed this output."""
+        """Called after an op has computed `output`."""
 
     def pulling(self, y: Any, g: Any) -> None:
-        """Called when the gradient g of y is complete, before the VJPs of its op run."""
+        """Called when the gradient g of y is complete, before the VJPs of y's op run."""
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Called after a VJP has contributed to the gradient of x, input i; total is its sum."""
+        """Called after a VJP has added to the gradient of x, input i; total is the sum so far."""
 
     def finished(self, tensors: Any) -> None:
         """Called after a backward pass has computed the gradients of these tensors."""
@@ -99,9 +99,9 @@ class _Mode(ContextDecorator):
 
 
 class no_grad(_Mode):
-    """Disable recording: ops inside compute values and build no graph.
+    """Disable recording, so that ops compute values without building a graph.
 
-    It is a context manager and a decorator for functions and generators. It affects one thread.
+    It is a context manager and a decorator, also for generators, and affects only one thread.
     """
 
     _setting, _value = "recording", False
@@ -114,16 +114,16 @@ class enable_grad(_Mode):
 
 
 class plain(_Mode):
-    """Run references instead of kernels: nothing in `tinygrad_attn/fast/` is used.
+    """Run reference functions instead of kernels; nothing in `tinygrad_attn/fast/` is used.
 
-    Softmax, layer norm and attention then run as the composites of ops in `functional`. So
-    debuggers, pictures of the graph and the steps of a backward pass show each op. Results agree up
-    to rounding. `TINYGRAD_ATTN_PLAIN=1` in the environment sets plain mode for the whole process.
+    Softmax, layer norm and attention then run as the compositions of ops in `functional`, so
+    debuggers, graph pictures and backward steps show each op. Results are the same up to rounding.
+    The environment variable `TINYGRAD_ATTN_PLAIN=1` sets plain mode for the whole process.
     """
 
     _setting, _value = "plain", True
 
 
 def is_plain() -> bool:
-    """Whether this thread is in plain mode."""
+    """Return whether this thread is in plain mode."""
     return context.plain

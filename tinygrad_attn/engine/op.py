@@ -32,9 +32,9 @@ _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 class Op:
     """A function on arrays, with one VJP for each input: one link of the chain rule.
 
-    A VJP `(g, y, *inputs, **settings)` gets g, the gradient of the loss with respect to the output
-    y. It returns the gradient with respect to one input. Positional arguments are inputs;
-    keyword-only ones are settings, which have no derivative.
+    A VJP is called as `vjp(g, y, *inputs, **settings)`, where g is the gradient of the loss with
+    respect to the output y. It returns the gradient with respect to one input. Positional arguments
+    are inputs; keyword-only arguments are settings, which have no derivative.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Op:
         self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
         self.__wrapped__ = forward  # help() shows its signature
         self.forward, self.saves = forward, saves
-        self.reference = reference  # a composite of ops, differentiated for higher orders
+        self.reference = reference  # a composition of ops, for second derivatives
         self.stands_for: Op = self if stands_for is None else stands_for  # the op that it replaces
         self.kernel: Any = None  # runs in place of this op; set by fast/
         self.adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
@@ -74,7 +74,7 @@ class Op:
         return f"<op {self.__name__}>"
 
     def __reduce__(self) -> str:
-        return self.__name__  # copied and pickled by name, as functions are
+        return self.__name__  # copied and pickled by name, like functions
 
     def vjp(self, *vjps: Function | None) -> Op:
         """Set one VJP for each input, or None for an input without a derivative.
@@ -103,11 +103,11 @@ class Op:
         return self
 
     def vjp_all(self, vjp: VJP) -> VJP:
-        """Set one VJP for all inputs, so that they can share work (a decorator).
+        """Set the decorated function as the VJP of all inputs, which can then share work.
 
         The VJP is called as `vjp(g, y, *inputs, **settings)`. It returns a tuple with a gradient or
-        None for each input. If the op saves values, the VJP also gets `saved=`. If it has a
-        parameter `needs`, it gets a tuple of booleans: which inputs need a gradient.
+        None for each input. If the op saves values, the VJP also gets `saved=`. A parameter `needs`
+        receives a tuple of booleans that say which inputs need a gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
@@ -115,7 +115,7 @@ class Op:
         return vjp
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
-        """Compute forward(*inputs, **settings): a tensor if one of the inputs is a tensor."""
+        """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
         here = context.__dict__  # one access to the thread's settings instead of four
         if self.kernel is not None and not here["plain"]:
             y = self.kernel(*inputs, **settings)
@@ -176,7 +176,7 @@ class Op:
         return y
 
     def _bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Move inputs that were passed by keyword to their places, and complete the settings."""
+        """Move inputs passed by keyword to their positions, and fill in the default settings."""
         for name, value in settings.items():
             if name in self.input_names:
                 bound = inspect.signature(self.forward).bind(*inputs, **settings)
@@ -185,12 +185,12 @@ class Op:
             if isinstance(value, Variable):
                 raise TypeError(
                     f"{self.__name__} takes {name}= as a plain setting, which has no derivative, "
-                    f"not {describe(value)}. Pass {name}=t.numpy() to take it as a constant."
+                    f"not {describe(value)}. Pass {name}=t.numpy() to use it as a constant."
                 )
         return inputs, {**self.defaults, **settings}
 
     def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """Return the contribution to each input from the joint VJP, or None without one."""
+        """Call the joint VJP, and return a contribution or None for each input."""
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
@@ -212,7 +212,7 @@ class Op:
         return contributions
 
     def _check_saved(self, saved: Any) -> None:
-        """Raise TypeError if a VJP that is differentiated would treat saved values as constants."""
+        """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
         values = saved.values() if isinstance(saved, dict) else saved
         if isinstance(values, (tuple, list)) or values is not saved:
             for value in values:
@@ -221,7 +221,7 @@ class Op:
             raise TypeError(
                 f"op {self.__name__!r} saves {describe(saved)}, which is a constant to its VJP, so "
                 "the derivative of that VJP would be wrong. Write @op(saves=True, reference=f), "
-                "where f computes the same from ops, or compute the value again in the VJP."
+                "where f computes the same output from ops, or recompute the value in the VJP."
             )
 
 
@@ -244,8 +244,8 @@ def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
 def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
     """Convert an operand that is neither a Tensor nor a Python number to an array.
 
-    Next to a Tensor, NumPy scalars and lists of numbers get the Tensor's dtype, as Python numbers
-    do: `x / np.sqrt(8)` stays float32.
+    If another operand is a Tensor, NumPy scalars and lists of numbers take its dtype, as Python
+    numbers do. So `x / np.sqrt(8)` stays float32.
     """
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, Symbolic):
@@ -291,7 +291,7 @@ def op(
     *, broadcasts: bool = False, saves: bool = False, reference: Function | None = None
 ) -> Callable[[Function], Op]: ...
 def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) -> Any:
-    """Turn a function on arrays into an op; `.vjp` gives it a derivative.
+    """Turn a function on arrays into an op, whose derivatives are defined with `.vjp`.
 
         @op
         def cube(x):
@@ -309,8 +309,8 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
 
     Flags: with `broadcasts=True`, inputs broadcast as in NumPy, and gradients are summed back to
     the inputs' shapes. With `saves=True`, the function returns `(y, saved)`, and the joint VJP (see
-    `vjp_all`) gets `saved=`. With `reference=f`, f computes the same output from ops and is
-    differentiated for second derivatives. An op that saves real numbers needs a reference.
+    `vjp_all`) gets `saved=`. With `reference=f`, f computes the same output using other ops; second
+    derivatives differentiate f. An op that saves real numbers needs a reference.
     """
     if forward is None:
         return lambda f: Op(f, **flags)

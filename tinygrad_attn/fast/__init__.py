@@ -1,7 +1,7 @@
-"""Code for speed alone. You can delete the folder: everything still works, only slower.
+"""Code that exists only for speed. If you delete this folder, everything still works, but slower.
 
-Each kernel replaces a function of `functional` or an op, its reference, and returns the same
-numbers up to rounding. Plain mode calls no kernel. `layers`, `attention`, `ops` and `adamw` hold
+Each kernel replaces a reference, which is an op or a function of `functional`, and returns the same
+numbers up to rounding. Plain mode calls no kernel. `layers`, `attention`, `ops` and `adamw` contain
 the kernels; `blocks` and `threads` divide the work; `tuning` has all thresholds.
 """
 

@@ -1,4 +1,4 @@
-"""A kernel for Adam and AdamW steps: flat arrays, in blocks that stay in the cache.
+"""A kernel for Adam and AdamW steps on flat arrays, in blocks that stay in the cache.
 
 A layer has many small parameters, and a NumPy call on eight numbers costs as much as one on a
 thousand. So the small parameters of a group are copied to one flat array, updated together and
@@ -26,7 +26,7 @@ from .threads import tasks
 def _rule(
     optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype
 ) -> Callable[..., None]:
-    """Return the update rule of `optim`, in fewer passes over the arrays."""
+    """Return the update rule of `optim`, rewritten for fewer passes over the arrays."""
     kind, (beta1, beta2) = dtype.type, map(float, group["betas"])
     decay, lr = float(group["weight_decay"]), float(group["lr"])
     root = math.sqrt(1 - beta2**step)  # rate and eps include both bias corrections
@@ -58,7 +58,7 @@ def _rule(
 
 
 class _Gathered:
-    """Flat arrays for some parameters of a group. The histories hold views of the state."""
+    """Flat arrays for some parameters of a group. The histories contain views of the state."""
 
     def __init__(self, names: tuple[str, ...], work: Work, members: list[int]) -> None:
         like = [work.values[i] for i in members]
@@ -75,7 +75,7 @@ class _Gathered:
                 work.histories[i][name] = arrays[i] = view
 
     def holds(self, work: Work, members: list[int]) -> bool:
-        """Whether the histories of these parameters still hold the views."""
+        """Return whether the histories of these parameters still contain the views."""
         arrays = [arrays[i] for arrays in work.states for i in members]
         return len(arrays) == len(self.views) and all([a is b for a, b in zip(arrays, self.views)])
 
@@ -89,7 +89,7 @@ def update(optimizer: Any, work: list[Work]) -> Any:
     values = [p for w in work for p in w.values]
     owners = {id(p if p.base is None else p.base) for p in values}
     if type(optimizer)._update is not Adam._update or len(owners) < len(values):
-        return NotImplemented  # parameters that share memory must see each other's updates
+        return NotImplemented  # parameters that share memory need each other's updates
     known = _gathered.setdefault(optimizer, {})
     blocks: list[tuple[Callable[..., None], list[ndarray]]] = []
     copies: list[tuple[ndarray, ndarray]] = []

@@ -1,10 +1,10 @@
 """Attention, softmax(q k^T scale + mask) v, in blocks of heads x rows x columns of the scores.
 
-The T x S scores of a block stay in the cache. Exponentials are taken directly, without subtracting
-the maximum, so they add up over column blocks: one loop serves short and long sequences. If a sum
-of exponentials leaves its range, the rows are recomputed with the maximum subtracted. The backward
-pass reads the exponentials that were kept and recomputes the others. So memory grows with T, not
-with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
+The scores of a block stay in the cache. Exponentials are computed directly, without subtracting the
+maximum, so they can be summed over column blocks. One loop handles short and long sequences. If a
+sum of exponentials leaves its range, the rows are recomputed with the maximum subtracted. The
+backward pass reads the exponentials that were kept and recomputes the others. So memory grows with
+T, not with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
 
     dv = p^T g   dp = g v^T   ds = p (dp - rowsum(g y))   dq = ds k scale   dk = ds^T q scale
 """
@@ -29,8 +29,8 @@ from .threads import tasks, workers
 class Attention:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
 
-    `keep` (B, H, T, S) says which weights dropout keeps. A block is addressed by h (two slices for
-    batch and heads), r (its rows, the queries) and c (its columns, the keys).
+    `keep` (B, H, T, S) is True for the weights that dropout keeps. A block is addressed by h (two
+    slices for batch and heads), r (its rows, the queries) and c (its columns, the keys).
     """
 
     def __init__(self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
@@ -51,7 +51,7 @@ class Attention:
         self.cut()
 
     def cut(self):
-        """Cut the scores into blocks, and set how many exponentials may be kept."""
+        """Divide the scores into blocks, and set how many exponentials may be kept."""
         (b, heads, t, _), s = self.q.shape, self.k.shape[-2]
         scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
         self.shared = scores >= block
@@ -88,7 +88,7 @@ class Attention:
             w[..., first - c.start :] *= lower
 
     def exponentials(self, q, h, r, c, top):
-        """Return exp(scores), or exp(scores - top); 0 for hidden keys."""
+        """Return exp(scores), or exp(scores - top) if top is given, with 0 for hidden keys."""
         w = self.scores(q, h, r, c)
         if top is not None:
             w -= top
@@ -98,7 +98,7 @@ class Attention:
         return w
 
     def largest(self, q, h, r, columns):
-        """Return the largest score of each row; 0 for rows that see nothing."""
+        """Return the largest score of each row, or 0 for rows that see no key."""
         top = -np.inf
         for c in columns:
             w = self.scores(q, h, r, c)
@@ -109,7 +109,7 @@ class Attention:
         return np.where(top == -np.inf, 0, top)
 
     def columns(self, h, r):
-        """Return blocks of columns up to the last key that these rows see."""
+        """Return the blocks of columns up to the last key that these rows see."""
         end = self.k.shape[-2]
         if self.seen is not None:
             shown = part(self.seen, (*h, r, slice(None))).any(axis=(0, 1, 2))
@@ -131,14 +131,14 @@ class Attention:
                 if not in_range(total, tuning.SMALLEST_SUM, tuning.LARGEST_SUM):
                     top = self.tops[n, r.start] = self.largest(q, h, r, columns)
                     sums, total = self.add_up(q, n, r, columns, top)
-                    total[total == 0] = np.inf  # rows that see nothing
+                    total[total == 0] = np.inf  # rows that see no key
                 reciprocal = self.reciprocals[(*h, r)] = np.reciprocal(total, out=total)
                 np.multiply(sums, (reciprocal * self.keep_scale)[..., None], out=y[(*h, r)])
 
         tasks(run, len(self.heads), self.shared)
 
     def add_up(self, q, n, r, columns, top):
-        """Return the sums over keys of exponentials times values, and of exponentials."""
+        """Return two sums over keys: of exponentials times values, and of exponentials."""
         h, sums, total = self.heads[n], [], []
         for c in columns:
             w, place = self.exponentials(q, h, r, c, top), (n, r.start, c.start)
@@ -152,7 +152,7 @@ class Attention:
 
     @np.errstate(**QUIET)
     def backward(self, g, y, dq, dk, dv, by_mask):
-        """Write the gradients to dq, dk, dv, which hold zeros; return the mask's if wanted."""
+        """Write gradients to dq, dk and dv, which contain zeros; return the mask's if wanted."""
         dmask = np.zeros_like(self.bias) if by_mask else None
         g, once = in_rows(g), len(self.rows) == 1
 
@@ -199,7 +199,7 @@ def in_rows(x: ndarray) -> ndarray:
 
 
 def pieces(n: int, most: int) -> list[slice]:
-    """Return slices of at most `most` that cover range(n)."""
+    """Return slices of length `most` or less that cover range(n)."""
     return [slice(i, min(i + most, n)) for i in range(0, n, most)]
 
 
@@ -209,7 +209,7 @@ def part(mask: ndarray, at: tuple) -> ndarray:
 
 
 def add_all(parts: list[ndarray]) -> ndarray:
-    """Return the sum of these arrays, in the memory of the first."""
+    """Return the sum of these arrays, computed in the memory of the first."""
     total, *others = parts
     for other in others:
         total += other
@@ -217,8 +217,8 @@ def add_all(parts: list[ndarray]) -> ndarray:
 
 
 def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
-    """Add a b to the total; the first product overwrites it."""
-    # matmul is slow for a column times a row, which a single query gives.
+    """Add the product a b to `total`, or overwrite `total` if this is the first product."""
+    # matmul is slow for a column times a row, which occurs with a single query.
     product = np.multiply if a.shape[-1] == 1 else np.matmul
     if first:
         product(a, b, out=total)
@@ -239,7 +239,7 @@ def attention(q, k, v, mask, **settings):
     """(softmax(q k^T scale + mask) keep keep_scale) v"""
     call = Attention(*map(with_heads, (q, k, v)), mask, **settings)
     b, h, t, _ = call.q.shape
-    # In the memory order (B, T, H, V) merging the heads needs no copy.
+    # In the memory order (B, T, H, V), merging the heads needs no copy.
     y = np.empty((b, t, h, v.shape[-1]), q.dtype).swapaxes(1, 2)
     call.forward(y)
     return y.reshape(*q.shape[:-1], v.shape[-1]), call
@@ -254,7 +254,7 @@ def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
 
 @op(saves=True, reference=F.packed_attention.function)
 def packed_attention(packed, mask, *, num_heads, **settings):
-    """Self-attention with q, k and v side by side: (B, T, 3 H D) -> (B, T, H D)"""
+    """Self-attention with q, k and v packed into one array: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
     heads = F.unpack_heads(np.ascontiguousarray(packed), num_heads)
     call = Attention(*heads, mask, **settings)
@@ -277,7 +277,7 @@ def _split(x: ndarray, num_heads: int) -> ndarray:
 
 
 def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
-    """Whether the mask is boolean or has q's dtype, and broadcasts to the scores."""
+    """Return whether the mask is boolean or has q's dtype, and broadcasts to the scores."""
     mask = array_of(mask)
     return mask is None or (
         mask.dtype in (bool, q.dtype) and np.broadcast_shapes(mask.shape, scores) == scores
@@ -286,7 +286,7 @@ def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
 
 @kernel(F.attention)
 def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
-    """q (..., T, D), k (..., S, D), v (..., S, V) with the same leading axes, at most two."""
+    """Handle q (..., T, D), k (..., S, D), v (..., S, V) with the same zero to two leading axes."""
     arrays = ordinary(q, k, v)
     if not arrays or len({x.shape[:-2] for x in arrays}) > 1:
         return NotImplemented
@@ -298,7 +298,7 @@ def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) 
 
 @kernel(F.packed_attention)
 def packed_kernel(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Any:
-    """packed (B, T, 3 H D)."""
+    """Handle packed (B, T, 3 H D)."""
     if not ordinary(packed):
         return NotImplemented
     b, t, _ = packed.shape

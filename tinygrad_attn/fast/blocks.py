@@ -1,7 +1,7 @@
-"""Blocks of rows that stay in the cache, divided among threads; sums of rows.
+"""Blocks of rows that stay in the cache and are divided among threads, and sums of rows.
 
-A kernel with ten NumPy calls on a large array would read and write memory ten times. In blocks of
-rows it does so only once.
+A kernel with ten NumPy calls on a large array would read and write memory ten times. If it works on
+blocks of rows, it does so only once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .threads import dot, split, workers
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
-# No warnings when exponentials leave their range: the sums show it.
+# No warnings are needed if exponentials leave their range, because the sums show it.
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")
 
 
@@ -41,12 +41,12 @@ def ordinary(*operands: Any) -> list[Any] | None:
 
 
 def matrix(x: ndarray) -> ndarray:
-    """Return x as contiguous rows."""
+    """Return x as a contiguous matrix, with the same last axis."""
     return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
 def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
-    """Call f(slice of rows) until all rows, each of `width` elements, are done."""
+    """Call f on consecutive slices of the rows, each `width` elements wide, until all are done."""
     if rows * width <= tuning.BLOCK:
         f(slice(0, rows))
         return
@@ -62,7 +62,7 @@ def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
 
 
 def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> list[ndarray]:
-    """Return new arrays, filled by f(*blocks of the arrays, *blocks of the results)."""
+    """Return new arrays, filled by calling f(*blocks of the arrays, *blocks of the results)."""
     like = arrays[0]
     new = [np.empty(like.shape, like.dtype) for _ in range(results)]
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays] + [a.reshape(-1) for a in new]
@@ -72,7 +72,7 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
 
 @lru_cache(maxsize=32)
 def ones(n: int, dtype: np.dtype) -> ndarray:
-    """Return n ones: `x @ ones(n)` is the fastest sum over rows, `ones(n) @ x` over columns."""
+    """Return n ones: `x @ ones(n)` is the fastest way to sum rows, `ones(n) @ x` to sum columns."""
     return np.ones(n, dtype)
 
 
@@ -85,13 +85,13 @@ def row_sums(x: ndarray) -> ndarray:
 
 
 def in_range(total: ndarray, low: float, high: float) -> bool:
-    """Whether low < total < high everywhere; False if there is a NaN."""
-    # argmin() finds the least number in a third of the time that min() takes.
+    """Return whether low < total < high everywhere; return False if there is a NaN."""
+    # argmin() takes a third of the time that min() takes.
     return bool(total.item(total.argmin()) > low and total.item(total.argmax()) < high)
 
 
 def sum_of_rows(g: ndarray) -> ndarray:
-    """Return ones @ g, half by half, since very long sums lose digits in float32."""
+    """Return ones @ g, computed in halves because very long float32 sums lose digits."""
     half = len(g) // 2
     if half < tuning.HALVED_ROWS:
         return dot(ones(len(g), g.dtype), g)

@@ -1,6 +1,6 @@
 """Kernels for linear layers, norms, softmax, cross-entropy and GELU.
 
-Each is one op with its own VJP, and replaces the composite function in `functional`, its reference.
+Each kernel is one op with its own VJP, and replaces a function in `functional`, its reference.
 Second derivatives differentiate the reference. A kernel handles arrays of one dtype, float32 or
 float64, and returns NotImplemented for anything else.
 """
@@ -35,9 +35,9 @@ from .threads import dot, split, workers
 
 
 def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
-    """Return a @ b + bias without threads of ours; with few rows, BLAS may use its own."""
+    """Return a @ b + bias without using our threads; with few rows, BLAS may use its own."""
     if a.size == 1 or b.size == 1:
-        y = a * b  # dot with a single 0 gives zeros even where the other is NaN
+        y = a * b  # dot with a single 0 gives zeros even where the other operand is NaN
     elif few and a.size * b.shape[1] >= tuning.BLAS_PRODUCT:
         y = a.dot(b)
     else:
@@ -50,8 +50,8 @@ def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
 def products(rows: int, *factors: Any) -> list[ndarray]:
     """Return a @ b + bias for each (a, b, bias), on several threads if they are large.
 
-    `rows` is the number of rows of the activations. With few of them nothing else is worth a
-    thread, so BLAS may use its own threads, which would spin beside ours.
+    `rows` is the number of rows of the activations. With few rows, no other work is worth a thread,
+    so BLAS may use its own threads, which would otherwise compete with ours.
     """
     few, n = rows < tuning.SHARED_ROWS, workers()
     if few or n == 1 or max(a.size * b.shape[1] for a, b, _ in factors) < tuning.SHARED_PRODUCT:
@@ -90,7 +90,7 @@ def _linear_vjp(g, _y, x, weight, _bias, *, needs):
 
 @kernel(F.linear)
 def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
-    """x (..., I), weight (O, I), bias (O,) or None."""
+    """Handle x (..., I), weight (O, I) and bias (O,) or None."""
     arrays = ordinary(x, weight, bias)
     if not arrays:
         return NotImplemented
@@ -106,7 +106,7 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def normalise(x, weight, bias, eps, center):
-    """Return the output, and the means (None if not center) and 1 / deviations of the rows."""
+    """Return the output and a pair: the row means (None if not center) and 1 / row deviations."""
     rows, n = matrix(x), x.shape[-1]
     y, reciprocal = np.empty_like(rows), np.empty(len(rows), x.dtype)
     mean = np.empty_like(reciprocal) if center else None
@@ -122,7 +122,7 @@ def normalise(x, weight, bias, eps, center):
             centred = np.subtract(centred, m[:, None], out=block)
         r = one_by_deviation(centred)
         if center and not in_range(m * r, -tuning.FAR_FROM_ZERO, tuning.FAR_FROM_ZERO):
-            # The mean has a visible rounding error: subtract the mean of the rest too.
+            # The mean has a visible rounding error, so also subtract the mean of the remainder.
             m += centred.dot(ones(n, x.dtype)) / n
             np.subtract(rows[s], m[:, None], out=block)
             r = one_by_deviation(block)
@@ -159,7 +159,7 @@ def normalise_vjp(g, _y, x, weight, _bias, *, eps, saved):
         d *= r[:, None]
 
     by_rows(run, *rows.shape)
-    # Sum in the order of rows, so that results repeat.
+    # Sum in the order of the rows, so that results are reproducible.
     dweight, dbias = map(sum, zip(*(sums[start] for start in sorted(sums))))
     return dx.reshape(x.shape), dweight, dbias
 
@@ -206,13 +206,13 @@ def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: 
 def layer_norm_kernel(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
 ) -> Any:
-    """x (..., n), weight and bias (n,) or None."""
+    """Handle x (..., n), with weight and bias (n,) or None."""
     return _over_last_axis(layer_norm, x, normalized_shape, weight, bias, eps)
 
 
 @kernel(F.rms_norm)
 def rms_norm_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-    """x (..., n), weight (n,) or None."""
+    """Handle x (..., n), with weight (n,) or None."""
     if eps is None and ordinary(x):
         eps = float(np.finfo(array_of(x).dtype).eps)
     return _over_last_axis(rms_norm, x, normalized_shape, weight, None, eps)
@@ -257,7 +257,7 @@ def _softmax_vjp(g, y, _x):
 
 @kernel(F.softmax)
 def softmax_kernel(x: Any, axis: int = -1) -> Any:
-    """x (..., n), the last axis."""
+    """Handle x (..., n), over the last axis."""
     return softmax(x) if type(axis) is int and axis == -1 and ordinary(x) else NotImplemented
 
 
@@ -321,7 +321,7 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoot
 
 @kernel(label_cross_entropy)
 def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
-    """x (N, C), labels (N,), without class weights."""
+    """Handle x (N, C) and labels (N,), without class weights."""
     if not ordinary(x) or x.ndim != 2 or weight is not None:
         return NotImplemented
     return cross_entropy(x, **settings)
@@ -381,6 +381,6 @@ def _gelu_vjp(g, _y, x, *, saved):
 
 @kernel(F.gelu)
 def gelu_kernel(x: Any, approximate: str = "none") -> Any:
-    """float32 of any shape with at least one axis; not the tanh approximation."""
+    """Handle float32 arrays with at least one axis, without the tanh approximation."""
     quick = approximate == "none" and ordinary(x) and x.dtype == np.float32
     return gelu(x) if quick else NotImplemented

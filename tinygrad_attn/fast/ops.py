@@ -17,7 +17,7 @@ from .threads import dot
 
 
 def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
-    """Return an op to replace this one, with a different forward function and VJPs."""
+    """Return an op that replaces `plain`, with another forward function and other VJPs."""
     made = Op(forward, broadcasts=plain.broadcasts, stands_for=plain)
     made.__name__ = plain.__name__
     return made.vjp(*vjps)
@@ -28,7 +28,7 @@ def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
 
 @kernel(sum_to)
 def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
-    """A product with ones, up to twenty times as fast as NumPy's sum over rows."""
+    """Sum by a product with ones, which is up to twenty times as fast as NumPy's sum over rows."""
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
         return NotImplemented
     lead = g.ndim - len(shape)
@@ -40,7 +40,7 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
 
 # ---- ReLU
 
-# The integer type of each dtype's size. A number's bits times 1 or 0 are the number or 0:
+# Integer types of the same size. Multiplying a number's bits by 1 or 0 gives the number or 0.
 # np.where takes seven times as long on random conditions, and 0 times infinity would be NaN.
 _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
@@ -64,7 +64,7 @@ relu = kernel_of(ops.relu, _relu, _relu_vjp)
 
 @kernel(ops.relu)
 def relu_kernel(x: Any) -> Any:
-    """x of any shape with at least one axis."""
+    """Handle x with at least one axis."""
     return relu(x) if ordinary(x) else NotImplemented
 
 
@@ -72,7 +72,7 @@ def relu_kernel(x: Any) -> Any:
 
 
 def _matmul(a: ndarray, b: ndarray) -> ndarray:
-    """Return a @ b as one product with the rows of all leading axes of a."""
+    """Return a @ b, computed as one product with the rows of all leading axes of a."""
     rows = matrix(a)
     return products(len(rows), (rows, b, None))[0].reshape(*a.shape[:-1], b.shape[1])
 
@@ -87,7 +87,7 @@ matmul = kernel_of(
 
 @kernel(ops.matmul)
 def matmul_kernel(a: Any, b: Any) -> Any:
-    """a (..., M, K), b (K, N)."""
+    """Handle a (..., M, K) and b (K, N)."""
     arrays = ordinary(a, b)
     if not arrays or b is None:
         return NotImplemented
@@ -96,11 +96,11 @@ def matmul_kernel(a: Any, b: Any) -> Any:
     return matmul(a, b) if quick else NotImplemented
 
 
-# ---- embedding: rows added to the rows of a table
+# ---- embedding: gradients added to the rows of a table
 
 
 def _embedding_backward(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
-    """Return the table's gradient. add.at is five times as fast with one flat index."""
+    """Return the table's gradient; np.add.at is five times as fast with one flat index."""
     width = g.shape[-1]
     table, g = np.zeros(rows * width, g.dtype), matrix(g)
     starts, columns = indices.reshape(-1, 1).astype(np.intp) * width, np.arange(width)
@@ -117,6 +117,6 @@ embedding_backward = kernel_of(
 
 @kernel(ops.embedding_backward)
 def embedding_backward_kernel(g: Any, *, indices: ndarray, rows: int) -> Any:
-    """g (..., E), integers (...)."""
+    """Handle g (..., E) and integer indices (...)."""
     quick = ordinary(g) and indices.shape == g.shape[:-1] and indices.dtype.kind in "iu"
     return embedding_backward(g, indices=indices, rows=rows) if quick else NotImplemented

@@ -1,8 +1,8 @@
 """Threads for work that NumPy does in one thread, and the number of BLAS threads.
 
 Rows, heads or blocks of parameters are divided among a pool of Python threads, since NumPy releases
-the interpreter lock inside large calls. Meanwhile OpenBLAS computes in one thread: its own threads
-spin for a while after each product and would keep the cores from ours. If the number of BLAS
+the interpreter lock inside large calls. Meanwhile, OpenBLAS uses only one thread, because its own
+threads spin for a while after each product and would compete with ours. If the number of BLAS
 threads cannot be set, only BLAS uses threads.
 """
 
@@ -31,9 +31,9 @@ _chosen: int | None = None
 def set_num_threads(n: int) -> None:
     """Use n threads in matrix products and kernels. Like `torch.set_num_threads`.
 
-    Results agree up to rounding for every n, and repeat exactly for the same n. The default is
-    OPENBLAS_NUM_THREADS, OMP_NUM_THREADS or the number of cores. Needs NumPy's OpenBLAS. Raises
-    ValueError unless n is an integer of at least 1.
+    Results agree up to rounding for all n, and repeat exactly for the same n. The default is
+    OPENBLAS_NUM_THREADS, OMP_NUM_THREADS or the number of cores. This requires a NumPy with
+    OpenBLAS. Raises ValueError unless n is an integer of at least 1.
     """
     global _chosen
     if not is_integer(n) or n < 1:
@@ -54,7 +54,7 @@ def get_num_threads() -> int:
 
 @cache
 def _blas() -> tuple[Any, Any] | None:
-    """Return the functions of NumPy's OpenBLAS that get and set its number of threads."""
+    """Return the functions that get and set the number of threads of NumPy's OpenBLAS."""
     extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
     for path in (extension, *map(str, beside)):
@@ -68,7 +68,7 @@ def _blas() -> tuple[Any, Any] | None:
 
 
 class _OneBlasThread:
-    """A context manager that keeps BLAS at one thread. Any thread may use it, also nested."""
+    """A context manager that limits BLAS to one thread. Any thread may use it, even nested."""
 
     def __init__(self) -> None:
         self.lock, self.inside, self.before = threading.Lock(), 0, 1
@@ -91,12 +91,12 @@ one_blas_thread = _OneBlasThread()
 
 
 def workers(big: bool = True) -> int:
-    """Return how many threads share the work: one, unless it is big and BLAS can be kept at one."""
+    """Return how many threads to use: one, unless the work is big and BLAS can be limited."""
     return get_num_threads() if big and _blas() else 1
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a.dot(b), in one BLAS thread if BLAS would otherwise start threads next to ours."""
+    """Return a.dot(b), using one BLAS thread if BLAS would otherwise compete with our threads."""
     if max(a.size, b.size) < tuning.SMALL_DOT or workers() == 1:
         return a.dot(b)
     with one_blas_thread:
@@ -105,9 +105,9 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @cache
 def _jobs(workers: int, process: int) -> SimpleQueue:
-    """Start threads that wait for jobs, and return their queue. A forked child starts its own.
+    """Start worker threads, and return their job queue. A forked child starts its own threads.
 
-    A pool of concurrent.futures takes 60 us longer for each job.
+    A pool from concurrent.futures takes 60 us longer for each job.
     """
     jobs: SimpleQueue = SimpleQueue()
 
@@ -120,11 +120,11 @@ def _jobs(workers: int, process: int) -> SimpleQueue:
     return jobs
 
 
-_taken = threading.Lock()  # by the call whose tasks run in the pool
+_taken = threading.Lock()  # held by the call whose tasks run in the pool
 
 
 def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
-    """Call f(0), ..., f(n - 1), each in the next free thread; in order if not big."""
+    """Call f(0), ..., f(n - 1), each in the next free thread, or all in this thread if not big."""
     threads = min(workers(big), n)
     if threads < 2 or not _taken.acquire(blocking=False):
         for i in range(n):

@@ -1,6 +1,6 @@
-"""The functions of `torch.nn.functional` on Tensors, with `axis` for `dim`.
+"""Functions of `torch.nn.functional` for Tensors, with `axis` instead of `dim`.
 
-Read `basic` and `attention`: each function follows the textbook. `checks` has the argument checks.
+The functions in `basic` and `attention` follow the textbooks; `checks` has the argument checks.
 Given plain arrays, the functions return plain arrays.
 """
 

@@ -1,6 +1,6 @@
 """Attention and its masks.
 
-Shape letters: B batch, H heads, T queries, S keys, E embedding, D head, V value head.
+Shape letters: B batch, H heads, T queries, S keys, E embedding size, D head size, V value size.
 
 Masks: in `scaled_dot_product_attention`, a boolean mask is True where a query *may* look.
 `causal_mask` and `padding_mask` make masks for `nn`, where True means *blocked*; `~mask` converts
@@ -29,8 +29,8 @@ from .checks import real
 class BlockedMask(np.ndarray):
     """A boolean array, True where a key is blocked; `causal_mask` and `padding_mask` return it.
 
-    `|`, `&`, indexing and reshaping return a BlockedMask; `~mask` returns a plain array. So
-    attention can refuse a mask in the wrong convention.
+    `|`, `&`, indexing and reshaping return a BlockedMask; `~mask` returns a plain array. This lets
+    attention refuse a mask in the wrong convention.
     """
 
     __array_priority__ = 1.0
@@ -46,7 +46,7 @@ class BlockedMask(np.ndarray):
 def causal_mask(length: int) -> BlockedMask:
     """mask[t, s] = s > t, for `nn`: True at later positions, where the query may not look.
 
-    Returns a boolean array (length, length).
+    Returns a boolean array of shape (length, length).
     """
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
@@ -54,8 +54,8 @@ def causal_mask(length: int) -> BlockedMask:
 def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     """mask[b, s] = s >= lengths[b], for `nn`: True where there is only padding.
 
-    Takes lengths (B,), integers >= 0, and returns a boolean array (B, max_length). By default,
-    max_length is the largest length. Raises ValueError for a length above max_length.
+    Takes nonnegative integers of shape (B,) and returns booleans of shape (B, max_length). By
+    default, max_length is the largest length. Raises ValueError for a length above max_length.
     """
     lengths = checks.integers(lengths, "padding_mask", "lengths")
     longest = int(lengths.max(initial=0))
@@ -72,9 +72,9 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
 
 
 def split_heads(x: Any, num_heads: int) -> Tensor:
-    """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis. Any leading axes.
+    """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis.
 
-    Raises ValueError if E is not divisible by the number of heads.
+    Any leading axes are allowed. Raises ValueError if E is not divisible by the number of heads.
     """
     if x.shape[-1] % num_heads:
         raise ValueError(
@@ -86,7 +86,7 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
 
 
 def merge_heads(x: Any) -> Tensor:
-    """(B, H, T, D) -> (B, T, H D): the heads side by side again. Any leading axes."""
+    """(B, H, T, D) -> (B, T, H D): join the heads again. Any leading axes are allowed."""
     *lead, h, t, d = x.shape
     return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
 
@@ -96,7 +96,7 @@ def repeat_heads(x: Any, q: Any, name: str) -> Any:
     *lead, h, s, d = x.shape
     if not h or q.shape[-3] % h:
         raise ValueError(
-            f"enable_gqa needs heads at axis -3, and q a multiple of the heads of {name}; got q "
+            f"enable_gqa needs heads on axis -3, and q needs a multiple of {name}'s heads; got q "
             f"{describe(q)}, {name} {describe(x)}."
         )
     times = q.shape[-3] // h
@@ -129,7 +129,7 @@ def attention_weights(
 
 
 def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Tensor:
-    """softmax(scores + mask) over the last axis; masks as in `attention_weights`."""
+    """softmax(scores + mask) over the last axis; masks work as in `attention_weights`."""
     may_look = array_of(mask)  # None: every query may look at every key
     if mask is not None and may_look.dtype != bool:
         scores, may_look = scores + mask, may_look != -math.inf
@@ -159,7 +159,7 @@ def weights_as_applied(
 ) -> Tensor:
     """softmax(q k^T scale + mask) keep keep_scale: the weights (..., T, S) after dropout.
 
-    `keep` (..., T, S) says which weights dropout keeps, and `keep_scale` is 1 / (1 - p).
+    `keep` (..., T, S) is True for the weights that dropout keeps, and `keep_scale` is 1 / (1 - p).
     """
     weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
     return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
@@ -178,7 +178,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tens
 
 @reference
 def packed_attention(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Tensor:
-    """Attention of packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D)."""
+    """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D)."""
     heads = unpack_heads(packed, num_heads)
     return merge_heads(attention(heads[0], heads[1], heads[2], mask, **settings))
 
@@ -204,15 +204,14 @@ def scaled_dot_product_attention(
 ) -> Any:
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
 
-    scale is 1 / sqrt(D) by default. attn_mask broadcasts to (..., T, S); a boolean one is True
-    where a query *may* look, a float one is added to the scores. `is_causal` restricts query t to
-    keys 0 .. t, in addition to a mask. A blocked key has a weight of exactly 0, so no output or
-    gradient depends on it while its numbers are finite. A query with all keys blocked gets a zero
-    output and no gradient. dropout_p always drops weights (pass 0.0 when not training). With
-    enable_gqa there are fewer key and value heads, H_k (axis -3), and H / H_k query heads share
-    each of them. With need_weights the function returns (output, weights (..., T, S)), with the
-    weights after dropout. Raises ValueError and TypeError for shapes and masks that do not fit.
-    (Vaswani et al. 2017, arXiv:1706.03762)
+    scale is 1 / sqrt(D) by default. attn_mask broadcasts to (..., T, S); a boolean mask is True
+    where a query *may* look, and a float mask is added to the scores. `is_causal` restricts query t
+    to keys 0 .. t, in addition to a mask. A blocked key has a weight of exactly 0, so no output or
+    gradient depends on it as long as its values are finite. A query with all keys blocked gets a
+    zero output and no gradient. dropout_p always applies (pass 0.0 when not training). With
+    enable_gqa, k and v have fewer heads (on axis -3), each shared by equally many query heads. With
+    need_weights, the weights after dropout (..., T, S) are also returned. Raises ValueError or
+    TypeError for shapes and masks that do not fit. (Vaswani et al. 2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))

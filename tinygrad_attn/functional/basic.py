@@ -26,23 +26,23 @@ Axis = int | tuple[int, ...]
 
 
 def relu(x: Any, inplace: bool = False) -> Tensor:
-    """relu(x) = max(x, 0), with slope 0 at 0. Any shape. `inplace` is accepted and ignored."""
+    """relu(x) = max(x, 0), with slope 0 at 0, for any shape. `inplace` is accepted but ignored."""
     return ops.relu(operand(x, "relu"))
 
 
 def sigmoid(x: Any) -> Tensor:
-    """sigmoid(x) = 1 / (1 + e^-x). Any shape."""
+    """sigmoid(x) = 1 / (1 + e^-x), for any shape."""
     return ops.sigmoid(real(x, "sigmoid"))
 
 
 def tanh(x: Any) -> Tensor:
-    """tanh(x) = (e^x - e^-x) / (e^x + e^-x). Any shape."""
+    """tanh(x) = (e^x - e^-x) / (e^x + e^-x), for any shape."""
     return ops.tanh(real(x, "tanh"))
 
 
 @float16_in_float32
 def silu(x: Any, inplace: bool = False) -> Tensor:
-    """silu(x) = x sigmoid(x). Any shape. (Elfwing et al. 2017, arXiv:1702.03118)"""
+    """silu(x) = x sigmoid(x), for any shape. (Elfwing et al. 2017, arXiv:1702.03118)"""
     x = real(x, "silu")
     return x * ops.sigmoid(x)
 
@@ -50,10 +50,10 @@ def silu(x: Any, inplace: bool = False) -> Tensor:
 @reference
 @float16_in_float32
 def gelu(x: Any, approximate: str = "none") -> Tensor:
-    """gelu(x) = x P(n <= x) = x (1 + erf(x / sqrt 2)) / 2, with n standard normal. Any shape.
+    """gelu(x) = x P(n <= x) = x (1 + erf(x / sqrt 2)) / 2, where n is standard normal.
 
-    With approximate="tanh" it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. Raises ValueError
-    for an unknown `approximate`. (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+    With approximate="tanh", it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. Raises
+    ValueError for an unknown `approximate`. (Hendrycks and Gimpel 2016, arXiv:1606.08415)
     """
     checks.check_choice(approximate, ("none", "tanh"), "approximate", "gelu")
     x = real(x, "gelu")
@@ -66,7 +66,7 @@ def gelu(x: Any, approximate: str = "none") -> Tensor:
 
 
 def largest(x: Any, axis: Axis | None) -> Any:
-    """Return the maximum along the axis, a constant that keeps exp in range and cancels out."""
+    """Return the maximum along the axis: a constant that keeps exp in range and cancels out."""
     array = array_of(x)
     if array.size:
         return ops.max(array, axis=axis, keepdims=True)
@@ -76,9 +76,9 @@ def largest(x: Any, axis: Axis | None) -> Any:
 @reference
 @float16_in_float32
 def softmax(x: Any, axis: int = -1) -> Tensor:
-    """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; same shape.
+    """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; the shape stays the same.
 
-    Its VJP is y * (g - (g * y).sum(axis)): see `softmax` in fast/layers.py. A row of -inf only
+    Its VJP is y * (g - (g * y).sum(axis)): see `softmax` in fast/layers.py. A row that is all -inf
     gives NaN, as in PyTorch. Raises IndexError for an axis that does not exist.
     """
     x = real(x, "softmax")
@@ -129,7 +129,7 @@ def layer_norm(
 ) -> Tensor:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
 
-    The variance divides by n. Shapes: x and y (..., *normalized_shape), weight and bias
+    The variance divides by n. x and y have shape (..., *normalized_shape); weight and bias have
     normalized_shape. Raises ValueError for other shapes. (Ba et al. 2016, arXiv:1607.06450)
     """
     eps, x = checks.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
@@ -147,10 +147,10 @@ def layer_norm(
 def rms_norm(
     x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
-    """y = x / sqrt(mean(x^2) + eps) * weight, the mean over the trailing axes `normalized_shape`.
+    """y = x / sqrt(mean(x^2) + eps) * weight, over the trailing axes `normalized_shape`.
 
-    Shapes: x and y (..., *normalized_shape), weight normalized_shape. By default, eps is the
-    machine epsilon of the dtype of the computation. (Zhang and Sennrich 2019, arXiv:1910.07467)
+    x and y have shape (..., *normalized_shape); weight has normalized_shape. By default, eps is the
+    machine epsilon of the dtype used for computing. (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
@@ -168,8 +168,8 @@ def rms_norm(
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O).
 
-    A weight (I,) with a bias () gives (...). Raises ValueError if the shapes do not fit. Like
-    torch.nn.functional.linear.
+    With weight (I,) and bias (), y has shape (...). Raises ValueError if the shapes do not fit.
+    Like torch.nn.functional.linear.
     """
     x = real(x, "linear", weight.dtype)
     if weight.ndim > 2 or x.shape[-1:] != weight.shape[-1:]:
@@ -190,10 +190,10 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
 
 
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
-    """y = weight[indices]: a row of the table for each index; indices (...), weight (V, E).
+    """y = weight[indices]: one row of the table for each index; (...), (V, E) -> (..., E).
 
-    Returns (..., E). The row `padding_idx` (negative counts from the end) gets no gradient. Raises
-    TypeError for indices that are not integers, ValueError for an index outside the table.
+    The row `padding_idx` gets no gradient; a negative one counts from the end. Raises TypeError for
+    indices that are not integers, and ValueError for indices outside the table.
     """
     indices = checks.integers(indices, "embedding", "indices")
     checks.check_rows(indices, weight.shape[0])
@@ -207,8 +207,9 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
 def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
 
-    Any shape. Returns x itself if p = 0 or not training. Raises ValueError for p outside [0, 1].
-    After `ta.manual_seed` the masks of contiguous arrays are PyTorch's. (Srivastava et al. 2014)
+    x may have any shape; it is returned as is if p = 0 or not training. Raises ValueError for p
+    outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same masks as in PyTorch.
+    (Srivastava et al. 2014)
     """
     checks.check_probability(p, "dropout")
     x = operand(x, "dropout")
@@ -220,7 +221,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 
 
 def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
-    """Draw which elements dropout keeps, each with probability 1 - p."""
+    """Draw a boolean mask of the elements that dropout keeps, each with probability 1 - p."""
     return random.default_generator().bernoulli(shape, 1 - p) if p < 1 else np.zeros(shape, bool)
 
 
@@ -234,14 +235,14 @@ def apply_dropout(x: Any, *, keep: np.ndarray, p: float) -> Tensor:
 
 
 def reduce(losses: Any, reduction: str) -> Tensor:
-    """Return the mean or the sum of the losses, or with "none" the losses themselves."""
+    """Return the mean or the sum of the losses, or the losses themselves for "none"."""
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
 
 def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
     """(x - y)^2, reduced by "mean", "sum" or "none"; x and y have the same shape.
 
-    Raises ValueError if the shapes differ: (N, 1) against (N,) would compare all pairs.
+    Raises ValueError if the shapes differ: (N, 1) and (N,) would broadcast to all pairs.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "mse_loss")
     x, y = real(x, "mse_loss"), real(y, "mse_loss")
@@ -264,13 +265,12 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(x)_target, weighted by class and reduced; classes are on axis 1.
 
-    x is (N, C), (C,) or (N, C, d1, ...); weight is (C,). target holds class indices, integers (N,),
-    () or (N, d1, ...), or probabilities, floats in the shape of x. For indices, "mean" divides by
-    the total weight of the targets other than `ignore_index` (NaN if there are none). For
-    probabilities it divides by the number of samples. Label smoothing e replaces a target by
-    (1 - e) target + e / C. Raises TypeError for float class labels, and ValueError for labels out
-    of range and shapes that do not fit.
-    Like torch.nn.functional.cross_entropy.
+    x is (N, C), (C,) or (N, C, d1, ...); weight is (C,). target is either class indices, integers
+    of shape (N,), () or (N, d1, ...), or probabilities, floats in the shape of x. For indices,
+    "mean" divides by the total weight of the targets other than `ignore_index` (NaN if there are
+    none). For probabilities, it divides by the number of samples. Label smoothing e replaces a
+    target by (1 - e) target + e / C. Raises TypeError for float class labels, and ValueError for
+    labels out of range and shapes that do not fit. Like torch.nn.functional.cross_entropy.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")
@@ -353,7 +353,7 @@ def _soft_cross_entropy(
 def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)), a constant Tensor.
 
-    Shape (length, d_model); for an odd d_model, the last cosine is left out. (Vaswani et al. 2017)
+    The shape is (length, d_model). There is no last cosine if d_model is odd. (Vaswani et al. 2017)
     """
     angles = np.arange(length)[:, None] / 10000.0 ** (np.arange(0, d_model, 2) / d_model)
     table = np.empty((length, d_model))

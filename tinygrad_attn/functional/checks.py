@@ -1,4 +1,4 @@
-"""Argument checks of `functional`, with errors that say what to write instead."""
+"""Argument checks for `functional`, with errors that say what to write instead."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def operand(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return a Tensor or an array unchanged, and numbers and lists as a Tensor.
+    """Return a Tensor or an array unchanged, and convert numbers and lists to a Tensor.
 
-    Refuses a tensor of another library, because no gradient would flow back to it.
+    Raises TypeError for another library's tensor, because no gradient would flow back to it.
     """
     if isinstance(x, (Variable, np.ndarray)):
         return x
@@ -31,7 +31,7 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
 
 
 def real(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return x in floating point; integers are converted to `dtype` or the default dtype."""
+    """Return x in floating point, converting integers to `dtype` or to the default dtype."""
     x = operand(x, function, dtype)
     kind = array_of(x).dtype.kind
     if kind in "iub":
@@ -47,7 +47,7 @@ def values(x: Any) -> Any:
 
 
 def integers(x: Any, function: str, name: str) -> np.ndarray:
-    """Return a plain array of integers: a copy, since the caller may change the original."""
+    """Return x as a plain array of integers, copied because the caller may change the original."""
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
         raise TypeError(
@@ -58,7 +58,7 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
 
 
 def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> None:
-    """Raise ValueError unless the value is one of the known ones."""
+    """Raise ValueError unless the value is one of the known values."""
     if value not in known:
         raise ValueError(
             f"{function}: {name} is one of {', '.join(map(repr, known))}, got {describe(value)}."
@@ -69,10 +69,7 @@ def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> 
 def check_probability(p: Any, function: str, name: str = "p") -> None:
     """Raise ValueError unless p is a number in [0, 1]."""
     if not is_number(p) or not 0 <= p <= 1:
-        raise ValueError(
-            f"{function}: {name} is the probability to drop an element and lies in [0, 1], got "
-            f"{describe(p)}."
-        )
+        raise ValueError(f"{function}: {name} must be a number in [0, 1], got {describe(p)}.")
 
 
 def check_number(value: Any, function: str, name: str) -> Any:
@@ -85,7 +82,7 @@ def check_number(value: Any, function: str, name: str) -> Any:
 def normalized_axes(
     x: Any, normalized_shape: Any, function: str, **parameters: Any
 ) -> tuple[int, ...]:
-    """Return the axes to normalise; raise ValueError unless the shapes fit."""
+    """Return the axes to normalise; raise ValueError if the shapes do not fit."""
     shape = as_sizes((normalized_shape,))
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(
@@ -102,7 +99,7 @@ def normalized_axes(
 
 
 def check_rows(indices: np.ndarray, rows: int) -> None:
-    """Raise ValueError unless all indices are rows of the table."""
+    """Raise ValueError unless every index refers to a row of the table."""
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
         raise ValueError(
@@ -112,7 +109,7 @@ def check_rows(indices: np.ndarray, rows: int) -> None:
 
 
 def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
-    """Return the index of the row that gets no gradient, counted from the start."""
+    """Return padding_idx as a nonnegative row index; raise ValueError if it is out of range."""
     if padding_idx is None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
@@ -123,7 +120,7 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
 
 
 def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> None:
-    """Raise ValueError unless labels are classes, in the scores' shape without the class axis."""
+    """Raise ValueError unless labels are classes and have the shape of x without its class axis."""
     classes, expected = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     if labels.shape != expected:
         hint = ""
@@ -202,9 +199,9 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
 
 
 def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
-    """Warn about a causal mask in the wrong convention, and a float mask of zeros and ones.
+    """Warn about a causal mask in the wrong convention or a float mask of zeros and ones.
 
-    `blocked` is the value that marks a blocked key.
+    `blocked` is the boolean that marks a blocked key.
     """
     if isinstance(mask, Variable) and mask._tracked:
         return  # a learned mask may be zero or one by chance

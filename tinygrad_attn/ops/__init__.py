@@ -1,4 +1,4 @@
-"""The table of derivatives: every primitive op, followed by its VJPs."""
+"""The table of derivatives: all primitive ops, each followed by its VJPs."""
 
 import numpy as np
 
@@ -48,4 +48,4 @@ UFUNCS: dict[np.ufunc, Op] = {
     for name, op in list(globals().items())
     if isinstance(op, Op) and isinstance(getattr(np, name, None), np.ufunc)
 }
-"""NumPy's ufuncs, each with the op that computes and differentiates it."""
+"""Maps each NumPy ufunc to the op that computes and differentiates it."""

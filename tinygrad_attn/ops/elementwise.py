@@ -1,8 +1,8 @@
-"""Ops that act on each element: arithmetic, exponentials, trigonometry, rounding, minima, maxima.
+"""Elementwise ops: arithmetic, exponentials, trigonometry, rounding, minima and maxima.
 
-The VJPs follow each function; g is the gradient of the loss with respect to the output y. A VJP
-does not read the value of a parameter named with an underscore, such as `_y`. Operands broadcast as
-in NumPy, and the engine sums each gradient back to its operand's shape.
+Each function is followed by its VJPs, where g is the gradient of the loss with respect to the
+output y. A VJP does not read the value of a parameter whose name starts with an underscore.
+Operands broadcast as in NumPy, and the engine sums each gradient back to its operand's shape.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ negative.vjp(lambda g, *_: -g)
 
 
 def _int_power(a, n):
-    """Multiply out the powers 2 and 3: NumPy's own `x ** 3` is a hundred times slower."""
+    """Return a**n, multiplying out n = 2 and 3: NumPy's own `x ** 3` is a hundred times slower."""
     if n == 2:
         return a * a
     if n == 3:
@@ -77,7 +77,7 @@ def _int_power(a, n):
 @op(broadcasts=True)
 def power(a, b):
     """y = a ** b"""
-    # NumPy handles integer arrays: there int8 ** 2.0 is float64.
+    # Integer arrays are left to NumPy, where int8 ** 2.0 is float64.
     if type(b) in (int, float) and (type(a) in (int, float) or a.dtype.kind == "f"):
         return _int_power(a, b)
     return a**b
@@ -88,8 +88,8 @@ def _power_by_base(g, y, a, b):
         if b == 0:
             return np.zeros(a.shape, g.dtype)  # 0 * a ** -1 is NaN at a = 0
         return g * b * (a if b == 2 else _int_power(a, b - 1))
-    # Where b = 0 the slope b a^(b - 1) is 0, but at a = 0 it computes 0 * inf = NaN. So use another
-    # exponent there: 0, or 1 where a is 0 and this slope is differentiated with respect to b.
+    # Where b = 0, the slope b a^(b - 1) is 0, but at a = 0 the formula gives 0 * inf = NaN. So use
+    # another exponent there: 0, or 1 if a is 0 and this slope is differentiated with respect to b.
     free = tracked(b)
     zero = (b == 0) & (abs(array_of(a)) < np.finfo(y.dtype).tiny if free else True)
     return g * b * a ** np.where(zero, int(free), b - 1)
@@ -129,8 +129,8 @@ cbrt = op(np.cbrt, lambda g, y, _x: g / (3 * y * y))
 
 
 def _part_of_sum(g, y, a, b, exponential=np.exp):
-    """Return g e^a / (e^a + e^b) from b - a: e^(a - y) would lose digits to the rounding of y."""
-    # Where e^(b - a) overflows, 1 / inf = 0 is right, but not in float16, where e^12 overflows.
+    """Return g e^a / (e^a + e^b), using b - a because e^(a - y) loses digits when y is rounded."""
+    # If e^(b - a) overflows, 1 / inf = 0 is right, except in float16, where even e^12 overflows.
     with np.errstate(over="ignore"):
         if not (isinstance(y, Variable) or y.dtype == np.float16):
             return g / (1 + exponential(b - a))
@@ -156,13 +156,13 @@ def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
     if getattr(x, "dtype", None) == np.float16:  # e^12 is infinite there, but 1 / e^12 is not 0
         return sigmoid.forward(x.astype(np.float32)).astype(x.dtype)
-    with np.errstate(over="ignore"):  # where e^-x overflows, 1 / inf = 0 is right
+    with np.errstate(over="ignore"):  # if e^-x overflows, 1 / inf = 0 is right
         return 1 / (1 + np.exp(0.0 - x))  # -x would wrap around in unsigned integers
 
 
 sigmoid.vjp(lambda g, y, _x: g * y * (1 - y))
 
-_erf = np.frompyfunc(math.erf, 1, 1)  # Python has erf, NumPy does not
+_erf = np.frompyfunc(math.erf, 1, 1)  # Python has erf, but NumPy does not
 
 
 @op
@@ -193,7 +193,7 @@ hypot = op(np.hypot, lambda g, y, a, _b: g * (a / y), lambda g, y, _a, b: g * (b
 
 
 def _over_square(x, a, b):
-    """Return x / (a^2 + b^2), or 0 at the origin; use hypot where the squares leave their range."""
+    """Return x / (a^2 + b^2), or 0 at the origin; use hypot if a square over- or underflows."""
     with np.errstate(over="ignore"):
         squares = a * a + b * b
     size = array_of(squares)
@@ -214,14 +214,14 @@ arctan2 = op(
 
 
 def _weighed(g, weights):
-    """Return g times weights, with 0 where a weight is 0, even for an infinite g."""
+    """Return g times weights, with 0 wherever a weight is 0, even if g is infinite."""
     return np.where(weights == 0, 0, g * weights)
 
 
 def _won(g, mine, other, loses):
-    """The contribution of g to an operand of maximum or minimum: half of g at a tie, as in PyTorch.
+    """Return an operand's contribution from maximum or minimum: g, 0, or half of g at a tie.
 
-    A comparison with NaN is False, so neither operand loses to NaN.
+    Ties are split as in PyTorch. Comparisons with NaN are False, so neither operand loses to NaN.
     """
     return _weighed(g, np.where(mine == other, 0.5, ~loses).astype(g.dtype))
 
@@ -235,7 +235,7 @@ minimum = op(
 
 
 def _first_if(wins):
-    """VJPs that give g to the first operand where `wins(a, b)` or b is NaN, else to the second."""
+    """Return VJPs that pass g to the first operand if it wins or b is NaN, else to the second."""
     first = lambda a, b: wins(a, b) | np.isnan(b)
     return (
         lambda g, _y, a, b: np.where(first(a, b), g, 0),
@@ -282,9 +282,9 @@ def relu(x):
     return np.maximum(x, 0)
 
 
-relu.vjp(lambda g, y, _x: np.where(y != 0, g, 0))  # not y > 0: NaN keeps its gradient
+relu.vjp(lambda g, y, _x: np.where(y != 0, g, 0))  # y > 0 would drop NaN's gradient
 
-# ---- step functions: the derivative is 0, and is taken as 0 at the jumps too
+# ---- step functions: the derivative is 0, by convention even at the jumps
 
 floor = op(np.floor, _zero)
 ceil = op(np.ceil, _zero)
@@ -295,7 +295,7 @@ copysign = op(np.copysign, lambda g, y, a, _b: g * (np.sign(y) * np.sign(a)), _z
 
 @op
 def round(x, *, decimals=0):
-    """y = x rounded to `decimals` decimals; halves go to the even neighbour."""
+    """y = x rounded to `decimals` decimals; halves are rounded to the even neighbour."""
     return np.round(x, decimals)
 
 

@@ -1,12 +1,12 @@
-"""Matrix inverse, determinant and factorisations, on the last two axes: (..., N, N).
+"""Matrix inverses, determinants and factorisations over the last two axes.
 
-An op has one output, so a factorisation packs its parts into one array. Each row of `eigh` is an
-eigenvalue and its eigenvector. Each row of `svd` is a left vector, singular value and right vector.
+An op has one output, so a factorisation packs its parts into one array. Each row of `eigh`'s output
+is an eigenvalue followed by its eigenvector. Each row of `svd`'s output is a left singular vector,
+its singular value and the right singular vector.
 
 Sources: M. Giles, "An extended collection of matrix derivative results for forward and reverse mode
-algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular
-value decomposition" (2016); G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973), for the
-pseudo-inverse.
+algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular value decomposition"
+(2016); and for the pseudo-inverse, G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ inv.vjp(lambda g, y, _a: -(y.mT @ g @ y.mT))
 
 @op(broadcasts=True)
 def solve(a, b):
-    """y with a y = b; b is (N,) or (..., N, K), as in np.linalg.solve."""
+    """The solution y of a y = b, where b is (N,) or (..., N, K), as in np.linalg.solve."""
     return np.linalg.solve(a, b)
 
 
 def _solve_back(g, a, b):
-    """Return a^-T g; if b is a single vector, g holds one or more vectors."""
+    """Return a^-T g; if b is a single vector, g consists of one or more vectors."""
     return solve(a.mT, _column(g)).reshape(g.shape) if b.ndim == 1 else solve(a.mT, g)
 
 
@@ -82,7 +82,7 @@ def pinv(a):
     """y = the Moore-Penrose inverse a^+: (..., M, N) -> (..., N, M)
 
     The VJP assumes that the rank of a stays constant. Singular values up to 1e-15 times the largest
-    count as zero. There is no `rtol`, because a larger cutoff would have another derivative.
+    count as zero. There is no `rtol` because a larger cutoff would need a different derivative.
     """
     return np.linalg.pinv(a)
 
@@ -99,14 +99,14 @@ pinv.vjp(_pinv_vjp)
 
 
 def _one_triangle(s, uplo="L"):
-    """Fold the gradient s of a symmetric matrix into the one triangle that the op reads."""
+    """Fold the gradient s of a symmetric matrix into the triangle that the op reads."""
     both = s + s.mT
     return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
 
 
 @op
 def cholesky(a):
-    """y lower triangular with y y^T = a.
+    """The lower triangular matrix y with y y^T = a.
 
     As in NumPy, only the lower triangle of a is read, so only that triangle gets a gradient.
     """
@@ -125,10 +125,10 @@ cholesky.vjp(_cholesky_vjp)
 
 @op
 def eigh(a, *, uplo="L"):
-    """Row i of y is eigenvalue i and its eigenvector: (..., N, N) -> (..., N, 1 + N).
+    """Row i of y is eigenvalue i, then its eigenvector: (..., N, N) -> (..., N, 1 + N).
 
-    Eigenvalues are in ascending order; only one triangle of a is read. An eigenvector has a
-    derivative only where its eigenvalue is not repeated.
+    Eigenvalues are in ascending order, and only one triangle of a is read. An eigenvector has a
+    derivative only if its eigenvalue is not repeated.
     """
     w, vectors = np.linalg.eigh(a, uplo)
     return np.concatenate([_column(w), vectors.mT], axis=-1)
@@ -138,13 +138,13 @@ def eigh(a, *, uplo="L"):
 def eigvalsh(a, *, uplo="L"):
     """y = the eigenvalues in ascending order, from one triangle of a: (..., N, N) -> (..., N)
 
-    The gradient is right for repeated eigenvalues too, if the loss does not depend on their order.
+    The gradient is correct even for repeated eigenvalues if the loss ignores their order.
     """
     return np.linalg.eigvalsh(a, uplo)
 
 
 def _one_over_gaps(w):
-    """The matrix with 1 / (w_j - w_i) at [i, j] and zeros on the diagonal."""
+    """Return the matrix with 1 / (w_j - w_i) at [i, j] and zeros on the diagonal."""
     same = np.eye(w.shape[-1], dtype=w.dtype)
     return (1 - same) / (_row(w) - _column(w) + same)
 
@@ -168,10 +168,10 @@ eigvalsh.vjp(_eigvalsh_vjp)
 
 @op
 def svd(a):
-    """Row i of y is left vector, singular value, right vector: (..., M, N) -> (..., min(M, N), M +
-    1 + N), the largest first.
+    """Row i of y is left singular vector i, singular value i and right singular vector i.
 
-    A singular vector has a derivative only where its singular value is nonzero and not repeated.
+    (..., M, N) -> (..., min(M, N), M + 1 + N), with the largest singular value first. A singular
+    vector has a derivative only if its singular value is nonzero and not repeated.
     """
     u, s, vh = np.linalg.svd(a, full_matrices=False)
     return np.concatenate([u.mT, _column(s), vh], axis=-1)
@@ -193,7 +193,7 @@ def _svd_vjp(g, y, a):
     inside = (gaps * (by_u - by_u.mT)) * _row(s) + _column(s) * (gaps * (by_v - by_v.mT))
     inside = inside + np.eye(s.shape[-1], dtype=s.dtype) * _row(gs)
     part = u @ inside @ vt
-    if m > n:  # the longer vectors' gradients outside the space that those vectors span
+    if m > n:  # the part of the longer vectors' gradients outside their span
         part = part + (gut.mT - u @ by_u) / _row(s) @ vt
     if n > m:
         part = part + u @ ((gvt - by_v.mT @ vt) / _column(s))
@@ -212,7 +212,7 @@ singular_values.vjp(_singular_values_vjp)
 
 @op
 def qr(a):
-    """y = Q above R, with a = Q R and N <= M: (..., M, N) -> (..., M + N, N)
+    """y = Q stacked on top of R, where a = Q R and N <= M: (..., M, N) -> (..., M + N, N)
 
     The columns of Q = y[..., :M, :] are orthonormal; R = y[..., M:, :] is upper triangular.
     """

@@ -1,7 +1,7 @@
 """Products that sum over shared axes: the matrix product and Einstein summation.
 
-The VJP of an einsum is another einsum. To get the gradient of one operand, put the gradient of the
-output in its place and exchange their labels.
+The VJP of an einsum is another einsum. To get the gradient of an operand, replace the operand with
+the gradient of the output, and swap their labels.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..engine import op, sum_to
 from .shapes import broadcast_to, float16_in_float32, scatter
 
 _LETTERS = ascii_uppercase + ascii_lowercase
-"""The letters in the order in which NumPy numbers them, 0 to 51."""
+"""The letters in the order in which NumPy numbers them, from 0 to 51."""
 
 _OPTIMIZED = 1 << 12
-"""The operand size from which NumPy's search for a good contraction order pays off."""
+"""The smallest operand size for which NumPy's search for a good contraction order pays off."""
 
 
 @op(broadcasts=True)
@@ -50,7 +50,7 @@ def _matmul_by_right(g, _y, a, b):
         a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, g.shape[-1])  # a row vector
     if b.ndim == 1:
         return (_rows(a).mT @ g.reshape(-1, 1)).reshape(b.shape)
-    if b.ndim == 2:  # one matrix for all rows: fold the rows, and the product sums over them
+    if b.ndim == 2:  # one matrix for all rows: the product of folded rows sums over them
         return _rows(a).mT @ _rows(g)
     return a.mT @ g
 
@@ -63,7 +63,7 @@ matmul.vjp(_matmul_by_left, _matmul_by_right)
 def einsum(*operands, labels, result):
     """y[result] = the product of the operands, summed over the labels that are not in `result`.
 
-    `labels` has one string of letters for each operand: labels=("ij", "jk"), result="ik".
+    `labels` has one string of letters for each operand, as in labels=("ij", "jk"), result="ik".
     """
     optimize = len(operands) > 1 and any(np.size(x) >= _OPTIMIZED for x in operands)
     dtype = np.result_type(*operands)
@@ -87,10 +87,10 @@ def _partial(g, i, operands, labels, result):
     part = einsum(*others, g, labels=tuple(known), result=reached)
     sizes = dict(zip(reached, part.shape, strict=True))
     own = {a: shape[mine.index(a)] for a in distinct}
-    if reached != distinct:  # labels that only this operand has were summed over
+    if reached != distinct:  # labels found only in this operand were summed over
         part = part.reshape(tuple(sizes.get(a, 1) for a in distinct))
     full = tuple(own[a] if sizes.get(a, 1) == 1 else sizes[a] for a in distinct)
-    # Along an axis that was summed over, or where another operand was repeated, g is constant.
+    # g is constant along an axis that was summed over or along which another operand was repeated.
     if part.shape != full:
         part = broadcast_to(part, shape=full)
     if distinct != mine:  # a label that occurs twice in one operand reads its diagonal
@@ -103,8 +103,8 @@ def _partial(g, i, operands, labels, result):
 def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
     """Split np.einsum's arguments into operands, their labels, and the labels of the result.
 
-    Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Spells out `...` and an
-    omitted result. Raises ValueError for labels that do not fit the operands.
+    Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Replaces `...` with letters
+    and fills in an omitted result. Raises ValueError for labels that do not fit the operands.
     """
     if isinstance(arguments[0], str):
         operands = list(arguments[1:])

@@ -14,14 +14,14 @@ from .shapes import broadcast_to, flip, float16_in_float32, inverse, transpose
 
 
 def axes_of(x, axis):
-    """The axes that are reduced, as a tuple of numbers >= 0."""
+    """Return the axes that are reduced, as a tuple of nonnegative integers."""
     if axis is None or x.ndim == 0:  # NumPy accepts the axes 0 and -1 for a scalar too
         return tuple(range(x.ndim))
     return tuple(a % x.ndim for a in ((axis,) if not isinstance(axis, tuple) else axis))
 
 
 def kept(g, x, axis):
-    """Put the reduced axes back into g with size 1, so that it broadcasts against x."""
+    """Put the reduced axes back into g with size 1, so that g broadcasts against x."""
     if g.ndim == x.ndim or axis is None and g.ndim == 0:
         return g
     if axis == -1:
@@ -31,12 +31,12 @@ def kept(g, x, axis):
 
 
 def count(x, axis):
-    """The number of elements that go into each result."""
+    """Return the number of elements that each result is computed from."""
     return math.prod(x.shape[a] for a in axes_of(x, axis))
 
 
 def _divisor_of(g, n):
-    """Return n, the divisor of a gradient, as float32 where it would overflow float16.
+    """Return n, a divisor of the gradient g, as float32 if it would overflow float16.
 
     In float16, n would become infinite and the quotient 0.
     """
@@ -44,7 +44,7 @@ def _divisor_of(g, n):
 
 
 def divisor(x):
-    """Replace 0 in x by inf, so that a quotient by x, and its slope, are 0 there."""
+    """Replace zeros in x with inf, so that dividing by x gives 0 there, with slope 0."""
     return np.where(array_of(x) == 0, np.inf, x)
 
 
@@ -75,7 +75,7 @@ mean.vjp(
 @float16_in_float32
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
-    # NumPy's var subtracts the mean again, and so removes what rounding left of it.
+    # NumPy's var subtracts the mean again, which removes what rounding left of it.
     return _centred(x, axis).var(axis=axis, ddof=ddof, keepdims=keepdims)
 
 
@@ -94,7 +94,7 @@ var.vjp(
 @op
 @float16_in_float32
 def std(x, *, axis=None, ddof=0, keepdims=False):
-    """y = sqrt(var(x)); where y is 0 so is the gradient, as in PyTorch."""
+    """y = sqrt(var(x)); where y is 0, the gradient is 0 too, as in PyTorch."""
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
 
 
@@ -118,9 +118,9 @@ l2_norm.vjp(lambda g, y, x, *, axis, keepdims: kept(g, x, axis) * (x / divisor(k
 
 
 def to_the_extremes(g, y, x, *, axis, keepdims):
-    """Pass g to the extreme element, in equal parts where several tie.
+    """Pass g to the extreme element, or divide it equally among tied elements.
 
-    Where y is NaN, the NaN elements share g.
+    Where y is NaN, g is divided among the NaN elements.
     """
     top = array_of(y)
     hit = array_of(x) == kept(top, x, axis)
@@ -150,7 +150,7 @@ min.vjp(to_the_extremes)
 
 @op
 def prod(x, *, axis=None, keepdims=False):
-    """y = product of the elements; the VJP is also right where some are zero."""
+    """y = product of the elements; the VJP is correct even if some are zero."""
     return x.prod(axis=axis, keepdims=keepdims)
 
 
@@ -201,7 +201,7 @@ cumsum.vjp(_cumsum_vjp)
 def cumprod(x, *, axis=None):
     """y_i = x_0 ... x_i along the axis, or over the flattened array.
 
-    The VJP is also right where some elements are zero.
+    The VJP is correct even if some elements are zero.
     """
     return x.cumprod(axis=axis)
 
@@ -212,7 +212,7 @@ def _cumprod_vjp(g, y, x, *, axis):
         return _cumprod_vjp(*(a.reshape(-1) for a in (g, y, x)), axis=-1).reshape(x.shape)
     s, y, x = (a.swapaxes(axis, -1) for a in (g, y, x))
     before = np.concatenate([np.ones_like(array_of(y)[..., :1]), y[..., :-1]], axis=-1)
-    # In each round s_i holds the first `terms` terms of its sum over g; each round doubles them.
+    # In each round, s_i is the sum of the first `terms` terms; each round doubles `terms`.
     factors, terms = x[..., 1:], 1
     while terms < x.shape[-1]:
         s = np.concatenate([s[..., :-terms] + factors * s[..., terms:], s[..., -terms:]], axis=-1)

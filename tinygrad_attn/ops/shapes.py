@@ -1,6 +1,6 @@
-"""Ops that move elements without changing them: reshape, transpose, broadcast, join, pick.
+"""Ops that move elements without changing them: reshape, transpose, broadcast, join and pick.
 
-They return a view where NumPy does.
+They return a view wherever NumPy does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..engine import array_of, op, sum_to
 
 @op
 def clone(x):
-    """y = x, in its own memory."""
+    """Copy x to new memory."""
     return x.copy()
 
 
@@ -26,7 +26,7 @@ clone.vjp(lambda g, _y, _x: g)
 
 @op
 def reshape(x, *, shape):
-    """The same elements, in the same order, in another shape."""
+    """Return the same elements, in the same order, in another shape."""
     return x.reshape(shape)
 
 
@@ -35,12 +35,12 @@ reshape.vjp(lambda g, _y, _x, *, shape: g.reshape(_x.shape))
 
 @op
 def transpose(x, *, axes=None):
-    """x with its axes in another order, or all reversed without `axes`."""
+    """Permute the axes of x, or reverse them if `axes` is None."""
     return x.transpose(axes)
 
 
 def inverse(axes):
-    """The order that undoes this order of axes."""
+    """Return the permutation that undoes this permutation of axes."""
     return None if axes is None else tuple(np.argsort(np.mod(axes, len(axes))).tolist())
 
 
@@ -49,7 +49,7 @@ transpose.vjp(lambda g, _y, _x, *, axes: transpose(g, axes=inverse(axes)))
 
 @op
 def swapaxes(x, *, a, b):
-    """x with two axes exchanged."""
+    """Exchange two axes of x."""
     return x.swapaxes(a, b)
 
 
@@ -58,7 +58,7 @@ swapaxes.vjp(lambda g, _y, _x, *, a, b: g.swapaxes(a, b))
 
 @op
 def broadcast_to(x, *, shape):
-    """x repeated along new or size-1 axes, without copying."""
+    """Repeat x along new axes and axes of size 1, without copying."""
     return np.broadcast_to(x, shape)
 
 
@@ -67,7 +67,7 @@ broadcast_to.vjp(lambda g, _y, _x, *, shape: sum_to(g, _x.shape))
 
 @op
 def astype(x, *, dtype):
-    """The same numbers in another dtype; the gradient comes back in the original one."""
+    """Convert x to another dtype; the gradient is converted back to the original one."""
     return x.astype(dtype)
 
 
@@ -76,7 +76,7 @@ astype.vjp(lambda g, _y, _x, *, dtype: g)  # the engine casts it back
 
 @op
 def flip(x, *, axis=None):
-    """Elements in reverse order along the axes."""
+    """Reverse the order of the elements along the axes."""
     return np.flip(x, axis)
 
 
@@ -85,7 +85,7 @@ flip.vjp(lambda g, _y, _x, *, axis: flip(g, axis=axis))
 
 @op
 def concatenate(*parts, axis=0):
-    """The parts one after another along an axis; with axis None, all flattened first."""
+    """Join the parts along an existing axis; with axis=None, flatten them first."""
     return np.concatenate(parts, axis)
 
 
@@ -103,7 +103,7 @@ def _split_back(g, _y, *_parts, axis, needs):
 
 @op
 def stack(*parts, axis=0):
-    """The parts side by side along a new axis."""
+    """Stack the parts along a new axis."""
     return np.stack(parts, axis)
 
 
@@ -115,18 +115,18 @@ def _unstack(g, _y, *_parts, axis, needs):
 
 @op(broadcasts=True)
 def tril(x, *, k=0):
-    """The lower triangle of the last two axes, with zeros above the k-th diagonal.
+    """Return the lower triangle of the last two axes, with zeros above the k-th diagonal.
 
-    As in NumPy, a vector is first repeated as rows.
+    As in NumPy, a vector is first repeated to form the rows of a square matrix.
     """
     return np.tril(x, k)
 
 
 @op(broadcasts=True)
 def triu(x, *, k=0):
-    """The upper triangle of the last two axes, with zeros below the k-th diagonal.
+    """Return the upper triangle of the last two axes, with zeros below the k-th diagonal.
 
-    As in NumPy, a vector is first repeated as rows.
+    As in NumPy, a vector is first repeated to form the rows of a square matrix.
     """
     return np.triu(x, k)
 
@@ -135,7 +135,7 @@ tril.vjp(lambda g, _y, _x, *, k: tril(g, k=k))
 triu.vjp(lambda g, _y, _x, *, k: triu(g, k=k))
 
 
-# ---- picking elements, and the adjoint: adding them back at their places
+# ---- picking elements, and the adjoint: adding them back at their positions
 
 
 @op
@@ -156,17 +156,17 @@ def add_at(total, g, *, index):
 
 @op
 def scatter(g, *, index, shape):
-    """Zeros of `shape` with g added at index; repeated indices add up. The adjoint of getitem.
+    """Add g at `index` to zeros of `shape`; repeated indices add up. The adjoint of getitem.
 
     `scatter(messages, index=receivers, shape=(nodes, width))` does what np.add.at and PyTorch's
     index_add do. Raises IndexError for an index outside `shape`, and ValueError if g does not have
-    the shape of the indexed places.
+    the shape of the indexed elements.
     """
     out = np.zeros_like(g, order="C", subok=False, shape=shape)
     places = out[index].shape
     if np.shape(g) != places:
         raise ValueError(
-            f"g must have the shape of the indexed places, {places} in {shape}, but has "
+            f"g must have the shape of the indexed elements, {places} in {shape}, but has "
             f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
         )
     np.add.at(out, index, g)
@@ -180,13 +180,13 @@ scatter.vjp(lambda gg, _y, _g, *, index, shape: gg[index])
 
 @op
 def embedding(weight, *, indices):
-    """y = weight[indices]: a row of the table for each index. (V, E), (...) -> (..., E)"""
+    """y = weight[indices]: one row of the table for each index. (V, E), (...) -> (..., E)"""
     return weight[indices]
 
 
 @op
 def embedding_backward(g, *, indices, rows):
-    """Sum, for each row, the gradients of the places that looked it up. (..., E) -> (V, E)"""
+    """Sum the gradients of all look-ups of each table row: (..., E) -> (V, E)"""
     out = np.zeros_like(g, order="C", shape=(rows, g.shape[-1]))
     np.add.at(out, indices, g)
     return out
@@ -206,7 +206,7 @@ def take_along_axis(x, *, indices, axis=-1):
 
 
 def places_along(indices, axis, shape):
-    """The index that take_along_axis uses: `indices` along `axis`, all places along the others."""
+    """Return take_along_axis's full index: `indices` along `axis`, each position along the rest."""
     if axis is None:
         return (indices,)
     axis %= len(shape)
@@ -231,19 +231,19 @@ take_along_axis.vjp(_put_back_along_axis)
 def windows(x, *, sizes, axes):
     """y[..., i, ..., k] = x[..., i + k, ...], without copying.
 
-    The window's position along each axis comes first, then the places within the window.
+    The window's position along each axis comes first, then the position within the window.
     """
     return sliding_window_view(x, sizes, axes)
 
 
 @op
 def overlapped(g, *, sizes, axes, shape):
-    """Zeros of `shape` with each element of g added at the place where its window read it.
+    """Add each element of g to zeros of `shape`, at the position that its window read.
 
-    The adjoint of windows.
+    This is the adjoint of windows.
     """
     out = np.zeros_like(g, order="C", shape=shape)
-    # A fixed place within the window is another element of x in each window: add all at once.
+    # At a fixed position, all windows read different elements of x, so add them all at once.
     for within in np.ndindex(sizes):
         start = [0] * out.ndim
         for axis, k in zip(axes, within, strict=True):
@@ -261,7 +261,7 @@ overlapped.vjp(lambda gg, _y, _g, *, sizes, axes, shape: windows(gg, sizes=sizes
 
 @op
 def pad(x, *, width, value=0):
-    """x with `value` around it: `width` is a pair (before, after) for each axis."""
+    """Pad x with `value`; `width` has a pair (before, after) for each axis."""
     return np.pad(x, width, constant_values=value) if x.ndim else x.copy()
 
 
@@ -273,19 +273,19 @@ pad.vjp(
 
 
 def sort(x: Any, axis: int | None = -1) -> Any:
-    """The elements in ascending order; each gradient goes back to its element's original place."""
+    """Sort x in ascending order; each gradient goes back to its element's original position."""
     return take_along_axis(x, indices=np.argsort(array_of(x), axis, kind="stable"), axis=axis)
 
 
 def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
-    """Move the kth element to its sorted place, smaller ones before it and larger ones after it."""
+    """Move the kth element to its sorted position, between the smaller and the larger elements."""
     return take_along_axis(x, indices=np.argpartition(array_of(x), kth, axis), axis=axis)
 
 
 def float16_in_float32(function: Callable) -> Callable:
-    """Wrap the function to compute float16 inputs in float32 and round once, as PyTorch does.
+    """Wrap a function to compute in float32 on float16 inputs and round once, as PyTorch does.
 
-    In float16 itself 300^2 and e^12 are infinite, and repeatedly adding 1 stops at 2,048.
+    In float16 itself, 300^2 and e^12 are infinite, and repeatedly adding 1 stops at 2,048.
     """
 
     @functools.wraps(function)

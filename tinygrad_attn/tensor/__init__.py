@@ -1,4 +1,4 @@
-"""The class Tensor, conversion to it, and the ops under NumPy's names."""
+"""The Tensor class, conversions to Tensors, and NumPy's functions on Tensors."""
 
 from .tensor import Axis, Tensor, get_default_dtype, set_default_dtype
 

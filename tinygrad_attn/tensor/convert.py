@@ -1,4 +1,4 @@
-"""Conversions for Tensors: the default dtype, data to arrays, sizes and indices."""
+"""Conversions for Tensors: default dtype, data, sizes and indices."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _default_dtype = np.dtype(np.float32)
 
 
 def set_default_dtype(dtype: Any) -> None:
-    """Set the dtype of Tensors made from Python numbers and lists of them.
+    """Set the default dtype, for Tensors made from Python numbers and lists of numbers.
 
-    The initial value is float32. Raises TypeError for a dtype that is not floating.
+    The initial value is float32. Raises TypeError for a dtype that is not floating-point.
     """
     global _default_dtype
     _default_dtype = floating_dtype(dtype, "the default")
 
 
 def get_default_dtype() -> np.dtype:
-    """Return the dtype of Tensors made from Python numbers and lists of them."""
+    """Return the default dtype, for Tensors made from Python numbers and lists of numbers."""
     return _default_dtype
 
 
 def floating_dtype(dtype: Any, what: str) -> np.dtype:
-    """Return the dtype if it is a floating one; raise TypeError for any other, and for None."""
+    """Return a floating-point dtype; raise TypeError for any other, including None."""
     try:
         found = np.dtype(object if dtype is None else dtype)
     except (TypeError, ValueError):
         found = np.dtype(object)
     if found.kind != "f":
         raise TypeError(
-            f"the dtype of {what} must be a floating one, such as np.float32 or np.float64, "
+            f"the dtype of {what} must be a floating-point one, such as np.float32 or np.float64, "
             f"got {describe(dtype)}."
         )
     return found
 
 
 def as_array(data: Any, dtype: Any) -> np.ndarray:
-    """Return a new array from the argument of Tensor's constructor."""
+    """Convert the data passed to Tensor's constructor to a new array."""
     data = array_of(_from_torch(data))
     if isinstance(data, Symbolic):
         return data.copy() if dtype is None else data.astype(dtype)  # type: ignore[attr-defined]
@@ -87,9 +87,9 @@ def ragged(error: ValueError) -> ValueError:
 
 
 def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Return the value to write into a tensor of this dtype, without a copy where possible.
+    """Convert a value that will be written into a tensor, without a copy where possible.
 
-    An array keeps its own dtype; Python numbers and lists take the tensor's.
+    Arrays keep their own dtype; Python numbers and lists take the tensor's.
     """
     if isinstance(value, Variable):
         return np.asarray(value._data)
@@ -109,7 +109,7 @@ def as_value(name: str, value: Any) -> np.ndarray:
 
 
 def _from_torch(x: Any) -> Any:
-    """Return the array of a PyTorch tensor, and anything else unchanged."""
+    """Convert a PyTorch tensor to an array, and return anything else unchanged."""
     if isinstance(x, Variable) or not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
     x = x.detach().cpu()
@@ -117,23 +117,23 @@ def _from_torch(x: Any) -> Any:
 
 
 def holds(name: str, data: Any) -> bool:
-    """Return whether data, or something in a list or tuple, has an attribute of that name."""
+    """Return whether data, or any item in a nested list or tuple, has the named attribute."""
     if isinstance(data, (list, tuple)):
         return any(holds(name, x) for x in data)
     return hasattr(data, name)
 
 
 def copied(array: Any) -> Any:
-    """Return a copy of the array, which no later change can reach."""
+    """Return a copy of the array, unaffected by later changes to the original."""
     if isinstance(array, Symbolic):
         return array
     return np.array(np.asarray(array))  # With some objects even np.array shares memory.
 
 
 def as_index(index: Any) -> Any:
-    """Return the index with plain values.
+    """Return the index with Tensors replaced by plain values.
 
-    Arrays are copied, so that a later change cannot reach the VJP that uses them.
+    Arrays are copied, so that later changes to them do not affect the VJP.
     """
     if index.__class__ in (int, slice, type(None), type(Ellipsis)):
         return index
@@ -155,7 +155,7 @@ def as_index(index: Any) -> Any:
 
 
 def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Return sizes or axes as a tuple, whether given one by one or as one tuple."""
+    """Return sizes or axes as a tuple, whether passed separately or as one sequence."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = sizes[0]
     try:
@@ -167,5 +167,5 @@ def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 
 def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a copy of a value assigned to .grad, in the tensor's dtype."""
+    """Return a copy, in the tensor's dtype, of a value assigned to .grad."""
     return np.array(check_numbers(array_of(_from_torch(value))), dtype)

@@ -1,9 +1,9 @@
 """NumPy's own functions on Tensors: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])`.
 
 NumPy lets an operand handle the call (`__array_ufunc__`, `__array_function__`; NEP 13 and 18). A
-Tensor looks the function up in two tables: `UFUNCS`, and `FUNCTIONS`, which numpy_functions.py
+Tensor looks up the function in two tables: `UFUNCS`, and `FUNCTIONS`, which numpy_functions.py
 fills. Functions that return booleans, integers or constants (`PLAIN`) get plain arrays. Any other
-function of floating-point Tensors raises a TypeError, so no output loses its graph silently.
+function of floating-point Tensors raises a TypeError, so no output silently loses its graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UFUNCS: dict[Any, Callable] = ops.UFUNCS | {
 }
 
 FUNCTIONS: dict[Any, Callable] = {}
-"""NumPy's function -> the function that handles Tensors, with the same arguments."""
+"""Maps each NumPy function to one that takes the same arguments and handles Tensors."""
 
 PLAIN_NAMES = """
     greater greater_equal less less_equal equal not_equal isnan isinf isfinite signbit logical_and
@@ -53,10 +53,10 @@ ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
 
 
 def implements(*numpy_functions: Any) -> Callable:
-    """Enter the decorated function into the table for these NumPy functions.
+    """Register the decorated function as the implementation of these NumPy functions.
 
-    It takes the operand first. Its other arguments have NumPy's names; it needs only those that
-    apply to Tensors. A `dtype` is applied to the operand. All others must have their defaults.
+    The operand comes first. Other parameters have NumPy's names; only those that apply to Tensors
+    are needed. A `dtype` is applied to the operand. Other arguments must have their defaults.
     """
 
     def enter(f: Callable) -> Callable:
@@ -67,7 +67,7 @@ def implements(*numpy_functions: Any) -> Callable:
 
 
 def _called_as(function: Any, f: Callable) -> Callable:
-    """Return f with its arguments in the order of NumPy's function."""
+    """Wrap f so that it can be called like the NumPy function."""
     own = inspect.signature(f).parameters
     try:
         numpys = inspect.signature(function).parameters
@@ -106,21 +106,21 @@ SEQUENCES = (list, tuple, deque)
 
 
 def plain(x: Any) -> Any:
-    """Return x with Tensors replaced by their arrays, also inside sequences."""
+    """Return x with Tensors replaced by their arrays, including those in sequences."""
     if isinstance(x, Variable):
         return x._data
     return tuple(map(plain, x)) if isinstance(x, SEQUENCES) else x
 
 
 def floating(x: Any) -> bool:
-    """Return whether x is a floating-point Tensor, or a sequence that holds one."""
+    """Return whether x is a floating-point Tensor or a sequence that contains one."""
     if isinstance(x, Variable):
         return x._data.dtype.kind == "f"
     return isinstance(x, SEQUENCES) and any(map(floating, x))
 
 
 def together(parts: Any) -> list[Any]:
-    """Return the parts of a join; numbers and lists take the floating Tensors' dtype."""
+    """Return the parts as a list; numbers and lists become arrays of the Tensors' dtype."""
     parts = list(parts)
     dtype = next((x._data.dtype for x in parts if isinstance(x, Variable) and floating(x)), None)
     return [
@@ -132,7 +132,7 @@ def together(parts: Any) -> list[Any]:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Return x in another floating dtype, or unchanged for None."""
+    """Convert x to another floating-point dtype; return it unchanged if `dtype` is None."""
     if dtype is None:
         return x
     if floating(x) and np.dtype(dtype).kind != "f":
@@ -149,7 +149,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
-    """Handle Tensor.__array_ufunc__ where it is not simply `UFUNCS[ufunc](*inputs)`."""
+    """Handle calls of Tensor.__array_ufunc__ that are not simply `UFUNCS[ufunc](*inputs)`."""
     name = f"{ufunc.__name__}.{method}".removesuffix(".__call__")
     if kwargs.get("out") is not None or method == "at" and floating(inputs):
         raise TypeError(
@@ -194,7 +194,7 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _wrapped(y: Any) -> Any:
-    """Return NumPy's results for integer or boolean Tensors as Tensors."""
+    """Wrap NumPy's results for integer or boolean Tensors in Tensors."""
     if isinstance(y, (list, tuple)):
         return type(y)(*map(_wrapped, y)) if hasattr(y, "_fields") else type(y)(map(_wrapped, y))
     return tensor_of(y) if isinstance(y, (np.ndarray, np.generic)) and y.dtype.kind in "fiub" else y
@@ -211,7 +211,7 @@ def no_rule(name: str) -> TypeError:
 
 
 def vecdot(a: Any, b: Any, axis: int = -1) -> Any:
-    """Return the sum of the products along one axis of both arrays."""
+    """Return the sum of the elementwise products along one axis."""
     a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
     return ops.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
 

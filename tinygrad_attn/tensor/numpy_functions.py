@@ -54,7 +54,7 @@ def _nested(x: Any, leaves: Any) -> Any:
 
 
 def _moving(function: Any) -> Callable:
-    """Implement a function that moves the elements of its first argument."""
+    """Return an implementation of a function that moves the elements of its first argument."""
     first = next(iter(inspect.signature(function).parameters))
 
     def by_moving(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ for _name in MOVING_NAMES.split():
 
 @implements(np.take)
 def _take(a, indices, axis=None, mode="raise"):
-    # Moving the positions of a whole embedding table would take much memory.
+    # Moving the positions of a whole embedding table would take a lot of memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
     places, n = copied(plain(indices)), a.shape[axis]
     places = places.astype(int) if places.dtype == bool else places  # NumPy reads True as 1 here.
@@ -107,7 +107,7 @@ def _diag(v, k=0):
 
 @implements(np.transpose)
 def transpose(a, axes=None):
-    """Permute the axes; warn where a matrix stays unchanged, unlike in PyTorch."""
+    """Permute the axes; warn if this leaves a matrix unchanged, unlike in PyTorch."""
     axes = None if axes is None else tuple(axes)
     if axes is not None and a.ndim == 2 and tuple(i % 2 for i in axes) == (0, 1):
         warn(
@@ -119,7 +119,7 @@ def transpose(a, axes=None):
 
 
 def _reshaping(function: Callable) -> Callable:
-    """Implement a function that only changes the shape; NumPy computes the new shape."""
+    """Return an implementation of a reshaping function; NumPy computes the new shape."""
 
     def reshaped(x: Any, *args: Any, **kwargs: Any) -> Any:
         shape = function(np.broadcast_to(False, x.shape), *args, **kwargs).shape
@@ -129,7 +129,7 @@ def _reshaping(function: Callable) -> Callable:
 
 
 def _permuting(function: Callable) -> Callable:
-    """Implement a function that only permutes the axes; NumPy computes their new order."""
+    """Return an implementation of an axis permutation; NumPy computes the new order."""
 
     def permuted(x: Any, *args: Any, **kwargs: Any) -> Any:
         sizes = np.empty(tuple(range(x.ndim)), bool)  # Axis i has size i.
@@ -177,7 +177,7 @@ def _slice(x: Any, axis: int, *bounds: Any) -> Any:
 
 
 def _splitting(cut: Callable, along: int | None = None) -> Callable:
-    """Implement np.split, or a variant that cuts along a fixed axis."""
+    """Return an implementation of np.split, or of a variant that cuts along a fixed axis."""
 
     def split(ary, indices_or_sections, axis=0):
         axis = axis if along is None else min(along, ary.ndim - 1)
@@ -242,7 +242,7 @@ def _given(x: Any) -> bool:
 
 
 def _reducing(op: Callable, begin: Callable, neutral: float) -> Callable:
-    """Implement a reduction; `neutral` replaces the elements that `where` leaves out."""
+    """Return a reduction in which `neutral` replaces the elements excluded by `where`."""
 
     def reduction(a, axis=None, keepdims=False, initial=None, where=True):
         if _given(where):
@@ -311,7 +311,7 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
 
 @implements(np.interp)
 def _interp(x, xp, fp):
-    """Interpolate; constant beyond the knots. A knot has the slope of the line to its right."""
+    """Interpolate linearly; the slope at a knot is the slope of the line to its right."""
     x, xp, fp = together([x, xp, fp])
     at, knots = plain(x), plain(xp)
     i = np.searchsorted(knots, at, "right").clip(1, len(knots) - 1) - 1
@@ -434,7 +434,7 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
     return (ops.max if ord > 0 else ops.min)(sizes, axis=-1)
 
 
-# The names of NumPy's results.
+# The types of NumPy's results, by name.
 EighResult = namedtuple("EighResult", "eigenvalues eigenvectors")
 SVDResult = namedtuple("SVDResult", "U S Vh")
 QRResult = namedtuple("QRResult", "Q R")
@@ -442,7 +442,7 @@ QRResult = namedtuple("QRResult", "Q R")
 
 @implements(np.linalg.eigh)
 def _eigh(a, UPLO="L"):
-    # Where vectors have no derivative, values computed alone still have one.
+    # Computed alone, eigenvalues have a derivative even where the vectors have none.
     return EighResult(ops.eigvalsh(a, uplo=UPLO), ops.eigh(a, uplo=UPLO)[..., 1:].mT)
 
 
@@ -462,7 +462,7 @@ def _qr(a, mode="reduced"):
     if mode not in ("reduced", "r"):
         refuse("np.linalg.qr", "mode", mode)
     m, n = a.shape[-2:]
-    both = ops.qr(a[..., :m])  # The first m columns give all of Q.
+    both = ops.qr(a[..., :m])  # The first m columns determine Q.
     q, r = both[..., :m, :], both[..., m:, :]
     if n > m:
         r = _concatenate([r, ops.matmul(q.mT, a[..., m:])], -1)

@@ -1,6 +1,6 @@
 """The class Tensor: an array that remembers how it was computed.
 
-Operators and methods are those of NumPy; most are one line that calls an op.
+Operators and methods follow NumPy; most are a single line that calls an op.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:
-    """Return an operator without a derivative, which returns a plain array."""
+    """Return the method of an operator that has no derivative and returns a plain array."""
     return lambda a, b: function(a._data, plain(b))
 
 
@@ -135,7 +135,7 @@ class Tensor(Variable):
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(
-                f"requires_grad is True or False, got {describe(value)}. Write Tensor(data, "
+                f"requires_grad must be True or False, got {describe(value)}. Write Tensor(data, "
                 "dtype=...) for a dtype, and Tensor(np.zeros((2, 3))) for a tensor of a shape."
             )
         if value and self._data.dtype.kind != "f":
@@ -228,25 +228,25 @@ class Tensor(Variable):
     ) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
-        `gradient` has this tensor's shape and weighs its elements; a single number needs none. The
+        `gradient` has this tensor's shape and weights its elements; a single number needs none. The
         pass releases the graph unless `retain_graph` is True. With `create_graph`, the gradients
         are recorded too. Each `.grad` then refers to a graph that refers back to its tensor, so
-        clear it with zero_grad(), or use ta.grad. Raises ValueError if several elements have no
-        `gradient`, if its shape differs, or if a needed value was changed in place. Raises
-        RuntimeError for a released graph. Like torch.Tensor.backward.
+        clear it with zero_grad(), or use ta.grad. Raises ValueError if `gradient` is missing or has
+        the wrong shape, or if a needed value was changed in place. Raises RuntimeError if the graph
+        has been released. Like torch.Tensor.backward.
         """
         backward.backward([self], [gradient], retain_graph, create_graph)
 
     def detach(self) -> Tensor:
-        """Return the same array outside the graph; it shares memory."""
+        """Return a Tensor that shares this tensor's memory but is outside the graph."""
         return Tensor._of(self.data)
 
     def numpy(self) -> np.ndarray:
-        """Return the plain array outside the graph; it shares memory."""
+        """Return the underlying array without copying it; the array is outside the graph."""
         return self.data
 
     def item(self) -> Any:
-        """Return the single number as a Python number."""
+        """Return the only element as a Python number."""
         if self._data.size != 1:
             raise ValueError(
                 f"item(), float() and math.sin() need exactly one element, this is "
@@ -255,7 +255,7 @@ class Tensor(Variable):
         return self._data.item()
 
     def tolist(self) -> Any:
-        """Return nested lists of Python numbers."""
+        """Return the elements as nested lists of Python numbers."""
         return self._data.tolist()
 
     def zero_grad(self) -> None:
@@ -263,7 +263,7 @@ class Tensor(Variable):
         self._grad = None
 
     def retain_grad(self) -> None:
-        """Keep .grad in the next backward pass, although this is not a leaf."""
+        """Keep .grad in the next backward pass even though this tensor is not a leaf."""
         if not self._tracked:
             raise ValueError(
                 f"{describe(self)} does not require a gradient; there is none to keep."
@@ -272,7 +272,7 @@ class Tensor(Variable):
             self._node.retained = True
 
     def copy(self, order: str = "K") -> Tensor:
-        """Return a copy with its own memory; the copy is recorded, and `order` is ignored."""
+        """Return a copy with its own memory, as a recorded op; `order` is ignored."""
         return ops.clone(self)
 
     clone = copy
@@ -401,7 +401,7 @@ class Tensor(Variable):
 
     @property
     def T(self) -> Tensor:
-        """The tensor with all axes reversed."""
+        """The tensor with its axes in reverse order."""
         return ops.transpose(self)
 
     @property
@@ -412,7 +412,7 @@ class Tensor(Variable):
         return ops.swapaxes(self, a=-1, b=-2)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Return the same numbers in another shape, in row-major order; -1 infers one size.
+        """Return the same elements in another shape, in row-major order; a size of -1 is inferred.
 
         Raises ValueError if the number of elements differs.
         """
@@ -421,7 +421,7 @@ class Tensor(Variable):
     view = reshape
 
     def flatten(self) -> Tensor:
-        """Return all numbers along one axis, in row-major order."""
+        """Return all elements along a single axis, in row-major order."""
         return ops.reshape(self, shape=(-1,))
 
     ravel = flatten
@@ -431,7 +431,7 @@ class Tensor(Variable):
         return ops.swapaxes(self, a=axis1, b=axis2)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """Permute the axes, or reverse them; raise ValueError if they are not a permutation."""
+        """Permute the axes, or reverse them if none are given; raise ValueError if invalid."""
         return transpose(self, None if not axes or axes == (None,) else as_sizes(axes))
 
     def squeeze(self, axis: Axis = None, **wrong: Any) -> Tensor:
@@ -440,7 +440,7 @@ class Tensor(Variable):
         return _np.squeeze(self, axis)
 
     def repeat(self, repeats: Any, *more: Any, axis: int | None = None) -> Tensor:
-        """Repeat each element, or each row along `axis`; PyTorch's repeat is np.tile."""
+        """Repeat each element, or each slice along `axis`; PyTorch's repeat is called np.tile."""
         if axis is None:
             text = (
                 f"t.repeat repeats each element of {describe(self)}, as in NumPy. Write "
@@ -453,15 +453,15 @@ class Tensor(Variable):
         return _np.repeat(self, repeats, axis)
 
     def take(self, indices: Any, axis: int | None = None) -> Tensor:
-        """Return the elements at these indices along `axis`, or of the flattened tensor."""
+        """Return the elements at these indices along `axis`, or in the flattened tensor."""
         return _np.take(self, indices, axis)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """Return the elements at (i, i + offset) of two axes, as the last axis."""
+        """Return the elements at (i, i + offset) along two axes, as the last axis."""
         return _np.diagonal(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
-        """Return a copy in another dtype, real or boolean."""
+        """Return a copy converted to another dtype, real or boolean."""
         if np.dtype(dtype).kind not in "fiub":
             raise TypeError(f"a Tensor holds real numbers or booleans, not {np.dtype(dtype)}.")
         return ops.astype(self, dtype=np.dtype(dtype))
@@ -469,41 +469,41 @@ class Tensor(Variable):
     # ---- reductions and the rest of NumPy's methods
 
     def sum(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """y = sum of x over the axes (None: all)."""
+        """y = sum of x over the axes (all by default)."""
         _check_keywords("sum", wrong)
         return ops.sum(self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """y = sum of x / n over the axes (None: all)."""
+        """y = sum of x / n over the axes (all by default)."""
         _check_keywords("mean", wrong)
         return ops.mean(self, axis=axis, keepdims=keepdims)
 
     def var(
         self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
     ) -> Tensor:
-        """y = sum of (x - mean)^2 / (n - ddof) over the axes (None: all)."""
+        """y = sum of (x - mean)^2 / (n - ddof) over the axes (all by default)."""
         _check_keywords("var", wrong)
         return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
     def std(
         self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
     ) -> Tensor:
-        """y = sqrt(var) over the axes (None: all), with slope 0 where it is 0."""
+        """y = sqrt(var) over the axes (all by default), with slope 0 where y is 0."""
         _check_keywords("std", wrong)
         return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """Return the largest element along the axes (None: all); ties share the gradient."""
+        """Return the largest element along the axes (all by default); ties share the gradient."""
         _check_keywords("max", wrong)
         return ops.max(self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """Return the smallest element along the axes (None: all); ties share the gradient."""
+        """Return the smallest element along the axes (all by default); ties share the gradient."""
         _check_keywords("min", wrong)
         return ops.min(self, axis=axis, keepdims=keepdims)
 
     def prod(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """y = product of x over the axes (None: all)."""
+        """y = product of x over the axes (all by default)."""
         _check_keywords("prod", wrong)
         return ops.prod(self, axis=axis, keepdims=keepdims)
 
@@ -516,15 +516,15 @@ class Tensor(Variable):
         return ops.cumprod(self, axis=axis)
 
     def clip(self, min: Any = None, max: Any = None) -> Tensor:
-        """y = x limited to the range [min, max]; a bound of None is no bound."""
+        """y = x limited to the range [min, max]; None means no bound."""
         return ops.clip(self, min, max)
 
     def dot(self, other: Any) -> Tensor:
-        """Return np.dot: a number for two vectors, the matrix product for matrices."""
+        """Return np.dot(self, other): a number for vectors, the matrix product for matrices."""
         return _np.dot(self, other)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """y = the sum of the diagonal of two axes."""
+        """y = the sum of the elements on the diagonal of two axes."""
         return _np.trace(self, offset, axis1, axis2)
 
     def round(self, decimals: int = 0) -> Tensor:
@@ -538,11 +538,11 @@ class Tensor(Variable):
         return ops.exp(self)
 
     def log(self) -> Tensor:
-        """y = log x, element by element; -inf at 0, NaN below."""
+        """y = log x, element by element; y is -inf for x = 0 and NaN for x < 0."""
         return ops.log(self)
 
     def sqrt(self) -> Tensor:
-        """y = sqrt(x), element by element; NaN below 0."""
+        """y = sqrt(x), element by element; y is NaN for x < 0."""
         return ops.sqrt(self)
 
     def tanh(self) -> Tensor:
@@ -562,25 +562,25 @@ class Tensor(Variable):
         return ops.absolute(self)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the index of the largest element: plain integers without a gradient."""
+        """Return the indices of the largest elements, as plain integers without a gradient."""
         _check_keywords("argmax", wrong)
         return _np.argmax(self, axis, keepdims=keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the index of the smallest element: plain integers without a gradient."""
+        """Return the indices of the smallest elements, as plain integers without a gradient."""
         _check_keywords("argmin", wrong)
         return _np.argmin(self, axis, keepdims=keepdims)
 
     def argsort(self, axis: int = -1) -> np.ndarray:
-        """Return the indices that sort the elements: plain integers without a gradient."""
+        """Return the indices that sort the elements, as plain integers without a gradient."""
         return _np.argsort(self, axis)
 
     def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        """Return whether every element is true: plain booleans."""
+        """Return whether all elements along the axes are true, as plain booleans."""
         return _np.all(self, axis, keepdims=keepdims)
 
     def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        """Return whether some element is true: plain booleans."""
+        """Return whether any element along the axes is true, as plain booleans."""
         return _np.any(self, axis, keepdims=keepdims)
 
 
