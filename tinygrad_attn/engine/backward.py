@@ -21,7 +21,7 @@ from numpy import ndarray
 
 from ..errors import describe
 from . import inplace
-from .graph import Node, Variable, array_of, history, tensor_of, tracked
+from .graph import RETAINED, Node, Variable, array_of, history, tensor_of, tracked
 from .kernels import reference
 from .modes import context
 from .op import Op
@@ -60,7 +60,7 @@ def sweep(
         y = heappop(queue)[1]  # the newest; no other reference here keeps it in memory
         node, g = y._node, gradients.pop(y)
         own.discard(y)
-        if node.retained or y in goal:
+        if y._tracked is RETAINED or y in goal:
             complete[y] = g
         if through is not None and y not in through:
             continue

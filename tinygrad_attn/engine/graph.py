@@ -19,7 +19,7 @@ next_number = count(1).__next__
 class Node:
     """A record of how a tensor was computed."""
 
-    __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "retained", "checksums")
+    __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "checksums")
 
     number: int
     op: Any
@@ -27,7 +27,6 @@ class Node:
     settings: dict[str, Any]
     saved: Any  # values that the op saves for its VJP
     scope: Any  # the module call that ran the op
-    retained: bool  # whether the tensor keeps its .grad although it is not a leaf
     checksums: dict[int, int] | None  # of memory that the user can write to; see inplace.py
 
     def __init__(
@@ -39,8 +38,11 @@ class Node:
         self.settings = settings
         self.saved = saved
         self.scope = scope
-        self.retained = False
         self.checksums = None
+
+
+RETAINED = "retained"
+"""The value of `_tracked` for the output of an op that keeps its .grad."""
 
 
 class Variable:
@@ -51,7 +53,7 @@ class Variable:
     _data: Any  # an ndarray, or a NumPy scalar for a single number
     _grad: Any  # a Tensor, or None
     _node: Any  # a Node, or None for a leaf
-    _tracked: bool  # whether gradients flow to this tensor
+    _tracked: bool | str  # whether gradients flow to this tensor, or RETAINED
     name: str | None
 
 
@@ -81,7 +83,7 @@ def tensor_of(array: Any, node: Node | None = None) -> Any:
 
 def tracked(x: Any) -> bool:
     """Return whether x is a tensor to which gradients flow."""
-    return isinstance(x, Variable) and x._tracked
+    return isinstance(x, Variable) and bool(x._tracked)
 
 
 def array_of(x: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Op, Variable, backward, context, inplace, tracked
+from ..engine import RETAINED, Op, Variable, backward, context, inplace, tracked
 from ..errors import MissingName, describe, explain, warn, written_here, wrong_keyword
 from .convert import (
     as_array,
@@ -107,7 +107,7 @@ class Tensor(Variable):
     @property
     def grad(self) -> Tensor | None:
         """The gradient accumulated by backward(), or None."""
-        if self._grad is None and self._node is not None and not self._node.retained:
+        if self._grad is None and self._node and self._tracked is not RETAINED:
             warnings.warn(
                 "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
                 "before backward(), or use ta.grad().",
@@ -129,7 +129,7 @@ class Tensor(Variable):
     @property
     def requires_grad(self) -> bool:
         """Whether ops on this tensor are recorded."""
-        return self._tracked
+        return bool(self._tracked)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -145,7 +145,8 @@ class Tensor(Variable):
             )
         if not value and self._node is not None:
             raise ValueError("requires_grad can only be switched off on a leaf; use detach().")
-        self._tracked = bool(value)
+        if value != self.requires_grad:
+            self._tracked = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set requires_grad and return the tensor itself."""
@@ -269,7 +270,7 @@ class Tensor(Variable):
                 f"{describe(self)} does not require a gradient; there is none to keep."
             )
         if self._node is not None:
-            self._node.retained = True
+            self._tracked = RETAINED
 
     def copy(self, order: str = "K") -> Tensor:
         """Return a copy with its own memory, as a recorded op; `order` is ignored."""
@@ -290,7 +291,7 @@ class Tensor(Variable):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         self.__getstate__()  # It raises for an output.
-        new = type(self)._of(self._data.copy(), self._tracked)
+        new = type(self)._of(self._data.copy(), self.requires_grad)
         new.name = self.name
         return new
 

@@ -42,7 +42,7 @@ class _Run:
 
     def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
         """Run f without a graph, store its value, and return the outside tensors that it uses."""
-        stand_ins = [Tensor._of(x._data, x._tracked) for x in tensors]
+        stand_ins = [Tensor._of(x._data, x.requires_grad) for x in tensors]
         closure, start = Closure(stand_ins), next_number()
         with watching(closure), no_grad():
             y = self.call(stand_ins)
