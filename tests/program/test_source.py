@@ -330,7 +330,7 @@ loose = Tensor(SRC[0], requires_grad=True)
 REFUSED = {
     "dropout": (dropping, "draws random numbers .dropout in training mode"),
     "numpy's random": (lambda x: np.sum(x * np.random.rand(*x.shape)), "draws random numbers"),
-    "a stream of one's own": (own_stream, "another value when it is called again"),
+    "a stream of one's own": (own_stream, "a different value when it is called again"),
     "if": (reads_a_number, "if loss > 1.*reads a number"),
     "float": (lambda x: x.sum() * float(x[0, 0]), "reads a number"),
     "item": (lambda x: x.sum() * x[0, 0].item(), "reads a number"),
