@@ -504,7 +504,7 @@ def test_a_gradient_inside_a_checkpoint_is_a_transforms():
 def test_checkpoint_says_when_the_function_is_not_repeatable():
     lengths = iter([3, 2])
     y = checkpoint(lambda x: x[: next(lengths)], Tensor(X, requires_grad=True))
-    with pytest.raises(ValueError, match="must return the same when it runs again"):
+    with pytest.raises(ValueError, match="must return the same output when it runs again"):
         y.sum().backward()
 
 

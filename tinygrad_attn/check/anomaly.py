@@ -25,8 +25,9 @@ def detect_anomaly() -> Iterator[None]:
             loss.backward()
 
     The error names the op, its module, the line that called it, the index and the likely reason.
-    An infinity that comes from an operand, such as the -inf of a mask, is not an error. Only the
-    current thread is checked. Unlike torch.autograd.detect_anomaly, this includes the forward pass.
+    An infinity that comes from an operand, such as the -inf of a mask, is not an error. The check
+    covers only the current thread. Unlike torch.autograd.detect_anomaly, it includes the forward
+    pass.
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)

@@ -152,10 +152,10 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
         "has a VJP that is not linear in the incoming gradient g. Multiply every term by g exactly "
         "once; a VJP must not square, clip, normalise, compare or divide by g."
     )
-    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
+    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
         yield "incoming gradient", text, k, f.pull([k * c for c in g])
     text = "overwrites its first gradient in a second call. Return a new array each time."
-    second = OneOp(f.step, f.backend)  # its call overwrites what the first returned
+    second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
     text = "gives a different gradient when only one operand needs it. Check how it uses `needs`."

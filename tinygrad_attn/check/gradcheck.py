@@ -205,7 +205,7 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
     sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
     for c, size in zip(program.cotangents, sizes):  # so that no error looks like rounding
         c *= min(max(sizes) / size, 1e12) if size else 1.0
-    for by in (0.0, 0.1, 0.1, 0.1):  # once might miss it by chance
+    for by in (0.0, 0.1, 0.1, 0.1):  # a single trial might miss it
         moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):

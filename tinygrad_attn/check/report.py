@@ -47,7 +47,7 @@ class Entry:
     tolerance: Array
     missing: bool = False
     projections: int = 0
-    excuse: str = ""  # "kink", "domain" or "precision": an element has no slope to compare with
+    excuse: str = ""  # why an element has no usable slope: "kink", "domain" or "precision"
 
     @property
     def error(self) -> Array:
@@ -89,7 +89,7 @@ class Entry:
 
 @dataclass(repr=False)
 class Report(Verdict):
-    """The result of `gradcheck`: true if every gradient agrees.
+    """The result of `gradcheck`, which is true if every gradient agrees.
 
     `entries` has an Entry for each input, and `worst` is the one with the largest error.
     `diagnosis` explains the mistake. `op` names the op whose VJP is wrong. `place` is the user's

@@ -229,7 +229,7 @@ def random_like(y: Array, rng: np.random.Generator) -> Array:
 
 
 def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> Entry:
-    """Check every element of one input; if it is large, check groups and the worst elements."""
+    """Check all elements of one input, or, if it is large, groups and the worst elements."""
     x = f.inputs[which]
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
@@ -280,14 +280,14 @@ def measured(
     if np.isinf(error):
         return slope, off, np.inf, "kink"
     within, large = off <= allowed + error, off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
-    # The slope says little, or the two slopes disagree.
+    # The slope is too inaccurate, or the two slopes disagree.
     if within and large or agrees and not within:
         return slope, off, np.inf, "precision"
     return slope, off, allowed + error, ""
 
 
 def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits) -> list[int]:
-    """Compare random projections of groups of elements; return the worst elements of bad ones."""
+    """Check random projections of groups of elements, and return the worst of the bad groups."""
     x, culprits = f.inputs[which], set[int]()
     signs = f.rng.choice([-1.0, 1.0], x.shape)
     entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)

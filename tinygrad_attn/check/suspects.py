@@ -36,7 +36,7 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """Explain the VJP of an op for the first input whose gradient is wrong."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note = ""
-    with suppress(Exception):  # a setting may hold a size
+    with suppress(Exception):  # a setting may contain a size
         shorter = OneOp(f.step, f.backend, [cut(a) for a in f.args])
         if still_off := all_off(shorter):
             if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):

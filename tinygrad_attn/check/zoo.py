@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""The bug zoo: published bugs of small autograd engines, as exercises and to test our tests.
+"""The bug zoo: published bugs of small autograd engines, for exercises and for testing our tests.
 
     from tinygrad_attn.check import zoo
     print(zoo.list())
@@ -87,7 +87,7 @@ def vjp_all(of: Op) -> Callable:
 
 
 def function(name: str, *operands: str) -> Callable:
-    """Replace a function of F by an op with a wrong VJP for these operands."""
+    """Replace a function of F with an op that has a wrong VJP for these operands."""
     right = getattr(functional, name)
 
     def change(wrong: Callable) -> Any:
@@ -122,7 +122,7 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
 
 
 class Contributions(Watcher):
-    """A list of (input, contribution), one for each use of an input."""
+    """A watcher that lists (input, contribution) for each use of an input."""
 
     def __init__(self) -> None:
         self.found: Any = []
@@ -132,7 +132,7 @@ class Contributions(Watcher):
 
 
 def pull_back(give, grads, t) -> None:
-    """Call `give(input, contribution)` for each use by the op that computed t."""
+    """Call `give(input, contribution)` for each input of the op that computed t."""
     inputs = [*filter(tracked, t._node.inputs)]
     with watching(Contributions()) as contributions:
         engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
@@ -165,7 +165,7 @@ def tanh_zero(g, y, x):
 def sum_axis_zero(g, y, x, *, axis, keepdims):
     """`if axis:` treats axis 0 as no axis, so the gradient of sum(axis=0) gets the wrong axis.
     Found in smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum).
-    Symptom: x.sum(axis=1) is right, but for axis=0 a square gradient is silently transposed.
+    Symptom: axis=1 is right, but the gradient of a square matrix for axis=0 is transposed.
     """
     return np.ones_like(x) * (g if keepdims else np.expand_dims(g, axis or -1))
 
@@ -261,7 +261,7 @@ def max_tie(g, y, x, *, axis, keepdims):
 def where_in_place(g, y, condition, a, b):
     """The VJP zeroes elements of the incoming gradient in place.
     Found in SmallPebble (core/ops.py, setat).
-    Symptom: another operand that shares this gradient array finds it changed.
+    Symptom: the change also reaches another operand that shares this gradient array.
     """
     g *= condition
     return g
@@ -284,7 +284,7 @@ layer_norm, rms_norm = functional.layer_norm, functional.rms_norm
 def softmax_twice(g, y, x, axis=-1):
     """The gradient of softmax is doubled.
     Found in fromscratchtoml (issue 65: softmax off by a factor of two).
-    Symptom: it trains as if with another learning rate. A cotangent of ones hides it: 2 * 0 = 0.
+    Symptom: it acts like another learning rate. A cotangent of ones hides it, since 2 * 0 = 0.
     """
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
@@ -392,7 +392,7 @@ def depth_first(give, grads, roots):
 
 @published(partial(patch.object, slopes, "random_like"))
 def checker_all_ones(y, rng):
-    """The gradient check weights all results by 1.
+    """The gradient check gives every result the weight 1.
     Found in most small gradient checkers, such as SmallPebble's, which sums the output.
     Symptom: wrong gradients of softmax and layer norm pass, since their outputs have constant sums.
     """

@@ -119,7 +119,7 @@ class Simplifier(Rewriting):
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """Compute constants that are one number or equal numbers; simplify sums and products."""
+        """Evaluate constant expressions with equal elements, and simplify sums and products."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))

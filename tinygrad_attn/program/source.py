@@ -41,8 +41,8 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
     numbers, uses a library other than NumPy, or returns a different value when called again. Also
-    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. Some VJPs
-    choose a formula by the numbers. The program raises ValueError if they need another one.
+    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. The formula
+    in some VJPs depends on the numbers. The program raises ValueError if they need another formula.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")

@@ -114,7 +114,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- reading numbers
 
     def _read(self, answer: Any) -> Any:
-        """Add a check of a number that the package reads; raise TypeError for other code."""
+        """Add a check if the package reads a number, or raise TypeError if other code reads it."""
         inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS.split(), frames())
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
         if not calls or isinstance(answer, (float, list)):
