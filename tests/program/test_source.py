@@ -405,7 +405,7 @@ def test_writes_in_place_follow_numpy():
         row += 1.0
         return a * 2
 
-    with pytest.raises(TypeError, match="or change an array through a view of it"):
+    with pytest.raises(TypeError, match="or change an array through a view"):
         ta.source(through_a_view, array, backward=False)
 
 

@@ -284,8 +284,8 @@ class Entry(Watcher):
         alike = theirs.form == ours.form and agree(*values, LEAST)
         if not (alike and agree(found, expected, size)):
             raise RuntimeError(
-                "the program and the function give different numbers. The function may draw random "
-                "numbers or keep state between calls. Pass these as arguments."
+                "the program gives different numbers than the function. The function may draw "
+                "random numbers or keep state between calls. Pass these as arguments."
             )
 
     def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
