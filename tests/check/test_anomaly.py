@@ -38,7 +38,7 @@ FORWARD = [  # what is computed, the op, the index, a word of the reason
     (lambda: by_hand(np.where(BLOCKED, -INF, ones(2, 2))), "subtract", "(0, 0)", "empty softmax row"),
     (lambda: softmax(t(-INF, -INF)), "softmax", "(0,)", "empty softmax row"),
     (lambda: softmax(t(1, INF)), "softmax", "(0,)", "an operand holds infinities"),
-    (lambda: cross_entropy(ones(2, 3), np.array([-100, -100])), None, "()", "all targets ignored"),
+    (lambda: cross_entropy(ones(2, 3), np.array([-100, -100])), None, "()", "all targets are ignored"),
     (lambda: layer_norm(t(1, 1), 2, eps=0.0), None, "(0,)", "division by zero"),
     (lambda: t(1e38, 1) * 1e3, "multiply", "(0,)", "overflow"),
     (lambda: np.arccos(t(2)), "arccos", "(0,)", "outside the domain"),

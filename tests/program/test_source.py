@@ -330,7 +330,7 @@ loose = Tensor(SRC[0], requires_grad=True)
 REFUSED = {
     "dropout": (dropping, "draws random numbers .dropout in training mode"),
     "numpy's random": (lambda x: np.sum(x * np.random.rand(*x.shape)), "draws random numbers"),
-    "a stream of one's own": (own_stream, "another value when it is called again"),
+    "a stream of one's own": (own_stream, "a different value when it is called again"),
     "if": (reads_a_number, "if loss > 1.*reads a number"),
     "float": (lambda x: x.sum() * float(x[0, 0]), "reads a number"),
     "item": (lambda x: x.sum() * x[0, 0].item(), "reads a number"),
@@ -405,7 +405,7 @@ def test_writes_in_place_follow_numpy():
         row += 1.0
         return a * 2
 
-    with pytest.raises(TypeError, match="or change an array through a view of it"):
+    with pytest.raises(TypeError, match="or change an array through a view"):
         ta.source(through_a_view, array, backward=False)
 
 

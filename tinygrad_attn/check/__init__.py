@@ -1,10 +1,10 @@
-"""Check gradients, compare with PyTorch, and find the origin of NaN.
+"""Check gradients, compare modules with PyTorch, and find where NaN comes from.
 
 gradcheck uses these modules:
 
     slopes     compare a gradient with finite differences
     trace      record the ops that run
-    faults     find state, changes in place, and VJPs that are not linear in g
+    faults     find shared state, changes in place, and VJPs that are not linear in g
     suspects   find the op that is wrong by checking each op alone
     explain    name the likely mistake in a VJP from its Jacobian
     report     print what was found

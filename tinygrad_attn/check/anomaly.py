@@ -1,4 +1,4 @@
-"""`detect_anomaly`: find the first op that makes NaN or Inf."""
+"""`detect_anomaly`: find the first op that produces NaN or Inf."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from .trace import Array, Step, array_of, numeric, user_place
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Raise FloatingPointError at the first op whose output or gradient has NaN or Inf.
+    """Raise FloatingPointError at the first op whose output or gradient contains NaN or Inf.
 
         with ta.detect_anomaly():
             loss = model(x)
             loss.backward()
 
     The error names the op, its module, the line that called it, the index and the likely reason.
-    An infinity that comes from an operand, such as the -inf of a mask, is no error. Covers this
-    thread only. Unlike torch.autograd.detect_anomaly, it also checks the forward pass.
+    An infinity that comes from an operand, such as the -inf of a mask, is not an error. The check
+    covers only the current thread. Unlike torch.autograd.detect_anomaly, it includes the forward
+    pass.
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)
@@ -52,7 +53,7 @@ class _Detector(Watcher):
             if is_bad is np.isnan and getattr(x, "_node", None) is None:
                 continue  # NaN in the data
             if is_bad(array_of(x)).any():
-                return  # another op made it
+                return  # an earlier op produced it
         step = Step(op, inputs, settings, output, context.scope, place)
         raise _error(self.heard, f"its output {describe(value)}", step, value)
 
@@ -73,7 +74,7 @@ class _Detector(Watcher):
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
-    """The element of an operand at an index, or NaN if the shapes do not fit."""
+    """Return the element of an operand at an index of `made`, or NaN if the shapes do not fit."""
     with suppress(ValueError):
         return float(np.broadcast_to(array_of(x), made.shape)[at])
     return np.nan
@@ -82,7 +83,7 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
 def _error(
     heard: set[str], what: str, step: Step, made: Array, g: Any = None
 ) -> FloatingPointError:
-    """The error for an output, or for a gradient that was computed from g."""
+    """Return the error for an output, or for a gradient that was computed from g."""
     index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
     backward = "in the backward pass, " * (g is not None)
     inside = f" in the module {step.module!r}" * (step.scope is not None)
@@ -101,9 +102,9 @@ COMPLAINTS = {
     "instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale the "
     "loss, normalise, or before exp subtract the maximum, as softmax and logsumexp do.",
-    "invalid value": "0/0, a mean over no elements (as with all targets ignored), or an argument "
-    "outside the domain, such as the root or logarithm of a negative number. If rounding made a "
-    "variance negative, apply np.maximum(x, 0) first.",
+    "invalid value": "0/0, a mean over no elements (such as when all targets are ignored), or an "
+    "argument outside the domain, such as the root or logarithm of a negative number. If rounding "
+    "made a variance negative, apply np.maximum(x, 0) first.",
 }
 
 
@@ -114,7 +115,7 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
         if (nan := np.isnan(o)).any():
             return (
                 f"an operand already holds NaN, at index {index_of_largest(nan)}. Either the data "
-                "have NaN, or an optimiser step made the weights NaN (learning rate too high)."
+                "contain NaN, or an optimiser step made the weights NaN (learning rate too high)."
             )
     if g is not None and not np.isfinite(g).all():
         return "the gradient given to backward() already holds NaN or Inf."

@@ -1,8 +1,8 @@
 """Explain a wrong VJP by comparing its Jacobian with the right one.
 
 R is the Jacobian from the VJP, and J is the Jacobian from finite differences. Both have the shape
-(elements of the output y, elements of the input x). A row of a table says that one matrix is a
-multiple of another, such as R of J with its axes swapped. The first row that fits is reported.
+(elements of the output y, elements of the input x). Each row of a table claims that one matrix is a
+multiple of another, for example R of J with its axes swapped. The first row that fits is reported.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAPS: dict[str, Any] = {
 
 
 def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
-    """Where two Jacobians agree, up to the error of finite differences."""
+    """Return a mask of where two Jacobians agree up to the error of finite differences."""
     column = np.abs(b).max(axis=0, initial=0)
     return near(a, b, rtol, rtol / 100 * column + 1e-9 * greatest(b))
 
 
 def factor(a: Any, b: Any) -> float:
-    """The number c with a = c b, or 0 if there is none."""
+    """Return the number c for which a = c b, or 0 if there is none."""
     c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
     return c if c and np.isfinite(c) and close(a, c * b).all() else 0.0
 
@@ -45,7 +45,7 @@ class Case:
         self.f, self.which, self.x = f, which, f.inputs[which]
         self.y = f.values[0] if len(f.values) == 1 else flatten(f.values)
         R, J = f.jacobian_by_vjps(which), f.jacobian(which)
-        self.R = np.where(np.isinf(self.y).reshape(-1, 1), 0, R)  # what stays infinite has no slope
+        self.R = np.where(np.isinf(self.y).reshape(-1, 1), 0, R)  # infinite outputs have no slope
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
         self.off = ~close(self.R, self.J, 1e-4)
@@ -53,7 +53,7 @@ class Case:
         self.operands = {k: a for k, a in args if getattr(a, "dtype", None) == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
-        """The axes along which an output depends on elements at other indices."""
+        """Return the axes along which an output depends on elements at other indices."""
         if self.x.shape != self.y.shape:
             return []
         here, there = (np.unravel_index(k, self.x.shape) for k in np.nonzero(nonzero))
@@ -61,7 +61,7 @@ class Case:
 
 
 def places(mask: Any) -> str:
-    """The first indices at which a mask is True, as text."""
+    """Write the first indices at which a mask is True."""
     at = [str(i) for i in np.argwhere(mask).tolist()]
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
 
@@ -86,7 +86,7 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Found:
-    """Name the wrong columns if most are right."""
+    """Name the elements with a wrong gradient if most are right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
@@ -94,12 +94,12 @@ def at_some(R: Any, J: Any, bad: Any) -> Found:
 
 
 def turns(axes: int) -> list[tuple[int, ...]]:
-    """All permutations of up to four axes, except the identity."""
+    """Return all permutations of up to four axes except the identity."""
     return list(permutations(range(axes)))[1:] if axes < 5 else []
 
 
 def other_operands(c: Case) -> Iterator[Row]:
-    """Rows for a VJP that is right if an operand is all ones or is transposed."""
+    """Yield rows for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
             f"the VJP is right if operand {k} is all ones, and wrong for other values: it is "
@@ -118,7 +118,7 @@ def other_operands(c: Case) -> Iterator[Row]:
 
 
 def elsewhere(c: Case) -> Iterator[Row]:
-    """Rows for an R that has the numbers of J at other indices."""
+    """Yield rows for an R that has the numbers of J at other indices."""
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
     orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
     orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
@@ -135,7 +135,7 @@ def elsewhere(c: Case) -> Iterator[Row]:
 
 
 def factors(c: Case) -> Iterator[Row]:
-    """Rows for a factor that only R or only J has."""
+    """Yield rows for a factor that only R or only J has."""
     text = "the gradient is g itself: the op's own derivative is missing"
     yield "wrong factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
@@ -151,7 +151,7 @@ def factors(c: Case) -> Iterator[Row]:
 
 
 def multiples(c: Case) -> Found:
-    """Find the first row whose first matrix is a multiple of the second."""
+    """Find the first row whose first matrix is a multiple of its second."""
     for table in (other_operands, elsewhere, factors):
         for kind, text, a, b in table(c):
             if k := factor(a, b):

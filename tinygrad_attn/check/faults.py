@@ -1,4 +1,4 @@
-"""Find faults that finite differences cannot show."""
+"""Find faults that finite differences cannot reveal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Gradients = Sequence[Any]
 
 
 def alike(first: Gradients, second: Gradients) -> bool:
-    """Whether gradients agree where both exist."""
+    """Return whether gradients agree where both exist."""
     pairs = [(a, b) for a, b in zip(first, second) if a is not None and b is not None]
     return all(same(a, b, 1e-6, 1e-9 * max(1, greatest(a))) for a, b in pairs)
 
@@ -34,7 +34,7 @@ def modified(f: Program) -> Found:
 
 
 def unrepeatable(f: Program) -> Found:
-    """Find different outputs for the same inputs."""
+    """Find outputs that differ between two runs on the same inputs."""
     again = list(map(f.backend.value, f.run()))
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
@@ -56,7 +56,7 @@ def shared_state(f: Program) -> Found:
     if alike(first, [*f.pull(f.cotangents, outputs), *values]):
         return None
     return "shared state", (
-        "one more call before backward() changes the result or the gradient of the first call: it "
+        "a second call before backward() changes the result or the gradient of the first call: it "
         "overwrites a value stored on the layer or in an outside variable. Store values per call, "
         "and return a new array each time."
     )
@@ -75,12 +75,12 @@ def through_infinity(f: Program) -> Found:
 
 
 def scaled(x: Array, by: Array) -> Array:
-    """Multiply x by factors; move a zero as far as a one."""
+    """Multiply x by factors, and move each zero by as much as a one would move."""
     return np.where(x == 0, by - 1, x * by)
 
 
 def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
-    """Yield each op alone; in long runs, only once for the same shapes and settings."""
+    """Yield each op alone. In long runs, skip repetitions with the same shapes and settings."""
     seen = set[Any]()
     for step in steps:
         shapes = [getattr(x, "shape", ()) for x in step.inputs]
@@ -114,7 +114,7 @@ CHANGES = "VJP changes its operands"
 
 
 def inconsistent(f: OneOp) -> Found:
-    """Find a VJP that changes arrays, is not linear in g, or depends on more than values."""
+    """Find a VJP that changes arrays, is not linear in g, or depends on more than its values."""
     arrays = [f.backend.value(t) for t in (*f.outputs, *f.tensors)]
     arrays += [*f.cotangents, *(a for a in f.leaves if isinstance(a, Array))]
     before = [a.copy() for a in arrays]
@@ -140,7 +140,7 @@ def inconsistent(f: OneOp) -> Found:
 
 
 def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
-    """Yield a kind of fault, its text, k, and gradients that must be k times the original ones."""
+    """Yield (kind, text, k, gradients) for faults; gradients must be k times the original ones."""
     g = f.cotangents
     text = (
         "gives a different gradient when called again: its VJP changes a saved value, keeps state "
@@ -152,17 +152,17 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
         "has a VJP that is not linear in the incoming gradient g. Multiply every term by g exactly "
         "once; a VJP must not square, clip, normalise, compare or divide by g."
     )
-    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding
+    for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
         yield "incoming gradient", text, k, f.pull([k * c for c in g])
     text = "overwrites its first gradient in a second call. Return a new array each time."
-    second = OneOp(f.step, f.backend)  # its call overwrites what the first returned
+    second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
     text = "gives a different gradient when only one operand needs it. Check how it uses `needs`."
     yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
         "gives a different gradient when the same numbers have another memory layout, as in x.T. "
-        "There reshape(-1) and ravel() make copies, and what is written into them is lost."
+        "In that layout, reshape(-1) and ravel() make copies, and anything written there is lost."
     )
     with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
         yield "memory layout", text, 1, f.pull([c.copy(order="F") for c in g])

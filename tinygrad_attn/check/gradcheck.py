@@ -44,23 +44,23 @@ def gradcheck(
     """Compare the gradient of sum(v * f(inputs)), for random v, with finite differences.
 
     `f` is a function or a Module that returns a Tensor or a tuple of Tensors. `inputs` is a Tensor,
-    or a sequence of Tensors, arrays and other arguments. `params` are further tensors that f
-    depends on, by default a Module's parameters. The check covers `params`, float64 arrays, and the
-    Tensors that require a gradient, or all floating Tensors if none does. Given torch tensors or a
-    torch.nn.Module, it checks PyTorch's gradients.
+    or a sequence of Tensors, arrays and other arguments. `params` are other tensors that f depends
+    on, by default a Module's parameters. The check covers `params`, float64 arrays, and the Tensors
+    that require a gradient, or all floating-point Tensors if none of them does. Given torch tensors
+    or a torch.nn.Module, it checks PyTorch's gradients.
 
-    An element is wrong if |analytic - numeric| > atol + rtol |numeric|, where `atol` is smaller for
-    gradients below 1. An element that is off at the step `eps`, or hidden by rounding there, is
-    measured again by extrapolation to step 0. Inputs of more than 512 elements are measured in 512
-    random projections; with `fast_mode`, every input in 2. `order=2` also checks the gradient of
-    the gradient.
+    An element is wrong if |analytic - numeric| > atol + rtol |numeric|, where `atol` is reduced for
+    gradients below 1. If an element is off at step `eps`, or rounding hides its slope there, it is
+    measured again by extrapolation to step 0. Inputs with more than 512 elements are measured in
+    512 random projections. With `fast_mode`, every input is measured in 2. `order=2` also checks
+    the gradient of the gradient.
 
-    The check also requires that f is deterministic, leaves its inputs unchanged and keeps no state,
-    and that VJPs return new arrays and are linear in g. It leaves out infinite outputs, such as
-    blocked scores.
+    The check also requires that f is deterministic, leaves its inputs unchanged and keeps no state.
+    VJPs must return new arrays and be linear in g. Infinite outputs, such as blocked scores, are
+    left out.
 
-    Returns a Report, which is true if nothing is wrong. Otherwise raises GradcheckError, an
-    AssertionError, unless `raise_exception` is False. Raises TypeError for float32.
+    Returns a Report, which is true if nothing is wrong. If something is wrong, raises
+    GradcheckError unless `raise_exception` is False. Raises TypeError for float32.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
@@ -91,7 +91,7 @@ def gradcheck(
 
 
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
-    """Check the gradient and the gradient of the gradient: `gradcheck` with order=2."""
+    """Check the gradient and the gradient of the gradient, like `gradcheck` with order=2."""
     return gradcheck(f, inputs, order=2, **options)
 
 
@@ -106,7 +106,7 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
 
 
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments for f, and the tensors to check by name."""
+    """Return the arguments for f, and a dict from names to the tensors to check."""
     given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
     arguments = [
         backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
@@ -131,7 +131,7 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
 
 
 def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the inputs that require a gradient, or all if none does, and then the parameters."""
+    """Yield the inputs that require a gradient (all if none does), and then the parameters."""
     leaves = [
         (f"input {i}" + f", leaf {k}" * (t is not a), t)
         for i, a in enumerate(arguments)
@@ -148,14 +148,14 @@ def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
-    """Check one order up to the first fault. May change the values of the tensors."""
+    """Check derivatives of one order up to the first fault. May change the tensors' values."""
     report = Report(order=order)
     report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
     return report
 
 
 def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
-    """Run the tests one after another; yield a diagnosis or None for each."""
+    """Run the tests one after another, and yield a diagnosis or None for each."""
     steps, backend = program.traced(), program.backend
 
     def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
@@ -166,7 +166,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
-    # First, since a VJP may write into what it is given.
+    # This comes first, because a VJP may write into its arguments.
     yield accuse(report, steps, backend, faults.inconsistent)
     yield tested(faults.shared_state)
     yield tested(faults.modified)  # by a VJP
@@ -205,7 +205,7 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
     sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
     for c, size in zip(program.cotangents, sizes):  # so that no error looks like rounding
         c *= min(max(sizes) / size, 1e12) if size else 1.0
-    for by in (0.0, 0.1, 0.1, 0.1):  # once might miss it by chance
+    for by in (0.0, 0.1, 0.1, 0.1):  # a single trial might miss it
         moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):
@@ -222,7 +222,7 @@ NEARBY = (
 
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
-    """Check the gradient itself, as a function of the inputs and the cotangents."""
+    """Check the gradient as a function of the inputs and the cotangents."""
     backend, report = program.backend, Report(first.entries, order=2)
     weights = [backend.leaf(c) for c in program.cotangents]
     named = dict(zip(program.names, program.tensors))

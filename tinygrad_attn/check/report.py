@@ -1,4 +1,4 @@
-"""Results of checks, which are true or false and print as text."""
+"""The results of checks, which are true or false and print as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = np.ndarray
 
 
 class Verdict:
-    """An object with the truth value of `ok`, and with its text as repr."""
+    """A result whose truth value is `ok` and whose repr is its text."""
 
     ok: Any
 
@@ -38,7 +38,7 @@ class Diagnosis(str):
 class Entry:
     """The gradient of one input from the VJPs (`analytic`) and from finite differences (`numeric`).
 
-    `numeric` is NaN at elements that were only measured in random projections.
+    `numeric` is NaN at elements that were measured only in random projections.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Entry:
     tolerance: Array
     missing: bool = False
     projections: int = 0
-    excuse: str = ""  # "kink", "domain" or "precision": an element has no slope to compare with
+    excuse: str = ""  # why an element has no usable slope: "kink", "domain" or "precision"
 
     @property
     def error(self) -> Array:
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def wrong(self) -> Array:
-        """Where the error is larger than the tolerance."""
+        """A mask of the elements whose error is larger than the tolerance."""
         return self.error > self.tolerance
 
     @property
@@ -89,11 +89,11 @@ class Entry:
 
 @dataclass(repr=False)
 class Report(Verdict):
-    """The result of `gradcheck`: true if every gradient agrees.
+    """The result of `gradcheck`, which is true if every gradient agrees.
 
     `entries` has an Entry for each input, and `worst` is the one with the largest error.
-    `diagnosis` explains the mistake. `op` is the op whose VJP is wrong; `place` is the user's line
-    and `scope` the module that called it.
+    `diagnosis` explains the mistake. `op` names the op whose VJP is wrong. `place` is the user's
+    line that called this op, and `scope` is the name of the module.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Report(Verdict):
 
 
 def deviation(a: Array, b: Array) -> Array:
-    """|a - b| for each element: 0 where both are NaN, Inf where only one is."""
+    """Return |a - b| for each element, with 0 where both are NaN and Inf where only one is."""
     with np.errstate(all="ignore"):
         error = np.abs(np.subtract(a, b, dtype=np.float64))
     error = np.where((a == b) | np.isnan(a) & np.isnan(b), 0, error)
@@ -141,20 +141,20 @@ def deviation(a: Array, b: Array) -> Array:
 
 
 def near(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> Array:
-    """Where |a - b| <= atol + rtol |b|."""
+    """Return a mask of where |a - b| <= atol + rtol |b|."""
     return deviation(a, b) <= atol + rtol * np.abs(np.nan_to_num(b))
 
 
 def same(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
-    """Whether two arrays have the same shape and are near everywhere."""
+    """Return whether two arrays have the same shape and all elements are near each other."""
     return a.shape == b.shape and bool(near(a, b, rtol, atol).all())
 
 
 def greatest(v: Array) -> float:
-    """The largest absolute value, or 0 for an empty array."""
+    """Return the largest absolute value, or 0 for an empty array."""
     return float(np.abs(v).max(initial=0))
 
 
 def index_of_largest(v: Array) -> tuple[int, ...]:
-    """The index of the largest element, or () for an empty array."""
+    """Return the index of the largest element, or () for an empty array."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(v)), v.shape)) if v.size else ()

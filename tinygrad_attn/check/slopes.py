@@ -1,8 +1,8 @@
-"""Slopes of a function by finite differences, compared with its gradients.
+"""Measure slopes of a function by finite differences, and compare its gradients with them.
 
 The central difference (F(x + h) - F(x - h)) / 2h has an error of about h^2, and rounding adds about
-1e-16 |F| / h. Where it disagrees with the gradient, Ridders' extrapolation shrinks h and gives the
-slope and its error. A gradient is wrong if it is off by more than that error.
+1e-16 |F| / h. Where it disagrees with the gradient, Ridders' extrapolation shrinks h and estimates
+the slope and its error. A gradient is wrong if it is off by more than this error.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .trace import Array, nested
 
 ROUNDING = 2.0**-52
 SMALL = 512
-"""Larger inputs are measured in this many groups, by one random projection of each."""
+"""Larger inputs are split into this many groups, and one random projection measures each group."""
 
 
 class Limits(NamedTuple):
-    """How a gradient is measured and judged."""
+    """Settings for measuring a gradient and judging it."""
 
     eps: float
     atol: float
     rtol: float
     groups: int
-    exact: bool = True  # rounding at the step eps is small compared with the gradient
+    exact: bool = True  # whether rounding at the step eps is small compared with the gradient
 
 
 STRICT = Limits(1e-6, 1e-6, 1e-4, 96)
@@ -38,9 +38,9 @@ STRICT = Limits(1e-6, 1e-6, 1e-4, 96)
 
 
 class Program:
-    """A function of tensors whose gradients are to be checked.
+    """A function of tensors whose gradients are checked.
 
-    It changes the values of the tensors in place and restores them.
+    Its methods change the values of the tensors in place and restore them.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Program:
         self.values = [np.array(backend.value(t)) for t in self.outputs]
         self.cotangents = [random_like(y, rng) for y in self.values]
         for c, y in zip(self.cotangents, self.values):
-            c[np.isinf(y)] = 0  # what stays infinite, such as blocked scores, has no slope
+            c[np.isinf(y)] = 0  # infinite outputs, such as blocked scores, have no slope
 
     def run(self) -> list[Any]:
-        """The differentiable tensors that the function returns."""
+        """Run the function, and return its floating-point tensors."""
         found, backend = self.call(), self.backend
         tensors = [
             t for t in nested(found) if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
@@ -73,7 +73,7 @@ class Program:
 
     @contextmanager
     def at(self, inputs: Sequence[Array]) -> Iterator[None]:
-        """Set other values of the inputs inside the block."""
+        """Give the inputs other values inside the block."""
         before = self.inputs
         try:
             self._put(inputs)
@@ -87,7 +87,7 @@ class Program:
             self.backend.put(t, x)
 
     def gradient(self, outputs: list[Any], cotangents: Sequence[Any], **options: Any) -> list[Any]:
-        """The gradients as tensors, by a backward pass from these outputs."""
+        """Run a backward pass from these outputs, and return the gradients as tensors."""
         wants = self.backend.wants_gradient
         pairs = [(t, c) for t, c in zip(outputs, cotangents) if wants(t)]
         if not pairs:
@@ -98,16 +98,16 @@ class Program:
     def pull(
         self, cotangents: Sequence[Array], outputs: Any = None, **options: Any
     ) -> list[Array | None]:
-        """The gradients as arrays, from these outputs or from a new call."""
+        """Return the gradients as arrays, from these outputs or from those of a new call."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
         return self.arrays(self.gradient(outputs or self.run(), seeds, **options))
 
     def arrays(self, tensors: Sequence[Any]) -> list[Array | None]:
-        """Copies of the tensors' values."""
+        """Return copies of the tensors' values."""
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def traced(self) -> list[Any]:
-        """Every op that runs."""
+        """Run the function, and return a list of the ops that run."""
         with self.backend.watch() as trace:
             self.run()
         return trace.steps
@@ -115,7 +115,7 @@ class Program:
     # ---- slopes; results are flattened and concatenated
 
     def moved(self, which: int, step: Any) -> Array:
-        """The results with one input moved by a step; NaN if the function does not accept it."""
+        """Return the results with one input moved by a step, or NaN if the function rejects it."""
         size = sum(c.size for c in self.cotangents)
         inputs = [x + step if k == which else x for k, x in enumerate(self.inputs)]
         with suppress(Exception), self.at(inputs):
@@ -125,21 +125,21 @@ class Program:
         return np.full(size, np.nan)
 
     def total(self, values: Array, norm: Callable[[Array], Any] = np.sum) -> float:
-        """The sum of cotangent * value, or another norm of these products."""
+        """Return the sum of cotangent * value, or another norm of these products."""
         c = flatten(self.cotangents)
         return float(norm(np.where(c == 0, 0, c * values)))
 
     def sides(self, which: int, direction: Array, h: float) -> tuple[Array, Array, Array]:
-        """The results on both sides along a direction, and the central difference of each."""
+        """Return the results on both sides along a direction, and their central differences."""
         above, below = self.moved(which, h * direction), self.moved(which, -h * direction)
         slope = np.where(above == below, 0, above - below) / (2 * h)  # infinite results too
         return above, below, slope
 
     def derivative(self, which: int, direction: Array) -> tuple[Array, Array]:
-        """The slope of each result by Ridders' extrapolation to step 0, and its error.
+        """Return the slope of each result by Ridders' extrapolation to step 0, and its error.
 
         The error is infinite where the slopes to the left and to the right differ at every step.
-        The slope is NaN where one of the two does not exist.
+        The slope is NaN where one of these two does not exist.
 
         Source: C. J. F. Ridders, Accurate computation of F'(x) and F'(x) F''(x), Advances in
         Engineering Software 4 (1982).
@@ -177,18 +177,18 @@ class Program:
     # ---- Jacobians
 
     def unit(self, which: int, flat: int) -> Array:
-        """The unit vector of one element of an input."""
+        """Return the unit vector for one element of an input."""
         direction = np.zeros(self.inputs[which].shape)
         direction.flat[flat] = 1
         return direction
 
     def jacobian(self, which: int) -> Array:
-        """d(all results) / d(one input, flattened), from slopes."""
+        """Return d(all results) / d(one flattened input), from finite differences."""
         units = (self.unit(which, flat) for flat in range(self.inputs[which].size))
         return np.stack([self.derivative(which, unit)[0] for unit in units], axis=-1)
 
     def jacobian_by_vjps(self, which: int) -> Array:
-        """The same from the VJPs, one unit vector g at a time."""
+        """Return the same Jacobian from the VJPs, with one unit vector g at a time."""
         rows, outputs, zeros = [], self.run(), [np.zeros(c.shape) for c in self.cotangents]
         for c in zeros:
             for flat in range(c.size):
@@ -216,12 +216,12 @@ class OneOp(Program):
 
 
 def flatten(arrays: Sequence[Array]) -> Array:
-    """All elements in one flat array."""
+    """Return all elements in one flat array."""
     return np.concatenate([np.ravel(a) for a in arrays])
 
 
 def random_like(y: Array, rng: np.random.Generator) -> Array:
-    """Draw normal random weights in the shape of y."""
+    """Draw normally distributed weights in the shape of y."""
     return rng.standard_normal(y.shape)
 
 
@@ -229,7 +229,7 @@ def random_like(y: Array, rng: np.random.Generator) -> Array:
 
 
 def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> Entry:
-    """Check one input: every element if it is small, else groups and elements of bad groups."""
+    """Check all elements of one input, or, if it is large, groups and the worst elements."""
     x = f.inputs[which]
     a = np.zeros(x.shape) if analytic is None else analytic
     entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
@@ -251,7 +251,7 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
 def measured(
     f: Program, which: int, direction: Array, a: Array, limits: Limits, extrapolate: bool = True
 ) -> tuple[float, float, float, str]:
-    """Return the slope, the gradient's error, the allowed error, and why the slope is unusable."""
+    """Return the slope, the error of the gradient, the allowed error, and an excuse or ''."""
     analytic = float(np.sum(direction * np.where(direction, a, 0)))
 
     def beside(slope: float) -> tuple[float, float, float]:
@@ -280,20 +280,20 @@ def measured(
     if np.isinf(error):
         return slope, off, np.inf, "kink"
     within, large = off <= allowed + error, off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
-    # The slope says little, or the two slopes disagree.
+    # The slope is too inaccurate, or the two slopes disagree.
     if within and large or agrees and not within:
         return slope, off, np.inf, "precision"
     return slope, off, allowed + error, ""
 
 
 def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits) -> list[int]:
-    """Compare random projections of groups of elements; return the worst elements of bad ones."""
+    """Check random projections of groups of elements, and return the worst of the bad groups."""
     x, culprits = f.inputs[which], set[int]()
     signs = f.rng.choice([-1.0, 1.0], x.shape)
     entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
 
     def compared(flats: Array, extrapolate: bool = False) -> tuple[bool, float]:
-        """Whether the error of a projection is too large, and the error."""
+        """Return whether the error of a projection is too large, and the error."""
         direction = np.zeros(x.shape)
         direction.flat[flats] = signs.flat[flats]
         _, off, allowed, excuse = measured(f, which, direction, entry.analytic, limits, extrapolate)
@@ -302,7 +302,7 @@ def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits
     for flats in np.array_split(f.rng.permutation(x.size), limits.groups):
         if compared(flats, extrapolate=True)[0]:
             culprits.update(flats[:3].tolist())
-            while len(flats) > 1:  # follow the half that is off more
+            while len(flats) > 1:  # follow the half with the larger error
                 flats = max(np.array_split(flats, 2), key=lambda half: compared(half)[1])
             culprits.update(flats.tolist())
         if len(culprits) >= 32:

@@ -17,7 +17,7 @@ LARGE = 10_000  # elements of the largest Jacobian that is computed
 
 
 def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
-    """The entries of inputs whose gradients are wrong, by number."""
+    """Return a dict from input numbers to the entries with a wrong gradient."""
     entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 
@@ -36,7 +36,7 @@ def accused(f: OneOp, entries: dict[int, Entry]) -> tuple[str, str]:
     """Explain the VJP of an op for the first input whose gradient is wrong."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note = ""
-    with suppress(Exception):  # a setting may hold a size
+    with suppress(Exception):  # a setting may contain a size
         shorter = OneOp(f.step, f.backend, [cut(a) for a in f.args])
         if still_off := all_off(shorter):
             if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
@@ -60,7 +60,7 @@ def of_elements(entry: Entry) -> tuple[str, str]:
 
 
 EXCUSES = {
-    "domain": "at {} of {} the function is infinite or raises an error to one side: the input is "
+    "domain": "at {} of {} the function is infinite or raises an error on one side: the input is "
     "on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
     "kink": "at {} of {} the slopes to the left and to the right differ: the input is at a kink or "
     "a jump, so the VJP may be right. Move the input away from it.",
@@ -85,7 +85,7 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
 
 
 def between_the_ops(report: Report, backend: Any) -> Diagnosis:
-    """Explain a wrong gradient if each op is right."""
+    """Explain a gradient that is wrong although each op is right."""
     worst: Any = report.worst
     if report.order == 2:
         text = f"how a VJP depends on {worst.name} is not recorded. {unrecorded(backend)}"
@@ -100,8 +100,8 @@ def between_the_ops(report: Report, backend: Any) -> Diagnosis:
 
 
 def unrecorded(backend: Any) -> str:
-    """Say how to write a VJP that can be differentiated."""
+    """Explain how to write a VJP that can be differentiated."""
     return (
-        f"Write the VJP with {backend.writes}; .numpy(), .data, .item(), float() and filling an "
-        "array made by zeros leave the graph."
+        f"Write the VJP with {backend.writes}; .numpy(), .data, .item(), float() and filling a "
+        "new array of zeros leave the graph."
     )

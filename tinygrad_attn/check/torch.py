@@ -1,4 +1,4 @@
-"""`compare_with_torch`: compare a module with PyTorch's on the same weights and inputs."""
+"""`compare_with_torch`: compare a module with its PyTorch counterpart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
 @dataclass
 class Row:
-    """The largest errors of a value and of its gradient, relative to the largest element."""
+    """The largest errors of a value and its gradient, each relative to the largest element."""
 
     name: str
     value: float = 0.0
@@ -35,16 +35,16 @@ class Row:
 
 @dataclass(repr=False)
 class TorchComparison(Verdict):
-    """The result of `compare_with_torch`: true if everything agrees, and printed as a table.
+    """The result of `compare_with_torch`, which is true if everything agrees and prints as a table.
 
     `rows` has one row for each dotted name, and `first` is the name of the first difference.
-    `explanation` is a change to the torch module that gives our numbers.
+    `explanation` describes the likely cause, such as an inverted mask.
     """
 
     rows: list[Row]
     first: str | None = None
     explanation: str = ""
-    alone: tuple[str, ...] = ()  # outputs of one side only
+    alone: tuple[str, ...] = ()  # outputs that only one side has
 
     @property
     def ok(self) -> bool:
@@ -67,11 +67,11 @@ class TorchComparison(Verdict):
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:
-    """Run both modules on the same weights and inputs, and compare all outputs and gradients.
+    """Run both modules with the same weights and inputs, and compare all outputs and gradients.
 
     Copies the weights of `torch_module` into `module` with `load_state_dict`, so their names must
-    be the same, and runs float64 copies of both. `inputs` and `keywords` are arrays, Tensors, torch
-    tensors or plain values. Gradients start from a random cotangent for each output tensor. If
+    match. Then runs float64 copies of both. `inputs` and `keywords` are arrays, Tensors, torch
+    tensors or plain values. Each output tensor gets a random cotangent for the backward pass. If
     outputs differ, tries common variations of the torch module, such as an inverted mask.
 
     Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
@@ -132,11 +132,11 @@ class Side(NamedTuple):
         return {**seen, **dict(module.named_parameters()), **inputs}
 
     def values(self, run: dict[str, Any]) -> dict[str, Array]:
-        """The values of the outputs in a run."""
+        """Return the values of the outputs of a run."""
         return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
     def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
-        """The gradients of all tensors, from random cotangents of the outputs `roots`."""
+        """Return the gradients of all tensors, from random cotangents of the outputs `roots`."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
         ends = [
             (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
@@ -181,14 +181,14 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
 
 
 def difference(a: Array, b: Array) -> float:
-    """The largest error, relative to the largest element; NaN agrees with NaN."""
+    """Return the largest error relative to the largest element. NaN agrees with NaN."""
     if a.shape != b.shape:
         return np.inf
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
 def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
-    """Whether a shared output differs where b is finite."""
+    """Return whether a shared output differs where b is finite."""
     for name in a.keys() & b.keys():
         x, y, known = a[name], b[name], np.isfinite(b[name])
         if x.shape != y.shape or known.mean() <= 0.25 or difference(x[known], y[known]) > TOLERANCE:
@@ -197,7 +197,7 @@ def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
 
 
 def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
-    """Describe the variation of the torch module that gives our numbers."""
+    """Describe the variation of the torch module that reproduces our numbers, if any."""
     if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
         return (
             "dropout left on: two calls of the same module differ. Call .eval() on both first; in "
@@ -218,7 +218,7 @@ VALUES_AGREE = (
 
 
 def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
-    """Yield texts, and functions that change a torch module and its arguments accordingly."""
+    """Yield (text, change) pairs, where `change` modifies a torch module and its arguments."""
     import torch
 
     text = (
@@ -229,7 +229,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
     text = "the mask is not applied: ours gives what torch gives without a mask."
     yield text, masks(lambda mask: None)
     for k in (0, 2):
-        text = f"causal mask off by one: ours blocks np.triu(ones, {k}), torch np.triu(ones, 1)."
+        text = f"causal mask off by one: ours is np.triu(ones, {k}), torch's is np.triu(ones, 1)."
         yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
     for name in ("batch_first", "norm_first"):
         text = f"{name} is set the opposite way in torch. Give both the same {name}."
@@ -249,7 +249,7 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
 
 
 def masks(f: Callable[[Any], Any]) -> Callable:
-    """A change of the boolean arguments, and of those with "mask" in their names."""
+    """Return a change that applies f to boolean arguments and to those named after a mask."""
     return lambda module, given: given.update({
         key: f(x)
         for key, x in given.items()
@@ -258,7 +258,7 @@ def masks(f: Callable[[Any], Any]) -> Callable:
 
 
 def attribute(name: str, f: Callable[[Any], Any]) -> Callable:
-    """A change of this attribute in every submodule that has it."""
+    """Return a change that applies f to this attribute of every submodule that has it."""
     return lambda module, given: [
         part.__setattr__(name, f(getattr(part, name)))
         for part in module.modules()

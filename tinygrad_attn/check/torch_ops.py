@@ -55,7 +55,7 @@ class TorchBackend(Backend):
 
     @contextmanager
     def watch(self) -> Iterator[Any]:
-        """List the calls of every torch.autograd.Function."""
+        """List every call of a torch.autograd.Function."""
         trace, running = SimpleNamespace(steps=[]), list[Any]()
         code = torch.autograd.Function.apply.__func__.__code__
 

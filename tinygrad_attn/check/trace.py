@@ -26,18 +26,18 @@ class Place(NamedTuple):
 
 
 def user_place(*libraries: str) -> Place:
-    """The innermost line on the stack that belongs to no library."""
+    """Return the place of the innermost stack frame outside library code."""
     frame = user_frame(*libraries)
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def array_of(x: Any) -> Array:
-    """The values of a tensor, or x as an array."""
+    """Return the values of a tensor, or x as an array."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 
 def numeric(x: Any) -> bool:
-    """Whether x is a tensor, an array or a number."""
+    """Return whether x is a tensor, an array or a number."""
     return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
@@ -62,7 +62,7 @@ class Step(NamedTuple):
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient flows through this op; `checkpoint` consists of other ops."""
+        """Whether a gradient flows through this op; False for `checkpoint`, which has inner ops."""
         return tracked(self.result) and self.name != "checkpoint"
 
     def run(self, operands: Sequence[Any]) -> Any:
@@ -71,7 +71,7 @@ class Step(NamedTuple):
 
 
 class Trace(Watcher):
-    """Lists every op that runs."""
+    """A watcher that lists every op that runs."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -93,7 +93,7 @@ TAKES_TORCH = (
 
 
 class Backend:
-    """Access to this package's Tensors; TorchBackend is the same for torch tensors."""
+    """Access to this package's Tensors. TorchBackend is the counterpart for torch tensors."""
 
     ours = True
     kind: Any = Variable
@@ -103,7 +103,7 @@ class Backend:
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:
-        """A tensor that requires a gradient if its dtype is floating."""
+        """Return a tensor, which requires a gradient if its dtype is floating-point."""
         t = tensor_of(array)
         t._tracked = array.dtype.kind == "f"
         return t
@@ -125,17 +125,17 @@ class Backend:
         t._tracked = wants
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
-        """The gradient of each input, or None if no output depends on it."""
+        """Return the gradient for each input, or None for an input that no output depends on."""
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return grad(outputs, inputs, cotangents, **flags)
 
     def watch(self) -> Any:
-        """A context manager that lists the ops that run in `.steps`."""
+        """Return a context manager that yields a Trace of the ops that run."""
         return watching(Trace())
 
 
 def nested(found: Any) -> Iterator[Any]:
-    """The elements of nested tuples, lists and dicts."""
+    """Yield the elements of nested tuples, lists and dicts."""
     if isinstance(found, (dict, tuple, list)):
         for part in found.values() if isinstance(found, dict) else found:
             yield from nested(part)

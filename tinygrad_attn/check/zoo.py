@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""The bug zoo: published bugs of small autograd engines, as exercises and as tests of our tests.
+"""The bug zoo: published bugs of small autograd engines, for exercises and for testing our tests.
 
     from tinygrad_attn.check import zoo
     print(zoo.list())
     with zoo.bug("softmax-twice"):
         ta.gradcheck(F.softmax, x)
 
-Inside the block the published code replaces a VJP, a function or the sweep. The bugs were found in
-public repositories; later versions may have fixed them.
+Inside the block, the published code replaces a VJP, a function or the sweep. The bugs were found in
+public repositories. Later versions may have fixed them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def list() -> Bugs:
 
 @contextmanager
 def bug(name: str) -> Iterator[Bug]:
-    """Switch a bug on for the whole process inside a `with` block, by its name."""
+    """Switch on the bug with this name, for the whole process, inside a `with` block."""
     if name not in bugs:
         raise ValueError(f"the zoo has no bug {name!r}; choose one of {', '.join(bugs)}.")
     with bugs[name].switched_on:
@@ -63,7 +63,7 @@ def bug(name: str) -> Iterator[Bug]:
 
 
 def published(change: Callable) -> Callable[..., Any]:
-    """Add a function to the zoo with its name and docstring; `change` replaces the right code."""
+    """Add a function to the zoo under its own name; `change` makes it replace the right code."""
 
     def enter(wrong: Callable) -> Callable:
         name = wrong.__name__.replace("_", "-")
@@ -87,7 +87,7 @@ def vjp_all(of: Op) -> Callable:
 
 
 def function(name: str, *operands: str) -> Callable:
-    """Replace a function of F by an op with a wrong VJP for these operands."""
+    """Replace a function of F with an op that has a wrong VJP for these operands."""
     right = getattr(functional, name)
 
     def change(wrong: Callable) -> Any:
@@ -105,7 +105,7 @@ def function(name: str, *operands: str) -> Callable:
 
 
 def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> Any:
-    """Replace the engine's sweep, for first order only."""
+    """Replace the engine's sweep, for first derivatives only."""
 
     def wrong(roots, seeds, *, wanted=None, **_):
         grads: dict[Any, Any] = {}
@@ -122,7 +122,7 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
 
 
 class Contributions(Watcher):
-    """A list of (input, contribution), one for each use of an input."""
+    """A watcher that lists (input, contribution) for each use of an input."""
 
     def __init__(self) -> None:
         self.found: Any = []
@@ -132,7 +132,7 @@ class Contributions(Watcher):
 
 
 def pull_back(give, grads, t) -> None:
-    """Call `give(input, contribution)` for each use by the op that computed t."""
+    """Call `give(input, contribution)` for each input of the op that computed t."""
     inputs = [*filter(tracked, t._node.inputs)]
     with watching(Contributions()) as contributions:
         engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
@@ -141,7 +141,7 @@ def pull_back(give, grads, t) -> None:
 
 
 def newest_first(give, grads, roots) -> None:
-    """Go through the graph in the engine's order."""
+    """Traverse the graph in the engine's order."""
     for t in history(roots)[::-1]:
         pull_back(give, grads, t)
 
@@ -154,18 +154,18 @@ adding = partial(sweep, newest_first)  # replace the sum of two contributions
 
 @published(vjp(ops.tanh))
 def tanh_zero(g, y, x):
-    """The backward function is stored in an attribute that is never called.
+    """The backward function is stored in an attribute that the engine never calls.
     Found in smolgrad (nn/_activations.py, tanh).
-    Symptom: everything below a tanh has a zero gradient and never learns.
+    Symptom: every layer before a tanh has a zero gradient and never learns.
     """
     return g * 0
 
 
 @published(vjp(ops.sum))
 def sum_axis_zero(g, y, x, *, axis, keepdims):
-    """`if axis:` treats axis 0 as no axis, so the gradient of sum(axis=0) gets a wrong axis.
+    """`if axis:` treats axis 0 as no axis, so the gradient of sum(axis=0) gets the wrong axis.
     Found in smolgrad (core/engine.py, sum) and SmallPebble (core/ops.py, sum).
-    Symptom: x.sum(axis=1) is right; axis=0 of a square matrix is silently transposed.
+    Symptom: axis=1 is right, but the gradient of a square matrix for axis=0 is transposed.
     """
     return np.ones_like(x) * (g if keepdims else np.expand_dims(g, axis or -1))
 
@@ -174,7 +174,7 @@ def sum_axis_zero(g, y, x, *, axis, keepdims):
 def transpose_same_axes(g, y, x, *, axes):
     """The VJP of transpose applies the same permutation instead of its inverse.
     Found in smolgrad (core/engine.py, T).
-    Symptom: right for every swap of two axes, wrong for a cycle such as (1, 2, 0).
+    Symptom: the gradient is right for every swap of two axes, but not for cycles such as (1, 2, 0).
     """
     return g.transpose(axes)
 
@@ -183,14 +183,14 @@ def transpose_same_axes(g, y, x, *, axes):
 def matmul_transpose_all(g, y, a, b):
     """The VJP of a matrix product transposes all axes of its operand, not just the last two.
     Found in DeZero (functions.py, MatMul).
-    Symptom: right for matrices; batched products raise, or are silently wrong for equal sizes.
+    Symptom: matrices are fine, but batched products fail, or are silently wrong for equal sizes.
     """
     return g @ b.transpose()
 
 
 @published(partial(patch.object, ops, "mean"))
 def mean_tuple(x, axis=None, keepdims=False):
-    """The mean over a tuple of axes divides by the product of the axis numbers, not of their sizes.
+    """The mean over a tuple of axes divides by the product of the axis numbers, not the axis sizes.
     Found in smolgrad (core/engine.py, mean).
     Symptom: a wrong value with a matching gradient, which no gradient check detects.
     """
@@ -202,7 +202,7 @@ def mean_tuple(x, axis=None, keepdims=False):
 def getitem_overwrite(g, y, x, *, index):
     """`grad[index] += g` adds only once where an index is repeated.
     Found in smolgrad (core/engine.py, __getitem__).
-    Symptom: x[[0, 0]] counts one of its two uses.
+    Symptom: x[[0, 0]] counts only one of its two uses.
     """
     out = np.zeros_like(x)
     out[index] += g
@@ -211,9 +211,9 @@ def getitem_overwrite(g, y, x, *, index):
 
 @published(vjp(ops.embedding))
 def embedding_overwrite(g, y, weight, *, indices):
-    """`out[index] = g` overwrites where an index is repeated.
+    """`out[index] = g` overwrites earlier gradients where an index is repeated.
     Found in PyTorch 0.1 (issue 1528, indexing with duplicates).
-    Symptom: a token that occurs twice in a batch learns from only one of its places.
+    Symptom: a token that occurs twice in a batch learns from only one occurrence.
     """
     out = np.zeros_like(weight)
     out[indices] = g
@@ -231,7 +231,7 @@ def concatenate_zero(g, y, *parts, **_):
 
 @published(vjp(ops.subtract))
 def minus_same_operand(g, y, a, b):
-    """Local gradients are kept in a dict by operand: in x - x the second overwrites the first.
+    """Local gradients are stored in a dict by operand, so in x - x the second replaces the first.
     Found in minigrad (kennysong, minigrad.py, __sub__ and __truediv__).
     Symptom: x - x has the gradient -2 instead of 0.
     """
@@ -240,7 +240,7 @@ def minus_same_operand(g, y, a, b):
 
 @published(vjp_all(ops.maximum))
 def maximum_tie(g, y, a, b):
-    """At a tie both operands of maximum get the whole gradient.
+    """At a tie, both operands of maximum get the whole gradient.
     Found in neunet (autograd.py, maximum: >= and <=).
     Symptom: np.maximum(x, x) has slope 2.
     """
@@ -251,7 +251,7 @@ def maximum_tie(g, y, a, b):
 def max_tie(g, y, x, *, axis, keepdims):
     """Every element that ties for the maximum gets the whole gradient.
     Found in DeZero (functions.py, Max) and neunet (autograd.py, max).
-    Symptom: the gradients of tied elements add up to more than the incoming one.
+    Symptom: the gradients of tied elements add up to more than the incoming gradient.
     """
     g = g if keepdims or axis is None else np.expand_dims(g, axis)
     return g * (x == x.max(axis, keepdims=True))
@@ -261,7 +261,7 @@ def max_tie(g, y, x, *, axis, keepdims):
 def where_in_place(g, y, condition, a, b):
     """The VJP zeroes elements of the incoming gradient in place.
     Found in SmallPebble (core/ops.py, setat).
-    Symptom: another operand that shares this gradient array finds it changed.
+    Symptom: the change also reaches another operand that shares this gradient array.
     """
     g *= condition
     return g
@@ -271,7 +271,7 @@ def where_in_place(g, y, condition, a, b):
 
 
 def weight_outside(norm, g, x, weight, **settings):
-    """The gradients of norm(x) * weight for x (wrong) and the weight (right)."""
+    """Return the gradients of norm(x) * weight for x (wrong) and for the weight (right)."""
     h, pullback = transforms.vjp(lambda x: norm(x, **settings), x)
     dx = pullback(g)[0].numpy() * (1 if weight is None else weight)
     return dx, sum_to(g * h.numpy(), np.shape(weight))
@@ -284,7 +284,7 @@ layer_norm, rms_norm = functional.layer_norm, functional.rms_norm
 def softmax_twice(g, y, x, axis=-1):
     """The gradient of softmax is doubled.
     Found in fromscratchtoml (issue 65: softmax off by a factor of two).
-    Symptom: it trains as with another learning rate; a cotangent of ones hides it, since 2 * 0 = 0.
+    Symptom: it acts like another learning rate. A cotangent of ones hides it, since 2 * 0 = 0.
     """
     return [2 * y * (g - (g * y).sum(axis, keepdims=True))]
 
@@ -293,25 +293,25 @@ def softmax_twice(g, y, x, axis=-1):
 def log_softmax_batch(g, y, x, axis=-1):
     """The gradient of log_softmax is divided by the batch size.
     Found in numpy-transformer (activations.py, LogSoftmax.backward).
-    Symptom: the loss already has its 1/N, so it is counted twice.
+    Symptom: the loss already divides by N, so the gradient is divided by N twice.
     """
     return [(g - np.exp(y) * g.sum(axis, keepdims=True)) / len(x)]
 
 
 @published(function("layer_norm", "x", "weight", "bias"))
 def layer_norm_weight(g, y, x, weight, bias, **settings):
-    """The VJP multiplies by the weight outside its means.
+    """The VJP multiplies by the weight after taking its means, not before.
     Found in numpy-transformer (layer_norm.py, backward).
-    Symptom: right for the initial weight of ones, and wrong after the first update.
+    Symptom: the gradient is right for the initial weight of ones, and wrong after the first update.
     """
     return *weight_outside(layer_norm, g, x, weight, **settings), sum_to(g, np.shape(bias))
 
 
 @published(function("rms_norm", "x", "weight"))
 def rms_norm_weight(g, y, x, weight, **settings):
-    """The VJP multiplies by the weight outside its mean.
+    """The VJP multiplies by the weight after taking its mean, not before.
     Found in Tricycle (layers.py, RMSNorm.back_fn).
-    Symptom: right for the initial weight of ones, and wrong after the first update.
+    Symptom: the gradient is right for the initial weight of ones, and wrong after the first update.
     """
     return weight_outside(rms_norm, g, x, weight, **settings)
 
@@ -321,7 +321,7 @@ attention = functional.scaled_dot_product_attention
 
 @published(partial(patch.object, functional, "scaled_dot_product_attention"))
 def masked_row_nan(q, k, v, *args, **settings):
-    """Blocked scores are -inf, so softmax computes -inf - (-inf) in a row with every key blocked.
+    """Blocked scores are -inf, so softmax computes -inf - (-inf) in a row with all keys blocked.
     Found in numpy-transformer (self_attention.py, forward).
     Symptom: a single sequence that is all padding turns the loss into NaN.
     """
@@ -334,7 +334,7 @@ last: dict[Any, Any] = {}
 
 
 def remembering_relu(x):
-    """y = max(x, 0), and keeps x in a module variable."""
+    """Return max(x, 0), and keep x in a module-level variable."""
     last[x.shape] = x
     return np.maximum(x, 0)
 
@@ -354,7 +354,7 @@ def activation_singleton(g, y, x):
 @published(adding)
 def gradient_overwritten(old, new):
     """A gradient is assigned where it should be added.
-    Found in micrograd's lecture, in its first version, before += is introduced.
+    Found in the first version of the code in micrograd's lecture, before += is introduced.
     Symptom: a + a has slope 1.
     """
     return new
@@ -372,9 +372,9 @@ def gradient_aliased(old, new):
 
 @published(sweep)
 def depth_first(give, grads, roots):
-    """A tensor passes its gradient on as soon as it is first reached.
+    """A tensor passes on its gradient as soon as it is first reached.
     Found in minigrad (kennysong; its source mentions it).
-    Symptom: right for chains; a tensor used at two depths passes on half of its gradient.
+    Symptom: chains are fine, but a tensor used at two depths passes on only part of its gradient.
     """
 
     @cache
@@ -392,8 +392,8 @@ def depth_first(give, grads, roots):
 
 @published(partial(patch.object, slopes, "random_like"))
 def checker_all_ones(y, rng):
-    """The gradient check weights all results by 1.
-    Found in most small checkers, such as SmallPebble's, which sums the output.
+    """The gradient check gives every result the weight 1.
+    Found in most small gradient checkers, such as SmallPebble's, which sums the output.
     Symptom: wrong gradients of softmax and layer norm pass, since their outputs have constant sums.
     """
     return np.ones_like(y)

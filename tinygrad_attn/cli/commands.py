@@ -1,4 +1,4 @@
-"""The commands; each one imports what it needs, so that `--help` is fast."""
+"""The commands. Each one imports only what it needs, so that `--help` is fast."""
 
 from __future__ import annotations
 

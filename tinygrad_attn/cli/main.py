@@ -1,4 +1,4 @@
-"""Parse the command line. Exit codes: 0 success, 1 failed check, 2 error, 130 Ctrl-C."""
+"""Parse the command line. Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands and their options."""
+    """Return the parser for all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy."
     )
@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
     def command(run: Any, target: str = "", shape: bool = False) -> Any:
-        """Add a command that its docstring describes; return the function that adds options."""
+        """Add a command, described by its docstring, and return the function that adds options."""
         one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
         if target:

@@ -49,14 +49,14 @@ def load(path: Path) -> Any:
 
 
 def number_of_inputs(function: Any) -> int:
-    """The number of required arguments of a function, op or module; at least 1."""
+    """Return the number of required arguments of a function, op or module, but at least 1."""
     parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     needed = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     return max(1, len(needed))
 
 
 def parameters_of(function: Any) -> Any:
-    """The parameters that a function uses from modules and tensors of its file, by name."""
+    """Return the parameters that a function uses from modules and tensors in its file, by name."""
     if not hasattr(function, "__code__"):
         return None  # a module or an op
     found: dict[str, Any] = {}

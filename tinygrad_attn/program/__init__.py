@@ -1,4 +1,4 @@
-"""A function and its gradients as plain NumPy, to read (`source`) or to run (`compile`)."""
+"""Turn a function and its gradients into plain NumPy, to read (`source`) or run (`compile`)."""
 
 from .compile import compile
 from .source import Program, source

@@ -1,7 +1,7 @@
-"""`ta.compile`: run a function as flat NumPy functions, forwards and backwards.
+"""`ta.compile`: run a function and its backward pass as flat NumPy code.
 
 The first call with given shapes and dtypes runs the function, traces it as `ta.source` does, and
-compares the results. Later calls run the program, whose outputs have nodes of an op for it.
+compares the results. Later calls run the program, which adds one node for each tracked output.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from .source import agree, gradients_of, largest_in
 from .trace import Trace, gradients, seed_of, stand_in, tracing
 
 PROGRAMS = 8
-"""The most programs of one function. Other calls run the function itself."""
+"""The maximum number of programs per function. Further kinds of calls run the function itself."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
 VALUES = (bool, int, float, str, type(None), type(...), np.generic)
-"""Types whose values are part of the program."""
+"""Types whose values are built into the program."""
 LEAST = 0.005
-"""The tolerance of smaller numbers is that of a number of this size."""
+"""Numbers smaller than this are compared with the tolerance for this size."""
 TRACING = threading.RLock()
-"""Held while Tensors hold symbols instead of arrays."""
+"""A lock that is held while Tensors contain symbols instead of arrays."""
 
 
 def compile(f: Any = None, *, check: bool = False) -> Any:
-    """Return f as a callable that runs as a flat NumPy program from its second call on.
+    """Return a version of f that runs as a flat NumPy program from its second call on.
 
-    Outputs and gradients of every order agree with those of f up to rounding. Values that f reads
-    besides its arguments, parameters and buffers are read once, during tracing, as with jax.jit.
+    Outputs and gradients of every order agree with those of f up to rounding. As with jax.jit,
+    values other than arguments, parameters and buffers are read only once, during tracing.
 
-    f is a function, a method or a module, for which `compile` returns a module of the same class
-    with the same attributes. `compile` also works as a decorator.
+    f is a function, a method or a module. For a module, `compile` returns a module of the same
+    class with the same attributes. `compile` also works as a decorator.
 
-    A program is for one kind of call: shapes and dtypes of arrays, values of other arguments, which
-    Tensors require gradients, `no_grad`, the default dtype, and the parameters and `training` of
-    the modules that f calls. f has up to 8 programs. At the first call of a kind f runs twice, and
-    its outputs and gradients are compared with the program's. With `check=True` each call is
-    compared, and a difference raises RuntimeError.
+    Each program is for one kind of call. The kind depends on the shapes and dtypes of arrays, the
+    values of other arguments, which Tensors require gradients, `no_grad`, the default dtype, and
+    the parameters and `training` flags of the modules that f calls. f can have up to 8 programs.
+    On the first call of each kind, f runs twice, and its outputs and gradients are compared with
+    the program's. With `check=True`, every call is compared, and a difference raises RuntimeError.
 
-    f itself runs if it draws random numbers, reads a number from an array in Python, uses a
-    library other than NumPy, or is called in more than 8 ways; `.report()` gives the reason. It
-    also runs in plain mode, under watchers such as `ta.detect_anomaly()`, and for numbers that need
-    another formula in a VJP.
+    f runs uncompiled if it draws random numbers, reads a number from an array in Python, uses a
+    library other than NumPy, or is called in more than 8 ways. `.report()` gives the reason. f also
+    runs uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP
+    needs a different formula for the given numbers.
 
-    While a call is traced, other threads may use the same Tensors only through compiled functions.
-    A program issues none of NumPy's warnings.
+    While a call is being traced, other threads may use the same Tensors only through compiled
+    functions. A program never issues NumPy warnings.
     """
     if f is None:
         return functools.partial(compile, check=check)
@@ -97,7 +97,7 @@ class Programs:
         self.entries: list[Entry] = []
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the output of f, from a program if possible."""
+        """Return the output of f, computed by a program if possible."""
         if context.plain or context.watchers:
             return self.f(*args, **kwargs)
         call = Nested((args, kwargs), INPUTS)
@@ -119,15 +119,15 @@ class Programs:
         return self.f(*args, **kwargs)
 
     def report(self) -> list[str]:
-        """Return a line for each kind of call: the size of its program, or why it has none."""
+        """Return one line per kind of call, with the size of its program or why it has none."""
         other = f"(other arguments): not compiled: it is called in more than {PROGRAMS} ways"
         return [str(e) for e in self.entries] + [other] * self.too_many
 
 
 class Nested:
-    """Nested tuples, lists and dicts, split into leaves and form.
+    """Nested tuples, lists and dicts, split into their leaves and their form.
 
-    Forms are equal if arrays have the same shapes and dtypes, and all other leaves are the same.
+    Two forms are equal if the arrays have the same shapes and dtypes and other leaves are the same.
     """
 
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
@@ -148,28 +148,28 @@ class Nested:
         return len(self.leaves) - 1
 
     def filled(self, leaves: list[Any]) -> Any:
-        """The same structure with these leaves."""
+        """Return the same structure with these leaves."""
         return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
-        """Call f with these leaves as arguments."""
+        """Call f with these leaves as its arguments, and return its output as a Nested."""
         args, kwargs = self.filled(leaves)
         return Nested(f(*args, **kwargs), RESULTS)
 
 
 class Entry(Watcher):
-    """One kind of call: its program, or the reason why it has none."""
+    """One kind of call, with its program or the reason why it has none."""
 
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form, self.reason = f, call.form, ""
-        # Keep these objects alive: forms contain their ids.
+        # Keep these objects alive, because forms contain their ids.
         self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
         self.roots = [f, *self.objects]
-        self.tensors: dict[Any, None] = {}  # from outside f, which its ops differentiate
+        self.tensors: dict[Any, None] = {}  # tracked Tensors from outside f
         self.outer, self.begin = context.scope, next_number()
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Note the modules that run, and the inputs that existed before the call."""
+        """Record the modules that run, and the tracked inputs that existed before the call."""
         scope = context.scope
         while scope is not self.outer:
             self.roots.append(scope.module)
@@ -179,12 +179,12 @@ class Entry(Watcher):
                 self.tensors[x] = None
 
     def fits(self) -> bool:
-        """Whether parameters, buffers and `training` are unchanged."""
+        """Return whether all parameters, buffers and `training` flags are unchanged."""
         same = all(space.get(name) is x for space, name, x in self.attributes)
         return same and self.kinds == self.kinds_now()
 
     def kinds_now(self) -> list[Any]:
-        """The kinds of the Tensors that f reads besides its arguments."""
+        """Return the kinds of the Tensors that f reads besides its arguments."""
         return [(t._tracked, t._data.shape, t._data.dtype) for t in self.params]
 
     def __str__(self) -> str:
@@ -193,7 +193,7 @@ class Entry(Watcher):
         return f"({self.arguments}): {what}"
 
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the output of the first call, and write the program."""
+        """Run the first call, write the program, and return the output."""
         self.arguments = ", ".join(map(describe, (*args, *kwargs.values())))
         with watching(self):
             y = self.f(*args, **kwargs)
@@ -208,7 +208,7 @@ class Entry(Watcher):
         self.params = [*dict.fromkeys([*self.tensors, *held])]
         try:
             if any(isinstance(x, KeyValueCache) for x in self.objects):
-                raise TypeError("its key/value cache grows, so its shapes differ in every call")
+                raise TypeError("its key/value cache grows, so shapes differ from call to call")
             self.write(call)
             mine = self.run(call)
             self.compare(call, y, mine)
@@ -222,7 +222,7 @@ class Entry(Watcher):
     # ---- the program
 
     def write(self, call: Nested) -> None:
-        """Trace the function, and write a program for its outputs and their gradients."""
+        """Trace the function, and write a program for its outputs and gradients."""
         found, given = Trace(), [*call.leaves]
         for i, x in enumerate(given):
             if isinstance(x, INPUTS):
@@ -252,11 +252,11 @@ class Entry(Watcher):
         self.flat = Flat(names, *made)
 
     def inputs(self, call: Nested) -> list[Any]:
-        """The inputs of the program: arguments and Tensors from outside."""
+        """Return the inputs of the program: arguments, and Tensors from outside f."""
         return [call.leaves[i] for i in self.given] + self.params
 
     def run(self, call: Nested) -> Any:
-        """Run the program, and give each differentiable output a node."""
+        """Run the program, and attach a node to each differentiable output."""
         with TRACING:  # wait until no other thread has symbols in these Tensors
             inputs = self.inputs(call)
             arrays = list(map(array_of, inputs))
@@ -274,18 +274,18 @@ class Entry(Watcher):
         return self.result.filled(values)
 
     def compare(self, call: Nested, y: Any, mine: Any) -> None:
-        """Raise RuntimeError unless outputs and gradients agree with the function's."""
+        """Raise RuntimeError if outputs or gradients differ from those of the function."""
         theirs, ours = Nested(y, RESULTS), Nested(mine, RESULTS)
         inputs = [*dict.fromkeys(filter(tracked, self.inputs(call)))]
         expected, found = (self.gradients(each.leaves, inputs) for each in (theirs, ours))
-        # If all terms of a gradient cancel, only rounding errors are left.
+        # If all terms of a gradient cancel, only rounding error is left.
         size = max(map(largest_in, expected), default=0.0) + LEAST
         values = [*map(array_of, ours.leaves)], [*map(array_of, theirs.leaves)]
         alike = theirs.form == ours.form and agree(*values, LEAST)
         if not (alike and agree(found, expected, size)):
             raise RuntimeError(
-                "the program gives different numbers from the function. The function may draw "
-                "random numbers or keep state between calls; pass these as arguments."
+                "the program gives different numbers than the function. The function may draw "
+                "random numbers or keep state between calls. Pass these as arguments."
             )
 
     def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
@@ -295,7 +295,7 @@ class Entry(Watcher):
 
 
 class Program(Op):
-    """The op of one output of a program."""
+    """The op that computes one output of a program."""
 
     def __init__(self, entry: Entry, place: int) -> None:
         super().__init__(lambda *inputs: entry.flat.forward(inputs)[0][place])
@@ -303,13 +303,13 @@ class Program(Op):
         self.entry, self.place = entry, place
 
     def pull(self, g: Any, y: Any, node: Node, inputs: Any, needs: Any) -> Any:
-        """Return a contribution for each input that needs one."""
+        """Return the contribution to each input that needs a gradient, and None for the others."""
         saved, arrays, call = node.saved
         if isinstance(g, Variable):  # for a second derivative, run the function itself again
             if not self.entry.fits():
                 raise RuntimeError(
-                    "a compiled function runs again for a second derivative, but its parameters "
-                    "or `training` were replaced since its call. Differentiate before replacing."
+                    "a compiled function runs again for a second derivative, but its parameters or "
+                    "`training` were replaced after the call. Differentiate before replacing them."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

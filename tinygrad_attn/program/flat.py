@@ -1,7 +1,7 @@
-"""Flat NumPy functions, forwards and backwards, from expressions.
+"""Compile expressions to flat NumPy functions for the forward and the backward pass.
 
-Each expression is one line. If possible, the line writes its result into the memory of an operand
-that no later line needs. The results are the caller's own memory.
+Each expression becomes one line. If possible, the line writes its result into the memory of an
+operand that no later line needs. The caller owns the memory of the returned arrays.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ FRESH = {
 }
 """Methods and functions, besides ufuncs, that never return a view."""
 VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
-"""Views that may be written to, since no element occurs twice in them."""
+"""Methods that return a writable view, because no element occurs in it twice."""
 
 
 class Changed(Exception):
-    """Raised if the package takes another branch for these numbers than for the traced ones."""
+    """Raised if the package would take a different branch for these numbers than in the trace."""
 
 
 class Flat:
-    """The functions of one program, and their text.
+    """The compiled functions of one program, and their source text.
 
-    `forward(inputs)` returns (outputs, saved). `backward[i](inputs, saved, g)`, for the gradient g
-    with respect to output i, returns a gradient or None for each input.
+    `forward(inputs)` returns (outputs, saved). `backward[i](inputs, saved, g)` takes the gradient g
+    with respect to output i, and returns a gradient or None for each input.
     """
 
     def __init__(self, inputs: list[str], outputs: Any, gradients: list[Any], checks: Any) -> None:
@@ -82,7 +82,7 @@ class Flat:
         return self.space[title.partition("(")[0]]
 
     def free(self, x: Expression, user: Expression | None) -> bool:
-        """Whether this user (None: the caller) is the last one that needs the memory of x."""
+        """Return whether `user` (None for the caller) is the last to need the memory of x."""
         *before, last = self.users.get(x.id) or [x]
         view = x.name in VIEWS and x.kind == "method"
         own = view and self.free(x.args[0], x) or fresh(x)
@@ -102,18 +102,18 @@ class Flat:
 
 
 def listed(names: Iterable[Any]) -> str:
-    """The text of a tuple of names."""
+    """Write a tuple of names."""
     return f"({''.join(f'{name}, ' for name in names)})"
 
 
 def fresh(e: Expression) -> bool:
-    """Whether this array certainly has its own memory."""
+    """Return whether this array is certain to have its own memory."""
     if e.kind == "item":
-        return any(x.ndim for x in inside(e.args[1]))  # an array index copies
+        return any(x.ndim for x in inside(e.args[1]))  # indexing with an array copies
     kinds = ("operator", "update", "check")
     return e.kind in kinds or is_ufunc(e) or e.name in FRESH.get(e.kind, "").split()
 
 
 def is_ufunc(e: Expression) -> bool:
-    """Whether this is a call of a NumPy ufunc with one result."""
+    """Return whether this is a call of a NumPy ufunc with one output."""
     return e.kind == "call" and getattr(getattr(np, e.name, None), "nout", 0) == 1

@@ -1,7 +1,7 @@
-"""The intermediate form of a program: distinct expressions in order of computation.
+"""The intermediate representation of a program: distinct expressions in order of computation.
 
-`trace` makes a listing of expressions. `rewrite` makes another one with the same values in fewer
-or faster steps. `text` (for readers) or `flat` (for speed) writes it as Python.
+`trace` records a listing of expressions. `rewrite` makes a new listing that computes the same
+values in fewer or faster steps. `text` (for readers) or `flat` (for speed) writes it as Python.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Expression:
 
     `kind` is one of:
         input      an argument or parameter; `name` is its identifier
-        constant   an array that the program contains
-        operator   a Python operator (`+`, `@`, `-` with one operand) as `name`
-        call       a NumPy function (or `erf`)
-        method     a method of args[0]; also `T`, which swaps its last two axes
-        item       args[0][args[1]]
-        update     a changed copy of args[0]: `setitem`, or a ufunc's `add.at`, at index args[1]
-        check      args[0] must equal args[1]; `name` is the function that read it
-    `args` and `settings` (keyword arguments) hold expressions, numbers, other Python values, and
+        constant   an array that is stored in the program
+        operator   a Python operator, with its sign as `name` (`+`, `@`, `-` with one operand)
+        call       a call of a NumPy function or of `erf`
+        method     a method call on args[0]; also `T`, which swaps its last two axes
+        item       the element or part args[0][args[1]]
+        update     a copy of args[0] changed at index args[1], by `setitem` or `add.at`
+        check      a check that args[0] equals args[1]; `name` is the function that read it
+    `args` and `settings` (keyword arguments) contain expressions, numbers, other Python values, and
     tuples, lists and slices of them. `value` is the value for the example arguments. `scope` is the
-    dotted name of the module call. `hint` is (priority, name). `by` is the expression with respect
-    to which this one is a gradient, or None.
+    dotted name of the module call. `hint` is a pair (priority, name). `by` is the expression whose
+    gradient this is, or None.
     """
 
     id: int
@@ -71,7 +71,7 @@ class Expression:
 
 
 class Listing:
-    """Distinct expressions in order of creation.
+    """A list of distinct expressions in order of creation.
 
     A subclass may override `make` to return a simpler expression with the same value.
     """
@@ -82,14 +82,14 @@ class Listing:
         self.backward, self.scope = False, ""
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
-        """Return the expression of this form, a known or a new one."""
-        start = kind == "update"  # whose first operand stays an array
+        """Return the expression with this form, and create it if it is new."""
+        start = kind == "update"  # its first operand stays an array
         rest, settings = replaced((args[start:], settings), self.operand)
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
-        """Return the expression with this key, a known or a new one."""
+        """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = Expression(len(self.expressions), *parts)
@@ -101,7 +101,7 @@ class Listing:
         """Turn an array into a constant, or into a number if it is 0-d."""
         if is_(a, "constant"):
             return a if a.ndim else a.value[()]
-        is_array = issubclass(type(a), np.ndarray)  # not a symbol for one
+        is_array = issubclass(type(a), np.ndarray)  # and not a symbol
         return self.operand(self.constant(a)) if is_array else a
 
     def constant(self, array: Any) -> Expression:
@@ -117,7 +117,7 @@ def form(kind: str, name: Any, args: tuple, settings: dict[str, Any]) -> Any:
 
 
 def rewrite(outputs: Any, listing: Listing) -> Any:
-    """Make the nested outputs again in another listing, operands first."""
+    """Rebuild nested outputs in another listing, operands first."""
     new: dict[int, Expression] = {}
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
     for e in reached(outputs):
@@ -173,11 +173,11 @@ def inside(a: Any, kind: type = Expression) -> list[Any]:
 
 
 def is_(a: Any, kind: str, name: Any = None) -> bool:
-    """Whether a is an expression of this kind and name."""
+    """Return whether a is an expression of this kind and, if given, this name."""
     return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
 
 
 def number_in(a: Any) -> Any:
-    """Return the operand if it is a number, or None."""
+    """Return a if it is a number, else None."""
     is_number = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
     return a if is_number else None

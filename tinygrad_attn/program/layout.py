@@ -1,7 +1,7 @@
-"""Expressions as the lines of a function, with names.
+"""Arrange expressions as the lines of a function, and name them.
 
-An expression gets a line if it has its own name, is used more than once, or would make another
-line longer than a hundred columns. A name is reused once its value is no longer needed.
+An expression gets its own line if it has its own name, is used more than once, or would make
+another line longer than 100 columns. A name is reused when its value is no longer needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLED = {
 
 
 class Layout:
-    """The body of the program."""
+    """The body of the function that a program contains."""
 
     def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
         self.results, self.found, self.sizes = results, found, sizes
@@ -35,20 +35,20 @@ class Layout:
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
         self.names = {e.id: e.name for e in self.order if e.kind == "input"}
-        self.given = {*self.names, *self.constants}  # what has a name but needs no line
+        self.given = {*self.names, *self.constants}  # values that have a name but need no line
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
-        self.scopes: dict[str, set[str]] = {}  # by wished name: the module calls that wish for it
+        self.scopes: dict[str, set[str]] = {}  # by preferred name: the scopes that want it
         for e in self.order:
             if e.id in self.lines:
                 self.scopes.setdefault(self.wished(e), set()).add(e.scope)
         self.text = Text(self.name, sizes)
 
     def has_name(self, e: Expression) -> bool:
-        """Whether other lines refer to e by name."""
+        """Return whether other lines refer to e by name."""
         return e.id in self.lines or e.id in self.given
 
     def name(self, e: Expression) -> str | None:
-        """The name of e, if any; before `give_names`, a placeholder of similar length."""
+        """Return the name of e or None; before `give_names`, a placeholder of similar length."""
         if self.has_name(e):
             return self.names.get(e.id) or f"{self.prefixed(self.wished(e), e)}_"
         return None
@@ -56,7 +56,7 @@ class Layout:
     # ---- which expressions get a line
 
     def needs_a_line(self, e: Expression) -> bool:
-        """Whether e gets its own line, regardless of length."""
+        """Return whether e gets its own line regardless of its length."""
         turned = e.name in ("T", "swapaxes")  # a view, which costs nothing
         if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
@@ -69,7 +69,7 @@ class Layout:
         return statement or named or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
-        """Move parts of overlong lines to lines of their own; return the number of new lines."""
+        """Split lines that are too long, and return the number of new lines."""
         before = len(self.lines)
         ahead = [e for e in reversed(self.order) if e.id in self.lines]
         while ahead:
@@ -84,12 +84,12 @@ class Layout:
         return len(self.lines) - before
 
     def worth(self, x: Expression) -> int:
-        """A score for moving x to its own line: its length, if it fits on a line."""
+        """Score x as a candidate for its own line: the longer the better, if it fits there."""
         width = len(self.text.spelled(x)[0])
         return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * ("keepdims" in x.settings)
 
     def within(self, e: Expression) -> list[Expression]:
-        """The expressions in the line of e, written out or by name."""
+        """Return the expressions that appear in e's line, written out or by name."""
         found: dict[Expression, None] = {}
         waiting = spelled_in(e)
         while waiting:
@@ -102,7 +102,7 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        """The name for e, if it is free."""
+        """Return the preferred name of e."""
         if e.id in self.result_names:
             return self.result_names[e.id]
         if e.hint[0]:
@@ -135,7 +135,7 @@ class Layout:
             taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
-        """The wished name, with the module's name in front if several modules wish for it."""
+        """Return the preferred name, prefixed with the module's name if several modules use it."""
         scopes = self.scopes.get(wish, ())
         if len(scopes) < 2 or not e.scope or wish in ("g", "h"):
             return wish
@@ -168,7 +168,7 @@ class Layout:
         return [INDENT + line for line in lines]
 
     def body(self) -> list[str]:
-        """All lines of the function except the first and the last."""
+        """Return the lines of the function between its header and its return statement."""
         self.cut()
         self.give_names()
         while self.cut():  # a name turned out longer than expected
@@ -192,19 +192,19 @@ class Layout:
                 first = whole if len(whole) <= WIDTH else first
             for line in (first, *rest):
                 name, equals, value = line.partition(" = ")
-                long = equals and len(line) > WIDTH  # because of its names alone
+                long = equals and len(line) > WIDTH  # its names alone are too long
                 found += [f"{name} = (", 2 * INDENT + value, f"{INDENT})"] if long else [line]
         return found
 
 
 def spelled_in(e: Expression) -> list[Expression]:
-    """The operands in the line of e; a constant that is updated gets no name."""
+    """Return the operands in e's line, without a constant that is updated (it gets no name)."""
     anew = e.kind == "update" and e.args[0].kind == "constant"
     return e.operands[anew:]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
-    """The wished name, or the first free one with a number; g and h always have one."""
+    """Return the preferred name, numbered if it is taken; g and h always get a number."""
     n, name = 1, wish
     while name in ("g", "h") or taken.get(name, -1) > now:
         n += name not in ("g", "h")
@@ -213,7 +213,7 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
 
 
 def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
-    """Group the statements that can be written as one: `q, k, v = x`."""
+    """Group the statements that can be written as one, such as `q, k, v = x`."""
     while statements:
         e, parts = statements[0], statements[:1]
         if e.kind == "item" and e.args[0].ndim:

@@ -1,6 +1,6 @@
-"""The form of a program that NumPy computes fastest; results agree up to rounding.
+"""Rewrite a program in the form that NumPy computes fastest. Results agree up to rounding.
 
-A stack of matrices times one matrix becomes a single BLAS call, and a sum a product with ones.
+The product of a stack of matrices with one matrix becomes one BLAS call, and sums become products.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .simplify import SUMMED_IN_SINGLE, like
 
 
 class Lowering(Rewriting):
-    """A listing of fast expressions."""
+    """A listing that replaces expressions with faster ones."""
 
     def shorter(self, e: Expression) -> Expression | None:
         """Turn an operator into a call, which can write its result into an operand."""
@@ -29,7 +29,7 @@ class Lowering(Rewriting):
         return self.of("method", "reshape", x, *shape)
 
     def method_reshape(self, e: Expression) -> Expression | None:
-        """Skip a reshape without effect, and join two reshapes."""
+        """Remove a reshape that has no effect, and merge two consecutive reshapes."""
         x = e.args[0]
         if x.shape == e.shape:
             return x
@@ -46,7 +46,7 @@ class Lowering(Rewriting):
         return self.reshaped(self.of("method", "dot", rows, b), *e.shape)
 
     def method_sum(self, e: Expression) -> Expression | None:
-        """Turn a sum or mean over the last axis, or over all others, into a product."""
+        """Turn a sum or mean over the last axis, or over all axes but the last, into a product."""
         x, total, axes = e.args[0], e.value.size, e.settings.get("axis")
         if axes is None or e.settings.keys() - {"axis", "keepdims"} or x.ndim < 2 or not total:
             return None
@@ -66,7 +66,7 @@ class Lowering(Rewriting):
     method_mean = method_sum
 
     def method_max(self, e: Expression) -> Expression | None:
-        """Turn x.max(-1) into argmax and an index, which is faster."""
+        """Turn x.max(-1) into argmax and indexing, which is faster."""
         x, usual = e.args[0], ({"axis": -1}, {"axis": -1, "keepdims": True})
         if e.settings not in usual or not e.ndim or not e.value.size:
             return None
@@ -75,9 +75,7 @@ class Lowering(Rewriting):
         return self.reshaped(self.make("item", None, e.value.ravel(), rows, index), *e.shape)
 
     def call_where(self, e: Expression) -> Expression | None:
-        """Multiply the bits of x by the condition in np.where(condition, x, 0), in a quarter of
-        the time.
-        """
+        """Turn np.where(condition, x, 0) into bits of x times condition, which is faster."""
         condition, x, *zero = e.args
         if [str(number_in(n)) for n in zero] not in (["0"], ["0.0"]) or not like(x, e):
             return None

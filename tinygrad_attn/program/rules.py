@@ -1,12 +1,12 @@
-"""Rewrite rules in the notation of the program: `x + -y -> x - y`.
+"""Rewrite rules in Python notation, such as `x + -y -> x - y`.
 
 A rule is `pattern -> replacement`, or `pattern -> replacement  if conditions`. In a pattern
-    a lower-case letter matches any operand, but `n` only a number;
+    a lower-case letter matches any operand, except that `n` matches only a number;
     a letter that occurs twice matches equal operands;
     `**s` matches the keyword arguments of a method or of `np.f(...)`;
     `x.T` is the transpose of a matrix or of a stack of matrices.
-In a condition, `here` is the expression that matches the pattern. A term such as `u / r` is the
-expression of that form in the listing, or None.
+In a condition, `here` is the expression that matches the pattern. A term such as `u / r` stands for
+the expression of that form in the listing, or for None if there is none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UFUNCS: dict[str, Any] = {
 OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
 
 Rules = dict[tuple[str, str], list[tuple["Pattern", Any, list[Any]]]]
-"""(pattern, replacement, conditions) of each rule, by the kind and name of expressions."""
+"""Rules as (pattern, replacement, conditions), by the kind and name of the expression."""
 
 
 class Pattern(NDArrayOperatorsMixin):
@@ -57,7 +57,7 @@ class Pattern(NDArrayOperatorsMixin):
 
 
 def table(text: str, **functions: Callable[..., Any]) -> Rules:
-    """Read rules, one on each line; `functions` are the conditions by name."""
+    """Parse rules, one per line. `functions` are the conditions, by name."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
     found: Rules = {}
@@ -70,7 +70,7 @@ def table(text: str, **functions: Callable[..., Any]) -> Rules:
 
 
 def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
-    """Whether the pattern p matches e. Adds the operand of each letter to `found`."""
+    """Return whether the pattern p matches e, and add the operand of each letter to `found`."""
     if isinstance(p, Pattern) and p.kind != "letter":
         if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
             return False
@@ -85,9 +85,9 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
 
 
 class Rewriting(Listing):
-    """A listing whose `make` applies `shorter`, a method `kind_name`, and a table of rules.
+    """A listing whose `make` tries `shorter`, the method `<kind>_<name>`, and a table of rules.
 
-    Each returns a replacement, or None. The first replacement is used.
+    Each of these returns a replacement or None, and the first replacement is used.
     """
 
     rules: Rules = {}
@@ -101,7 +101,7 @@ class Rewriting(Listing):
         return super().make(kind, name, value, *args, **settings) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
-        """Apply the first rule that matches e."""
+        """Return the replacement from the first rule that matches e, or None."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
             found: dict[str, Any] = {"here": e}
@@ -112,7 +112,7 @@ class Rewriting(Listing):
         return None
 
     def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:
-        """Replace the letters of a pattern by their operands."""
+        """Replace the letters of a pattern with their operands."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
         if p.kind == "letter":

@@ -1,6 +1,6 @@
-"""The same values in fewer and simpler steps, equal up to rounding.
+"""Rewrite a program in fewer and simpler steps. Results agree up to rounding.
 
-The VJPs leave sums of negatives, transposes of transposes and products of several numbers.
+VJPs produce sums of negated terms, transposes of transposes, and products of several numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .ir import Expression, is_, number_in, rewrite
 from .rules import Rewriting, table
 
 SUMMED_IN_SINGLE = 1024
-"""The most float32 numbers to add in float32 where the op adds in float64."""
+"""The maximum count of float32 numbers to sum in float32 where the op uses float64."""
 RULES = """
 x + -y -> x - y
 -x + y -> y - x                                   if moving(y)
@@ -59,7 +59,7 @@ np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(her
 
 
 def simplified(outputs: Any) -> Any:
-    """Simplify nested outputs in two passes; a third one would find little."""
+    """Simplify nested outputs in two passes; a third one would find little more."""
     return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
@@ -67,18 +67,18 @@ def simplified(outputs: Any) -> Any:
 
 
 def like(x: Any, e: Any) -> bool:
-    """Whether x is an expression with the shape and dtype of e."""
+    """Return whether x is an expression with the shape and dtype of e."""
     return isinstance(x, Expression) and x.shape == e.shape and x.dtype == e.dtype
 
 
 def counts(total: Any, n: Any) -> bool:
-    """Whether this is a sum of n numbers in their own dtype."""
+    """Return whether `total` is a sum of n numbers in their own dtype."""
     x, size = total.args[0], total.value.size
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
 def rows(quotient: Any, e: Any) -> bool:
-    """Whether u / r is a gradient with e's size and dtype, and r has one number for each row."""
+    """Return whether u / r is a gradient of e's size and dtype, with one number in r per row."""
     u, r = quotient.args
     if not (quotient.backward and isinstance(u, Expression) and isinstance(r, Expression)):
         return False
@@ -87,13 +87,13 @@ def rows(quotient: Any, e: Any) -> bool:
 
 
 def turns(product: Any, e: Any) -> bool:
-    """Whether this matrix product has no broadcasting and belongs to the same pass as e."""
+    """Return whether this matrix product does not broadcast and is in the same pass as e."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
 
 def span(e: Any, *args: Any) -> bool:
-    """Whether these operands broadcast to the shape of e."""
+    """Return whether these operands broadcast to the shape of e."""
     return np.broadcast_shapes(*map(np.shape, args)) == e.shape
 
 
@@ -114,12 +114,12 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 
 
 class Simplifier(Rewriting):
-    """A listing of simple expressions."""
+    """A listing that simplifies its expressions."""
 
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """Compute a number or an array of equal numbers; simplify a sum or product."""
+        """Evaluate constant expressions with equal elements, and simplify sums and products."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
@@ -129,7 +129,7 @@ class Simplifier(Rewriting):
         return None
 
     def unrepeated(self, e: Expression) -> Expression | None:
-        """Remove a repetition of an operand if NumPy's broadcasting does it."""
+        """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
             args, other = [*e.args], e.args[1 - i]
             if is_(x, "call", "broadcast_to") and span(e, x.args[0], other):
@@ -141,9 +141,7 @@ class Simplifier(Rewriting):
         return None
 
     def collected(self, e: Expression) -> Expression | None:
-        """Turn a sum of gradients of x[0], x[1], ... or x[:8], x[8:], ... into one np.stack or
-        np.concatenate.
-        """
+        """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
         parts = terms_of(e)
         if not e.ndim or not all(map(put_in_zeros, parts)):
             return None
@@ -159,7 +157,7 @@ class Simplifier(Rewriting):
         return self.make("call", "stack", e.value, parts, axis=0)
 
     def method_transpose(self, e: Expression) -> Expression | None:
-        """Turn x.transpose(axes) into x.T or x.swapaxes; transpose the parts of a stack."""
+        """Turn x.transpose(axes) into x.T or x.swapaxes, or transpose the parts of a stack."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
         if is_(x, "call", "stack") and x.settings == {"axis": 0}:
@@ -173,7 +171,7 @@ class Simplifier(Rewriting):
         return None
 
     def method_reshape(self, e: Expression) -> Expression | None:
-        """Skip a reshape without effect, also after a sum with keepdims."""
+        """Remove a reshape that has no effect, or that only undoes the keepdims of a sum."""
         x = e.args[0]
         if x.shape == e.shape:
             return x
@@ -184,7 +182,7 @@ class Simplifier(Rewriting):
         return None
 
     def method_mean(self, e: Expression) -> Expression | None:
-        """Skip a reshape before the mean or sum of all elements."""
+        """Remove a reshape before the mean or sum of all elements."""
         x = e.args[0]
         if not e.settings and is_(x, "method", "reshape"):
             return self.make("method", e.name, e.value, x.args[0])
@@ -193,7 +191,7 @@ class Simplifier(Rewriting):
     method_sum = method_mean
 
     def method_astype(self, e: Expression) -> Expression | None:
-        """Add a few float32 numbers in float32 if the float64 sum is rounded to it."""
+        """Sum a few float32 numbers in float32 if their float64 sum is then rounded to float32."""
         x, dtype = e.args
         if is_(x, "method", "sum") and x.dtype == np.float64 and dtype == x.args[0].dtype:
             if dtype == np.float32 and x.args[0].value.size <= SUMMED_IN_SINGLE * x.value.size:
@@ -206,17 +204,17 @@ REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 
 def uniform(a: Any) -> bool:
-    """Whether this is a constant whose elements are all equal."""
+    """Return whether a is a constant whose elements are all equal."""
     return is_(a, "constant") and repeats(a.value)
 
 
 def is_zero(a: Any) -> bool:
-    """Whether this is a constant of zeros."""
+    """Return whether a is a constant of zeros."""
     return is_(a, "constant") and not a.value.any()
 
 
 def repeats(array: Any) -> bool:
-    """Whether all elements are equal."""
+    """Return whether all elements are equal."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
@@ -225,7 +223,7 @@ def terms_of(e: Any) -> list[Any]:
 
 
 def put_in_zeros(e: Any) -> bool:
-    """Whether this is zero except at an index of the first axis."""
+    """Return whether e is zero except at an index or slice of its first axis."""
     if not is_(e, "update", "add.at"):
         return False
     base, index, _ = e.args

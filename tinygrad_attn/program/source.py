@@ -1,7 +1,7 @@
 """`ta.source`: write the forward and backward pass of a function as plain NumPy.
 
-`trace` runs the function and its backward pass on symbols, with the same VJPs as always. `simplify`
-shortens the listing, and `layout` and `text` write it.
+`trace` runs the function and its backward pass on symbols, with the ordinary VJPs. `simplify`
+shortens the listing, and `layout` and `text` write it as Python.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     """Write a NumPy file that computes f(*args) and its gradients.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
-    The program takes arrays of the same shapes and dtypes. It returns gradients with respect to
-    floating-point arrays, and to Tensors and parameters that require one. `params` is a module or a
-    mapping from names to Tensors; by default, the module that f is or belongs to. Other arguments
-    (numbers, None) and all other values that f reads become constants.
+    The program takes arrays of the same shapes and dtypes. It returns the value of f, and gradients
+    with respect to floating-point arrays and to Tensors and parameters that require a gradient.
+    `params` is a module or a mapping from names to Tensors, by default the module that f is or
+    belongs to. Other arguments (numbers, None) and all other values that f reads become constants.
 
-    With `backward=False` the program has only the forward pass, and f may also return several
+    With `backward=False`, the program has only the forward pass, and f may also return several
     tensors in a tuple, list or dict. If the output is not a single number, the program takes its
     gradient as an extra argument, d_output.
 
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
-    numbers, uses a library other than NumPy, returns a different value when called again, or uses a
-    Tensor that requires a gradient and is not in params. Some VJPs choose a formula by the numbers;
-    the program raises ValueError for numbers that need another formula.
+    numbers, uses a library other than NumPy, or returns a different value when called again. Also
+    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. The formula
+    in some VJPs depends on the numbers. The program raises ValueError if they need another formula.
     """
     if not callable(f):
         raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
@@ -67,11 +67,11 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
 
 class Program:
-    """A function, and usually its backward pass, as a NumPy file for arrays of certain shapes.
+    """A function, usually with its backward pass, as a NumPy file for arrays of fixed shapes.
 
-    `text` is the file, which imports only NumPy, and `save(path)` writes it. `program(*args)` runs
-    it on arrays or Tensors with the current parameters, and returns the value and {name: gradient}.
-    With `backward=False` it returns only the value.
+    `text` is the content of the file, which imports only NumPy. `save(path)` writes the file.
+    `program(*args)` runs it on arrays or Tensors with the current parameters. It returns the value
+    and a dict from names to gradients, or only the value if `backward` was False.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Program:
         self.function: Callable[..., Any] = space[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the parameters and constants, which the function in the file takes by name."""
+        """Return the parameters and constants that the function in the file takes by name."""
         return {name: array_of(x) for name, x in self._held.items()}
 
     def __call__(self, *args: Any) -> Any:
@@ -101,7 +101,7 @@ class Program:
         return self.function(*arrays.values(), **self.arrays())
 
     def save(self, path: str | Path) -> Path:
-        """Write the text to a file, atomically, and return its path."""
+        """Write the text to a file atomically, and return its path."""
         write_atomically(self.text, path)
         return Path(path)
 
@@ -130,9 +130,9 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(inside(outputs, object), expected, size):
         raise TypeError(
-            "ta.source: the function returns another value when it is called again. It may draw "
-            "random numbers, keep state between calls (a cache, a counter), or change an array "
-            "through a view of it. Pass such values as arguments, and return new ones."
+            "ta.source: the function returns a different value when it is called again. It may "
+            "draw random numbers, keep state between calls (a cache, a counter), or change an "
+            "array through a view. Pass such values as arguments, and return new arrays."
         )
 
 
@@ -141,19 +141,19 @@ def is_floating(x: Any) -> bool:
 
 
 def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
-    """Return the gradients of a weighted sum of the outputs, with zeros for None."""
+    """Return the gradients of a weighted sum of the outputs, with zeros for unused inputs."""
     with no_grad(), np.errstate(all="ignore"):
         by = sweep(outputs, seeds, wanted=inputs, retain_graph=True, stop=True)
     return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
 
 
 def agree(mine: list[Any], expected: list[Any], size: float) -> bool:
-    """Whether values agree up to rounding, for numbers of this size."""
+    """Return whether the values agree up to rounding, for numbers of magnitude `size`."""
     return len(mine) == len(expected) and all(map(same, mine, expected, repeat(size)))
 
 
 def same(mine: Any, expected: Any, size: float) -> bool:
-    """Whether two arrays have the same shape and dtype, and agree up to rounding."""
+    """Return whether two arrays have the same shape and dtype and agree up to rounding."""
     if not isinstance(expected, (np.ndarray, np.generic)):
         return bool(mine == expected)
     if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
@@ -197,7 +197,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
-    """Return the results by their names in the program."""
+    """Return a dict from names in the program to results."""
     name = "value"
     if isinstance(outputs, Expression):
         name = "output" if np.ndim(outputs.value) else "loss"
@@ -222,12 +222,12 @@ def erf(x):
     terms = (w * np.exp(-((half + half * s) ** 2)) for s, w in zip(NODES, WEIGHTS))
     return 2 / np.sqrt(np.pi) * half * sum(terms)
 '''.splitlines()[1:]
-"""The error function, which NumPy lacks, with errors up to 3e-15."""
+"""The error function, which NumPy lacks, accurate to 3e-15."""
 
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
     """Join words with commas in as few lines as possible."""
-    whole = [word.replace(" ", "\0") for word in (start, *words)]  # so that no line break splits it
+    whole = [word.replace(" ", "\0") for word in (start, *words)]  # keep each word on one line
     blank = "\0" * (indent or len(start))
     text = whole[0] + ", ".join(whole[1:]) + close
     lines = textwrap.wrap(
@@ -247,7 +247,7 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 
 
 def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
-    """Write the checks of the arguments' shapes, with the letters that the program uses."""
+    """Write the code that checks the shapes of the arguments."""
     pairs = [(f"{n}.shape", sizes.shape(found.inputs[n].shape)) for n in names]
     tests = [f"    if {given} != {wanted}:" for given, wanted in pairs]
     whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))
@@ -258,7 +258,7 @@ def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
 
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
-    """Write `return loss, {"weight": d_weight}`, with copies so that the caller owns all arrays."""
+    """Write the return statement, with copies so that the caller owns all returned arrays."""
     text = layout.text
     seen: set[int] = set()
 

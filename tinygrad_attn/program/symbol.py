@@ -1,8 +1,8 @@
-"""The array that a function is traced with.
+"""Symbols, which stand for arrays while a function is traced.
 
-A Symbol replaces a Tensor's array. Each NumPy call on it becomes an expression, whose shape and
-dtype come from the example arguments. If the package reads a number in Python, the program checks
-that the number is the same in each call. If other code reads a number, tracing raises TypeError.
+A Symbol replaces a Tensor's array. Each NumPy call on it becomes an expression, with a shape and
+dtype from the example arguments. If the package reads a number in Python, the program checks that
+the number is the same in each call. If other code reads a number, tracing raises TypeError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FUNCTIONS = str(Path(PACKAGE, "functional"))
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
 OTHERS = ("var", "copy", "cumsum", "cumprod")
-"""Functions that are written as methods, besides those above and reductions."""
+"""More functions that are written as methods, in addition to reductions and those above."""
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
 SHAPED_BY_NUMBERS = (
@@ -43,18 +43,18 @@ METHODS = (
     "sum mean max min prod any all var std argmax argmin argsort cumsum cumprod take dot diagonal "
     "swapaxes copy repeat clip round trace searchsorted squeeze ravel"
 )
-"""Methods with the name and arguments of a NumPy function."""
+"""Methods that have the name and arguments of a NumPy function."""
 ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
-"""Methods of a Tensor that read numbers for their caller."""
+"""Tensor methods that read numbers on behalf of their caller."""
 
 
 def is_symbol(x: Any) -> bool:
-    """Whether x is a Symbol, whatever its `__class__` says."""
+    """Return whether x is a Symbol, regardless of its `__class__`."""
     return issubclass(type(x), Symbol)
 
 
 def concrete(a: Any) -> Any:
-    """Replace each symbol by its value."""
+    """Replace each symbol with its value."""
     return replaced(a, lambda x: x.value if is_symbol(x) else x)
 
 
@@ -90,12 +90,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __init__(self, expression: Expression, listing: Any) -> None:
         self.expression, self.listing = expression, listing
-        self.lent = False  # set by the engine when the user may hold it as a Tensor's array
+        self.lent = False  # set by the engine when user code may hold this array
         if isinstance(self.value, np.ndarray):
             self.value.flags.writeable = False  # functions must not change their arguments
 
     def as_it_is(self) -> Symbol:
-        """The current values, unaffected by later writes to this symbol."""
+        """Return a symbol for the current values, which later writes to this one do not affect."""
         return Symbol(self.expression, self.listing)
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +103,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return getattr(self.value, name)
         if name in METHODS.split():
             return partial(getattr(np, name), self)
-        raise AttributeError(f"an array that is traced has no attribute {name!r}")
+        raise AttributeError(f"an array that is being traced has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<array {self.shape} {self.dtype}, traced>"
@@ -114,12 +114,12 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- reading numbers
 
     def _read(self, answer: Any) -> Any:
-        """Add a check of a number that the package reads; refuse one that other code reads."""
+        """Add a check if the package reads a number, or raise TypeError if other code reads it."""
         inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS.split(), frames())
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
         if not calls or isinstance(answer, (float, list)):
             raise self.listing.refusal(
-                "reads a number: the program would be right only for this number",
+                "reads a number, so the program would be right only for that number",
                 "Use np.where(condition, a, b), or choose before the call and pass the choice as "
                 "an argument that is not an array.",
             )
@@ -140,7 +140,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._read(operator.index(self.value))
 
     def item(self) -> Any:
-        """Return the number, if the package reads it."""
+        """Return the number if the package reads it, else raise TypeError."""
         return self._read(self.value.item())
 
     def tolist(self) -> Any:
@@ -181,7 +181,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
         sign = None if settings else OPERATORS.get(ufunc)
-        if ufunc.__name__ == "erf (vectorized)":  # returns Python's numbers
+        if ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
             made = self._made("call", "erf", np.asarray(value, np.float64)[()], *inputs)
         elif method == "__call__" and sign:
             made = self._made("operator", sign, value, *inputs)
@@ -224,7 +224,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._made("method", name, value, *args, **settings)
 
     def _name(self, function: Any) -> str:
-        """The name to write after `np.`."""
+        """Return the name to write after `np.`."""
         module = getattr(function, "__module__", None) or "numpy"  # a ufunc has none
         name = f"{module}.{function.__name__}".removeprefix("numpy.")
         found: Any = np
@@ -240,7 +240,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- writing in place (a write through a view is found when program and function are compared)
 
     def _change(self, expression: Expression) -> Symbol:
-        """Let the symbol hold the changed array."""
+        """Make the symbol stand for the changed array."""
         if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
                 "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
@@ -259,11 +259,11 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- methods whose arguments differ from those of the NumPy function
 
     def reshape(self, *shape: Any, **settings: Any) -> Any:
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **settings)
 
     def transpose(self, *axes: Any) -> Any:
-        """The axes in another order."""
+        """Return the array with its axes in another order."""
         return np.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
     flatten = property(lambda self: self.ravel)
@@ -280,7 +280,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._made("item", None, self.value[concrete(index)], self, index)
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
-        """The same numbers in another dtype."""
+        """Return the same numbers in another dtype."""
         if np.dtype(dtype) == self.dtype:
             return self
         value = self.value.astype(dtype, casting=casting)

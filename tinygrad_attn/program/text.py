@@ -1,4 +1,4 @@
-"""Expressions as Python text."""
+"""Write expressions as Python code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "on
 
 
 class Sizes:
-    """Sizes as letters, where one letter has the size."""
+    """Writes a size as a letter if exactly one letter has this size."""
 
     def __init__(self, letters: Mapping[str, int]) -> None:
         sizes = list(letters.values())
@@ -29,14 +29,14 @@ class Sizes:
             k: n for k, n in letters.items() if n not in (0, 1, 3) and sizes.count(n) == 1
         }
         self.texts = {n: k for k, n in self.letters.items()}
-        # Queries, keys and values side by side, and rows of matrices without their batch.
+        # For packed queries, keys and values, and for batches that are flattened to rows.
         known = {"3": 3, **self.letters}
         for a, b in ("3E", "BS", "BT"):
             if a in known and b in known:
                 self.texts.setdefault(known[a] * known[b], f"{a}*{b}")
 
     def one(self, n: int) -> str:
-        """Write a size as `B`, `3*E`, `B*T`, or the number."""
+        """Write a size as letters, such as `B`, `3*E` or `B*T`, or as a number."""
         return self.texts.get(n, str(n))
 
     def several(self, shape: Sequence[int]) -> str:
@@ -46,19 +46,19 @@ class Sizes:
         return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
     def used(self, lines: Sequence[str]) -> dict[str, int]:
-        """The letters that occur in these lines."""
+        """Return the letters that occur in these lines, with their sizes."""
         found = re.findall(r"(?<![A-Za-z_])[A-Z]\b", "\n".join(lines))
         return {k: n for k, n in self.letters.items() if k in found}
 
 
 def dtype_text(dtype: Any) -> str:
-    """Write a dtype: `np.float64`, `bool`."""
+    """Write a dtype, such as `np.float64` or `bool`."""
     name = np.dtype(dtype).name
     return name if name == "bool" else f"np.{name}"
 
 
 def literal(value: Any, dtype: Any = None) -> str:
-    """Write a value; a NumPy number without its dtype if that is the given one."""
+    """Write a value. Omit the dtype of a NumPy number if it equals `dtype`."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
     if isinstance(value, np.generic):
@@ -75,7 +75,7 @@ def literal(value: Any, dtype: Any = None) -> str:
 
 
 def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
-    """Write a constant as a NumPy call, or return None."""
+    """Write a constant as a NumPy call such as `np.ones((2, 3))`, or return None."""
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
     if a.size == 0 or repeats(a):
         text = literal(a.flat[0], a.dtype) if a.size else "0"
@@ -90,15 +90,15 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 
 
 class Text:
-    """Writes expressions, by name unless `name_of` returns None."""
+    """Writes expressions by name, or in full if `name_of` returns None."""
 
     def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
         self.name_of, self.sizes = name_of, sizes
 
     def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
-        """Write an operand, in brackets if its precedence is below `least`.
+        """Write an operand, in parentheses if its precedence is below `least`.
 
-        A number is written without its dtype if the other operand has this `dtype`.
+        The dtype of a NumPy number is omitted if it equals `dtype`, the other operand's dtype.
         """
         if isinstance(a, Expression):
             name = self.name_of(a)
@@ -119,7 +119,7 @@ class Text:
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
     def spelled(self, e: Expression) -> tuple[str, int]:
-        """Write out an expression, and return its precedence too."""
+        """Return the text of an expression, and its precedence."""
         if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
         if e.kind == "operator":
@@ -166,7 +166,7 @@ class Text:
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
-        """Write the text between square brackets."""
+        """Write an index, without the square brackets."""
 
         def one(p: Any) -> str:
             if not isinstance(p, slice):
@@ -178,15 +178,15 @@ class Text:
 
 
 def beside(x: Any, others: Sequence[Any]) -> Any:
-    """The dtype of the number x if one of the other operands has it too, or None."""
+    """Return the dtype of the number x if another operand has it too, else None."""
     dtypes = [o.dtype for o in others if isinstance(o, Expression)]
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
 def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index certainly picks no element twice.
+    """Return whether an index is certain to pick no element twice.
 
-    It consists of integers and slices, or picks one element of each row as np.take_along_axis does.
+    It must consist of integers and slices, or pick one element per row like np.take_along_axis.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):

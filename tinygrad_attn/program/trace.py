@@ -25,7 +25,7 @@ from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
-"""Priorities of names. A name from an op or a use does not force a separate line."""
+"""Priorities of names. A name from an op or a use does not require a separate line."""
 NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
 """Files of the package whose variable names are good names for values."""
 GENERAL = (
@@ -62,7 +62,7 @@ class Trace(Listing, Watcher):
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
-        """The dotted name of a module call."""
+        """Return the dotted name of a module call."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
@@ -97,7 +97,7 @@ class Trace(Listing, Watcher):
     # ---- names
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Refuse a parameter that would be frozen; name the values of calls that have ended."""
+        """Reject parameters that would become constants, and name the outputs of ended calls."""
         for x in inputs:
             if tracked(x) and x._node is None and not is_symbol(x._data):
                 raise self.refusal(
@@ -146,7 +146,7 @@ class Trace(Listing, Watcher):
             self.letter(F=has["linear1"].out_features)
 
     def letter(self, **sizes: int) -> None:
-        """Assign letters to sizes, or 0 to a letter with several sizes in one model."""
+        """Record the size of each letter, or 0 if a letter has several sizes in one model."""
         for letter, size in sizes.items():
             self.letters[letter] = size if self.letters.get(letter, size) == size else 0
 
@@ -157,7 +157,7 @@ class Trace(Listing, Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Name a gradient after its value.
+        """Name a gradient after the value it belongs to.
 
         A gradient that an op passes on unchanged to its only input is named after that input.
         """
@@ -173,7 +173,7 @@ class Trace(Listing, Watcher):
             e.hint, e.by = (0, ""), by
 
     def look(self) -> None:
-        """Suggest the variable names of the running functions."""
+        """Suggest names for values from the variables of the running functions."""
         scope = context.scope
         for frame in frames():
             here, ours = frame.f_locals, is_in(frame, PACKAGE)
@@ -200,7 +200,7 @@ class Trace(Listing, Watcher):
 
 
 def identifier(name: str) -> str:
-    """Turn a name into an identifier: `layers.0.weight` into `layers_0_weight`."""
+    """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
     made = "".join(c if c.isalnum() else "_" for c in name)
     if not made or made[0].isdigit():
         made = "layer" + made
@@ -224,7 +224,7 @@ def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) ->
 
 @contextmanager
 def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iterator[None]:
-    """Inside the block, parameters hold symbols, in plain mode, and only these watchers run."""
+    """Inside the block, plain mode is on, parameters hold symbols, and only these watchers run."""
     before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
     watched, context.watchers = context.watchers, watchers
     states = np.random.get_state(), random.get_rng_state()
@@ -241,7 +241,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
                 "ta.source: the function draws random numbers (dropout in training mode, for "
                 "example), "
                 "but a program would use the same ones in every call. Call model.eval() first, or "
-                "draw outside and pass the numbers as an argument."
+                "draw the numbers outside and pass them as an argument."
             )
         for error in found.refused:
             raise error
@@ -275,7 +275,7 @@ def kind_of(array: Any) -> str:
 
 
 def stand_in(found: Trace, name: str, x: Any) -> Any:
-    """Return a symbol for an array, or a Tensor that holds a symbol for a Tensor."""
+    """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
     symbol = input_symbol(found, name, np.asarray(array_of(x)))
     if not isinstance(x, Variable):
         return symbol
@@ -317,7 +317,7 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
 
 
 def seed_of(found: Trace, name: str, y: Any) -> Symbol:
-    """Return an input for the gradient with respect to y, with random example numbers."""
+    """Return an input for the gradient with respect to y, with random example values."""
     example = np.random.default_rng(0).standard_normal(y.shape)
     return input_symbol(found, name, np.asarray(example, y.dtype))
 
@@ -333,7 +333,7 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
 
 
 def open_scopes(scope: Any) -> list[Any]:
-    """Return this module call and those around it, innermost first."""
+    """Return this module call and the enclosing ones, innermost first."""
     found = []
     while scope is not None:
         found.append(scope)
@@ -342,7 +342,7 @@ def open_scopes(scope: Any) -> list[Any]:
 
 
 def suggest(x: Any, priority: float, name: str) -> None:
-    """Give a Tensor or a symbol this name unless it has a better one."""
+    """Give this name to a Tensor or a symbol unless it already has a better one."""
     array = array_of(x)
     if is_symbol(array) and name[0] != "_" and array.expression.hint[0] < priority:
         array.expression.hint = (priority, identifier(name))

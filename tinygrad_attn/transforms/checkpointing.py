@@ -1,4 +1,4 @@
-"""Gradient checkpointing: keep only the inputs of a call, and repeat it in the backward pass."""
+"""Gradient checkpointing: keep only the inputs of a call, and rerun it in the backward pass."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _value(*inputs: Any, run: _Run) -> Any:
 def _run_again(
     g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: int
 ) -> list[Any]:
-    """The VJP of a checkpoint: repeat the call, then run a backward pass through it."""
+    """The VJP of a checkpoint, which repeats the call and runs a backward pass through it."""
     create_graph = isinstance(g, Variable)
     given = inputs[: len(run.places)]
     fresh = [
@@ -92,15 +92,15 @@ def _run_again(
     result = run.again(fresh)
     if not isinstance(result, Tensor) or result.shape != y.shape:
         raise ValueError(
-            "a checkpointed function must return the same when it runs again, but returned "
-            f"{describe(result)} instead of shape {y.shape}."
+            "a checkpointed function must return the same output when it runs again, but it "
+            f"returned {describe(result)} instead of shape {y.shape}."
         )
     first = array_of(y)
     if _differs(result._data, first):
         raise ValueError(
-            "a checkpointed function must return the same when it runs again, but its output "
-            "differs. Do not change its arrays or call train() or eval() in between, and draw "
-            "random numbers with ta.rand and similar functions."
+            "a checkpointed function must return the same output when it runs again, but the "
+            "numbers differ. Do not change its arrays or call train() or eval() in between, and "
+            "draw random numbers with ta.rand and similar functions."
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
@@ -117,7 +117,7 @@ def _run_again(
 
 
 def _differs(again: Any, first: Any) -> bool:
-    """Whether the outputs differ by more than rounding, which may depend on threads."""
+    """Return whether the outputs differ by more than rounding, which may depend on threads."""
     if isinstance(first, Symbolic):
         return False
     size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
@@ -131,14 +131,14 @@ recomputed.vjp_all(_run_again)
 
 
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
-    """Return f(*xs), keeping only its inputs; the backward pass computes f again.
+    """Return f(*xs) but keep only its inputs in memory; the backward pass computes f again.
 
-    This needs less memory but one more forward pass. Gradients reach the Tensors among xs and those
-    that f uses from outside, such as parameters. Both runs draw the same random numbers (dropout).
-    Checkpoints can be nested and differentiated again. Inside f, take gradients with value_and_grad
-    or vjp. Raises TypeError unless f returns one Tensor, and ValueError if it returns another one
-    when it runs again. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets
-    with sublinear memory cost" (2016).
+    This saves memory but takes one more forward pass. Gradients reach the Tensors among xs and
+    those that f uses from outside, such as parameters. Both runs draw the same random numbers, for
+    example in dropout. Checkpoints can be nested and differentiated more than once. Inside f, take
+    gradients with value_and_grad or vjp. Raises TypeError unless f returns one Tensor, and
+    ValueError if the second run returns a different one. Like torch.utils.checkpoint. Source: T.
+    Chen et al., "Training deep nets with sublinear memory cost" (2016).
     """
     if not context.recording:
         return f(*xs, **keywords)

@@ -1,4 +1,4 @@
-"""vjp, jvp, value_and_grad, jacobian, hessian and hvp of a function.
+"""Transforms of functions: vjp, jvp, value_and_grad, jacobian, hessian and hvp.
 
 Inputs may be Tensors, arrays or numbers; outputs are Tensors. Transforms can be nested:
 `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian. Outside another transform, pass
@@ -36,7 +36,7 @@ class Closure(Watcher):
 
 
 class _Depth(threading.local):
-    """The number of transforms that enclose the code of this thread."""
+    """The number of transforms that enclose the running code, for each thread."""
 
     value = 0
 
@@ -45,7 +45,7 @@ depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
-    """Return an input, which is a leaf unless its derivatives will be differentiated."""
+    """Return x as a Tensor, which is a leaf unless its derivatives will be differentiated."""
     if not isinstance(x, Tensor):
         several = isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x)
         if several or isinstance(x, dict):
@@ -65,7 +65,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 
 
 def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
-    """Return the cotangent or tangent v as a Tensor of the shape of `like`."""
+    """Return the cotangent or tangent v as a Tensor with the shape of `like`."""
     if isinstance(v, Variable):
         _tell_checkpoints(v)  # if nothing is recorded, no op uses it
     else:
@@ -76,14 +76,14 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
 
 
 def _tell_checkpoints(x: Variable) -> None:
-    """Tell the enclosing checkpoints about an outside tensor that no op uses."""
+    """Report an outside tensor that no op uses to the enclosing checkpoints."""
     for watcher in context.watchers:
         if isinstance(watcher, Closure):
             watcher.note(x)
 
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
-    """Call f and return its one output."""
+    """Call f and return its output, which must be one Tensor."""
     _check_function(f)
     depth.value += 1
     try:
@@ -130,7 +130,7 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _recorded(create_graph: bool | None) -> bool:
-    """Return whether derivatives can be differentiated; by default, inside another transform."""
+    """Return `create_graph`, which by default is True inside another transform."""
     return depth.value > 0 and context.recording if create_graph is None else create_graph
 
 
@@ -143,10 +143,10 @@ def _outcome(y: Tensor, create_graph: bool) -> Tensor:
 def vjp(
     f: Callable[..., Any], *xs: Any, create_graph: bool | None = None
 ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
-    """Return `(y, pullback)`: y = f(*xs), and `pullback(g)`, a tuple of g^T dy/dx for each x.
+    """Return `(y, pullback)`, where y = f(*xs) and `pullback(g)` is a tuple of g^T dy/dx.
 
-    g has y's shape (ValueError otherwise). The pullback may be called several times. Raises
-    TypeError if f does not return one Tensor. As jax.vjp.
+    The tuple has one element for each x. g must have y's shape (else ValueError). The pullback may
+    be called several times. Raises TypeError if f does not return one Tensor. Like jax.vjp.
     """
     _check_function(f)
     recorded = _recorded(create_graph)
@@ -165,10 +165,10 @@ def vjp(
 def jvp(
     f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return `(y, tangent)`: y = f(*xs), and the sum of (dy/dx) v over the xs and vs.
+    """Return `(y, tangent)`, where y = f(*xs) and tangent is the sum of (dy/dx) v over xs and vs.
 
-    `xs` and `vs` are sequences, or a single Tensor, array or number each. Raises ValueError unless
-    each x has a v of the same shape. As jax.jvp.
+    `xs` and `vs` are both sequences, or both a single Tensor, array or number. Raises ValueError
+    unless each x has a v of the same shape. Like jax.jvp.
 
     The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. This takes two
     backward passes and needs no forward-mode derivatives.
@@ -197,18 +197,19 @@ def jvp(
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
 ) -> Callable[..., tuple[Tensor, Any]]:
-    """Return a function that returns `(f(*args), df/d(args[argnums]))`: one gradient, or a tuple.
+    """Return a function that computes f(*args) and its gradient with respect to args[argnums].
 
-    f must return a single number (else ValueError). Other arguments and keywords are passed on.
-    Raises TypeError if the arguments in `argnums` are not positional. As jax.value_and_grad.
+    It returns a tuple of gradients if `argnums` is a sequence, and passes keywords on to f. f must
+    return a single number (else ValueError). Raises TypeError if an argument in `argnums` is not
+    positional. Like jax.value_and_grad.
     """
     _check_function(f)
     several = hasattr(argnums, "__iter__")
     chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
     if not all(isinstance(i, (int, np.integer)) for i in chosen):
         raise TypeError(
-            "argnums numbers the arguments to differentiate, as 0 or (0, 1), got "
-            f"{describe(argnums)}. The values come in a second call: value_and_grad(f)(x)."
+            "argnums must be the indices of arguments to differentiate, such as 0 or (0, 1), got "
+            f"{describe(argnums)}. Pass the values in a second call: value_and_grad(f)(x)."
         )
 
     def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
@@ -235,7 +236,7 @@ def value_and_grad(
 
 
 def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return dy_i / dx_j, in shape y.shape + x.shape; runs one backward pass for each y_i."""
+    """Return all dy_i / dx_j in the shape y.shape + x.shape, by one backward pass for each y_i."""
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
     y = _call(f, [x])
@@ -252,7 +253,7 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
 
 
 def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return d^2 f / (dx_i dx_j) for all i and j: shape x.shape + x.shape.
+    """Return d^2 f / (dx_i dx_j) for all i and j, in the shape x.shape + x.shape.
 
     f must return a single number (else ValueError).
     """
@@ -260,9 +261,10 @@ def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) 
 
 
 def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return H v, the Hessian of f at x times v, without building H: the gradient of <grad f, v>.
+    """Return H v, where H is the Hessian of f at x, without building H.
 
-    v must have x's shape, and f must return a single number (else ValueError).
+    The result is the gradient of <grad f, v>. v must have x's shape, and f must return a single
+    number (else ValueError).
     """
     recorded = _recorded(create_graph)
     x = _input(x, recorded)

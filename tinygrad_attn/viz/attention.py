@@ -1,4 +1,4 @@
-"""Attention weights as heat maps, and as a page with every number of the computation."""
+"""Show attention weights as heat maps, or as a page with every number of the computation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .picture import printable
 
 
 def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
-    """One label for each position, by default its number. Blanks become visible."""
+    """Return one label per position, by default its number, with visible blanks."""
     tokens = [str(x) for x in (range(count) if given is None else given)]
     if len(tokens) != count:
         raise ValueError(f"{len(tokens)} labels for {count} {what}; give one label for each.")
@@ -44,9 +44,9 @@ def attention(
 ) -> Any:
     """Draw the weights softmax(q k^T / sqrt(D)) of each head as a heat map.
 
-    `weights` has the shape (T, S) or (H, T, S): a row for each query, a column for each key.
+    `weights` has the shape (T, S) or (H, T, S), with a row for each query and a column per key.
     `queries` and `keys` are T and S labels, by default numbers. `ax` is one matplotlib Axes, or a
-    sequence of H; by default a new figure is made. Returns the Axes, as an array if H > 1.
+    sequence of H; by default, a new figure is created. Returns the Axes, as an array if H > 1.
     Raises ValueError for a wrong number of labels or Axes, and ImportError without matplotlib.
     """
     heads = _with_heads(weights, "weights")  # (H, T, S)
@@ -70,7 +70,7 @@ def attention(
 
 
 def _new_axes(heads: np.ndarray) -> list[Any]:
-    """The Axes of a new figure, four heads in a row."""
+    """Create a figure with four heads per row, and return its Axes."""
     try:
         import matplotlib.pyplot as plt  # optional
     except ImportError:
@@ -108,14 +108,14 @@ def attention_html(
     """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
     - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv), or each with a leading
-      axis of H heads. A boolean `mask` is True where a query may look; a float mask is added.
+      axis of H heads. A boolean `mask` is True where attention is allowed; a float mask is added.
     - `attention_html(model, x)` calls a module or function with one to three inputs. It shows every
-      attention in it, for the first element of a batch.
+      attention call, for the first element of the batch.
     - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
     `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
-    Raises ValueError for shapes or labels that do not fit, for NaN or infinity, and if no attention
-    is called. Raises TypeError for a mask of integers.
+    Raises ValueError for shapes or labels that do not fit, for NaN or infinity, and if attention is
+    never called. Raises TypeError for an integer mask.
     """
     if isinstance(q, Mapping):
         calls = [
@@ -142,7 +142,7 @@ def attention_html(
 
 
 def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
-    """The numbers of each attention call, for the first element of a batch."""
+    """Yield the numbers of each attention call, for the first element of the batch."""
     with no_grad():
         run = run_plainly(function, *inputs)
     for given in run.attended:
@@ -161,12 +161,12 @@ def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
 
 
 def _one(x: Any, what: str) -> np.ndarray:
-    """The first element of a batch, as (H, T, D)."""
+    """Return the first element of a batch as (H, T, D)."""
     array = np.asarray(array_of(x), np.float64)
     return _with_heads(array[:1] if array.ndim == 4 else array, what)
 
 
 def _lists(array: np.ndarray) -> Any:
-    """Nested lists for JSON, rounded to seven digits; -inf becomes null."""
+    """Return nested lists for JSON, rounded to seven digits. An infinity becomes null."""
     rounded = np.array([float(f"{x:.7g}") for x in array.flat]).reshape(array.shape)
     return np.where(np.isfinite(rounded), rounded, np.array(None)).tolist()

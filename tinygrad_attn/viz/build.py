@@ -74,12 +74,12 @@ class Unit:
     chain: tuple[Any, ...]  # the open module calls around it
     scope: Any = None  # the call that is folded
     ops: list[Variable] = field(default_factory=list)
-    # Op, place of the operand, operand, and the key of the operand's box.
+    # Op, index of the operand, operand, and the key of the operand's box.
     edges: list[tuple[Variable, int, Any, Any]] = field(default_factory=list)
 
 
 class Builder:
-    """Draws boxes and arrows; a call is a frame if `is_open(level, call)`, else a box."""
+    """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
 
     def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
         self.names, self.result = source.names, Picture()
@@ -102,7 +102,7 @@ class Builder:
             self.result.boxes[self.numbers[id(root)]].output = True
 
     def _units(self, ops: Iterable[Variable], is_open: Callable[[int, Any], bool]) -> list[Unit]:
-        """One unit for each op, and one for each call that is not open."""
+        """Return one unit for each op, and one for each call that is not open."""
         units: list[Unit] = []
         folded: dict[int, Unit] = {}
         home: dict[int, Unit] = {}
@@ -126,7 +126,7 @@ class Builder:
         return units
 
     def _draw(self, unit: Unit) -> None:
-        """Draw the leaves of a unit that are not drawn yet, and its box."""
+        """Draw the box of a unit, and any of its leaves that are not drawn yet."""
         hidden = []  # leaves inside a folded call
         for _, _, x, key in unit.edges:
             if computed(x) or key in self.numbers:
@@ -167,7 +167,7 @@ class Builder:
             self.result.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
 
     def _op(self, t: Variable) -> Box:
-        """The box of an op and its output, with a title such as `y = sum(axis=-1)`."""
+        """Return the box of an op and its output, with a title such as `y = sum(axis=-1)`."""
         name, op, settings = t.name or self.names.run.names.get(id(t)), op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
         lines = [RELEASED] if op == "released" else settings
@@ -179,7 +179,7 @@ class Builder:
         return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
 
     def _blocked(self, t: Variable) -> int:
-        """The number of attention scores that a mask has set to -inf."""
+        """Return the number of attention scores that a mask has set to -inf."""
         calls = [getattr(scope, "title", "") for scope in self.names.chain(t._node.scope)]
         masked = "attention_weights" in calls and np.all(t._data < np.inf)
         return int(np.sum(t._data == -np.inf)) if masked else 0
@@ -203,7 +203,7 @@ class Builder:
         return Box(kind, self.names.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
-        """The box of a folded call, with its output shapes and number of parameters."""
+        """Return the box of a folded call, with its output shapes and number of parameters."""
         title, *lines = self.names.heading(unit.scope)
         outputs = [t for t in unit.ops if id(t) in self.leaving]
         if not isinstance(unit.scope, FunctionCall):
@@ -215,13 +215,13 @@ class Builder:
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
-        """A line with the number of uses of a tensor, if there are several."""
+        """Return a line with the number of uses of a tensor, if there are several."""
         k = self.uses[id(x)] if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
 def _broadcast(t: Any, x: Any) -> list[str]:
-    """A label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
+    """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
     own, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
         return []

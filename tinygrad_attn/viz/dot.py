@@ -1,4 +1,4 @@
-"""The DOT text of a picture, and its rendering by Graphviz."""
+"""Write a picture as DOT text, and render it with Graphviz."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STYLES = {
     "module": {"shape": "box3d", "color": "#E69F00", "fillcolor": "#FCF1DA"},
 }
 NOT_FINITE = {"color": "#CC0000", "penwidth": "3"}
-MOST_DRAWN = 1000  # boxes; Graphviz needs seconds for them, but hours for ten times as many
+MOST_DRAWN = 1000  # boxes; Graphviz takes seconds for these, but hours for ten times as many
 FONT = '"Verdana,DejaVu Sans,sans-serif"'  # Graphviz computes the same widths on every system
 HEAD = f"""digraph "graph" {{
 graph [bgcolor=white fontname={FONT} fontsize=11 nodesep=0.25 ranksep=0.3 nslimit=2 nslimit1=2]
@@ -95,13 +95,13 @@ def render(picture: Picture, format: str) -> bytes:
 
 
 def svg(picture: Picture) -> str:
-    """The picture as an SVG element, without the XML header."""
+    """Return the picture as an SVG element, without the XML header."""
     text = render(picture, "svg").decode()
     return text[text.index("<svg") :]
 
 
 def drawing(picture: Picture) -> str:
-    """The picture as HTML, or the reason why it cannot be drawn."""
+    """Return the picture as HTML, or the reason why it cannot be drawn."""
     try:
         return svg(picture)
     except Exception as error:

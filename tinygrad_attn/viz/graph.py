@@ -1,4 +1,4 @@
-"""Draw the computation graph: `graph(tensor)` as a picture, `graph_html(tensor)` as a page."""
+"""Draw the computation graph as a picture (`graph`) or as a page (`graph_html`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .page import Page, as_json, page
 from .picture import Picture
 
 LIMIT = 150  # boxes in a readable picture
-MOST_BOXES, MOST_PICTURES = 200, 60  # in a picture of a page; on a page
+MOST_BOXES, MOST_PICTURES = 200, 60  # boxes in each picture of a page; pictures on a page
 
 
 class Graph:
@@ -29,20 +29,20 @@ class Graph:
         return dot.to_dot(self.picture)
 
     def svg(self) -> str:
-        """Return an SVG element.
+        """Return the picture as an SVG element.
 
-        Raises RuntimeError without Graphviz and ValueError for more than 1,000 boxes.
+        Raises RuntimeError without Graphviz, and ValueError for more than 1,000 boxes.
         """
         return dot.svg(self.picture)
 
     def text(self) -> str:
-        """Return a tree of text, from the output to the inputs."""
+        """Return the graph as a text tree, from the outputs to the inputs."""
         return self.picture.text()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture to a .svg, .png, .pdf, .dot or .txt file.
 
-        Raises ValueError for any other suffix, and the errors of `svg`.
+        Raises ValueError for any other suffix, and the same errors as `svg`.
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
         if suffix in (".svg", ".png", ".pdf"):
@@ -82,17 +82,17 @@ def graph(
     of modules are opened, by default 1. `expand=["layers.0.self_attn"]` opens single modules. The
     depth is reduced until the picture has at most `limit` boxes.
 
-    With `plain=True` the function runs in plain mode, and all levels are opened. Softmax,
-    attention, layer norm and GELU are drawn as formulas, with the variable names of the code.
+    With `plain=True`, the function runs in plain mode, and all levels are opened. Softmax,
+    attention, layer norm and GELU are drawn as formulas, with the variable names from the code.
 
-    Raises TypeError for anything but Tensors, and ValueError if `expand` names a module that was
-    not called.
+    Raises TypeError for anything other than Tensors, and ValueError if `expand` names a module that
+    was not called.
     """
     return Graph(Source(tensor, model, plain).picture(depth, expand, limit))
 
 
 def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
-    """Return the picture of `graph` as a page whose modules open with a click.
+    """Return the picture of `graph` as a page in which modules open with a click.
 
     Write it with `graph_html(loss).save("graph.html")`. A slider sets the depth, and a click on the
     title of a frame closes it. A module does not open if its picture would have more than 200

@@ -16,7 +16,7 @@ from .opened import FunctionCall, Run
 
 
 def computed(x: Any) -> bool:
-    """Whether an op computed this tensor. False for a leaf, an array or a number."""
+    """Return whether an op computed x. Leaves, arrays and numbers give False."""
     return isinstance(x, Variable) and x._node is not None
 
 
@@ -25,12 +25,12 @@ def gradient_of(x: Any) -> np.ndarray | None:
 
 
 def op_name(t: Any) -> str:
-    """The name of the op that computed t, or "released" after a backward pass."""
+    """Return the name of the op that computed t, or "released" after a backward pass."""
     return str(t._node.op.__name__)
 
 
 def settings_of(t: Any) -> list[str]:
-    """The settings of the op that computed t, without defaults, such as `axis=-1`."""
+    """Return the non-default settings of the op that computed t, such as `axis=-1`."""
     usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
     given = t._node.settings.items()
     return [f"{name}={values.setting(x)}" for name, x in given if repr(x) != usual.get(name)]
@@ -42,13 +42,13 @@ def shown(x: Any) -> Any:
 
 
 def operands(t: Any) -> list[tuple[int, Any]]:
-    """The tensors, arrays and numbers that the op of t received, with their indices."""
+    """Return the tensors, arrays and numbers that the op of t received, with their indices."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
 def _memory(x: Any) -> int:
-    """The id of the array that owns the memory of x, such as the table behind a slice."""
+    """Return the id of the array that owns the memory of x, such as the table behind a slice."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
@@ -56,7 +56,7 @@ def _memory(x: Any) -> int:
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays, seen from a model or the outermost calls."""
+    """Dotted names of modules, parameters and arrays, which start from a model or outer call."""
 
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):
@@ -86,7 +86,7 @@ class Names:
                 self.parameters.setdefault(id(x), name)
 
     def _merge(self, ops: Iterable[Variable]) -> None:
-        """Leave out the only function that a module calls, such as layer_norm in LayerNorm."""
+        """Leave out a function if its module calls nothing else, like layer_norm in LayerNorm."""
         sizes = Counter(scope for t in ops for scope in self.chain(t._node.scope))
         for key, chain in self.chains.items():
             kept = []
@@ -98,17 +98,17 @@ class Names:
             self.chains[key] = tuple(kept)
 
     def heading(self, scope: Any) -> list[str]:
-        """The dotted name and class of a module, or the name of a function."""
+        """Return the dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
             return [scope.title]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
     def equation(self, scope: Any) -> str:
-        """The equation of a function, or of a module that only calls this function."""
+        """Return the equation of a function, or of a module that only calls this function."""
         return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
 
     def chain(self, scope: Any) -> tuple[Any, ...]:
-        """A call and the calls around it, outermost first."""
+        """Return a call and the enclosing calls, outermost first."""
         if scope is None:
             return ()
         if id(scope) not in self.chains:
@@ -116,19 +116,19 @@ class Names:
         return self.chains[id(scope)]
 
     def module(self, scope: Any) -> str:
-        """The dotted name of the module of a call; empty for the model itself."""
+        """Return the dotted name of the module of a call, which is empty for the model itself."""
         return self.modules.get(id(scope.module), "")
 
     def leaf(self, x: Any) -> str:
-        """The dotted name of a parameter or module's array, or else the name of the tensor."""
+        """Return the dotted name of a parameter or of a module's array, else the tensor's name."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or self.run.names.get(id(x), "")
 
     def inputs(self, ops: Iterable[Variable]) -> set[int]:
-        """The ids of tensors and arrays that come from outside the modules.
+        """Return the ids of tensors and arrays that come from outside the modules.
 
-        These arrays are combined only with parameters, or with values computed from parameters.
-        Other arrays, such as masks, are constants.
+        An array is an input if an op combines it only with parameters, or with values computed from
+        parameters. Other arrays, such as masks, are constants.
         """
         found: set[int] = set()
         weights = set(self.parameters)

@@ -1,6 +1,6 @@
 """Run a function in plain mode, and name its values after the variables in the code.
 
-Functions of `functional` that kernels replace, such as softmax, are recorded like module calls.
+Functions that kernels replace outside plain mode, such as softmax, are recorded like module calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FunctionCall(Scope):
 
 @cache
 def _functions() -> dict[CodeType, Any]:
-    """The functions that kernels replace, keyed by code object."""
+    """Return the functions that kernels replace, keyed by code object."""
     found = [f for module in (basic, attention) for f in vars(module).values()]
     return {inspect.unwrap(f).__code__: f for f in found if hasattr(f, "function")}
 
@@ -42,7 +42,7 @@ class Run:
 
     def __init__(self) -> None:
         self.result: Any = None
-        self.attended: list[dict[str, Any]] = []  # the values of each attention
+        self.attended: list[dict[str, Any]] = []  # the values of each attention call
         self.scores: Any = None  # of the last one
         self.names: dict[int, str] = {}
         self.kept: list[Any] = []  # so that no id is reused

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from templates."""
+"""Build self-contained HTML pages from templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEMPLATES = resources.files(__package__).joinpath("templates")
 
 
 class Page:
-    """A self-contained HTML page, which notebooks display; `str(page)` is its text."""
+    """A self-contained HTML page, which notebooks display. `str(page)` is its text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -36,7 +36,7 @@ class Page:
 
 
 def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
-    """Fill the shared template page.* and the template NAME.* of a folder with HTML fields."""
+    """Fill the shared template page.* and the template NAME.* in `folder` with HTML fields."""
     (frame, look, tools), (body, style, script) = (
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
         for place, part in ((TEMPLATES, "page"), (folder, name))
@@ -46,5 +46,5 @@ def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
 
 
 def as_json(value: Any) -> str:
-    """Format as JSON that is safe inside a script element."""
+    """Format a value as JSON that is safe inside a script element."""
     return json.dumps(value).replace("<", "\\u003c")

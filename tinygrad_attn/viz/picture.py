@@ -1,4 +1,4 @@
-"""A picture of a graph: boxes, arrows and frames that hold only text and numbers."""
+"""A picture of a graph, made of boxes, arrows and frames that contain only text and numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEEPEST = 30  # levels of indentation; deeper parts start again at the left marg
 
 @dataclass
 class Box:
-    """A leaf, an op with its output, or a folded call. Numbers are in forward order."""
+    """A leaf, an op with its output, or a folded call. Boxes are numbered in forward order."""
 
     kind: str  # a key of dot.STYLES
     title: str
@@ -53,7 +53,7 @@ class Picture:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return a tree from outputs to inputs; each box lists its operands only once."""
+        """Return a text tree from outputs to inputs. Each box lists its operands only once."""
         operands: dict[int, list[Arrow]] = {}
         for arrow in self.arrows:
             operands.setdefault(arrow.target, []).append(arrow)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
-# Equations of ops that their names and docstrings do not give.
+# Equations of ops whose names and docstrings do not show them.
 EQUATIONS = {
     "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "getitem": "y = x[index]",
     "transpose": "y = xᵀ (or other axes)",
@@ -46,7 +46,7 @@ _SIGNS = (("np.", ""), ("math.", ""), (".mT", "ᵀ"), (" * ", " · "), (" @ ", "
 
 
 def equation_of(function: Any) -> str:
-    """The equation of a function, from the table or the first clause of its docstring."""
+    """Return the equation of a function, from the table or the start of its docstring."""
     line = (function.__doc__ or "").strip().partition("\n")[0]
     clause = re.split(r"(?<!\.)\. |: | over the | along the axis|, n standard", line)[0]
     return EQUATIONS.get(function.__name__, clause.rstrip("."))
@@ -61,14 +61,14 @@ def equation(op: Any) -> str:
 
 
 def letter(op: Any, i: int) -> str:
-    """The name of input i in formulas."""
+    """Return the name of input i in formulas."""
     names = op.input_names or ("ab" if op.count == 2 else "x")
     return names[i] if i < len(names) else f"x{i}"
 
 
 @cache
 def rule(op: Any, i: int) -> str:
-    """The gradient for input i, in terms of g, y and the inputs; empty if unknown."""
+    """Return the gradient for input i as a formula of g, y and the inputs, or "" if unknown."""
     name = op.stands_for.__name__
     if name in RULES and op.__module__.startswith(PACKAGE):
         known = RULES[name].split("; ")
@@ -85,7 +85,7 @@ def rule(op: Any, i: int) -> str:
 
 @cache
 def code(op: Any, i: int) -> tuple[str, str]:
-    """The source of the VJP of input i and its file and line; empty if there is no source."""
+    """Return the source of the VJP for input i, and its file and line, or two empty strings."""
     try:
         lines, number = inspect.getsourcelines(vjp := inspect.unwrap(_vjp(op, i)))
     except (OSError, TypeError):
@@ -97,5 +97,5 @@ def code(op: Any, i: int) -> tuple[str, str]:
 
 
 def _vjp(op: Any, i: int) -> Any:
-    """The VJP for input i, or for all inputs at once."""
+    """Return the VJP for input i, or the one for all inputs at once."""
     return op.joint_vjp or (op.vjps[i] if i < len(op.vjps) else None)

@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class _Recorder(Watcher):
-    """Copies the values of a backward pass, and keeps no tensor alive."""
+    """A watcher that copies the values of a backward pass and keeps no tensor alive."""
 
     def __init__(self, picture: Picture, numbers: dict[int, int], ops: list[Any]) -> None:
         self.picture, self.numbers = picture, numbers
@@ -66,7 +66,7 @@ class _Recorder(Watcher):
     ) -> None:
         """Add a contribution to the step of its op."""
         if node.number not in self.boxes:
-            return  # a graph inside a VJP
+            return  # from a graph inside a VJP
         op, box, copy = node.op, self.boxes[node.number], lambda x: np.array(array_of(x))
         if not self.steps or self.steps[-1].box != box:
             output = values.cells(y._data)
@@ -88,7 +88,7 @@ class Steps(list[Step]):
         self.base = base
 
     def text(self) -> str:
-        """Return a line for each step, and under it a line for each input."""
+        """Return one line for each step, followed by one line for each of its inputs."""
         lines = []
         for k, step in enumerate(self, 1):
             lines.append(f"{k:3}. n{step.box} {step.op}: incoming {values.gradient(step.incoming)}")
@@ -101,7 +101,7 @@ class Steps(list[Step]):
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the HTML of a page that steps through the pass."""
+        """Return the HTML of a page that steps through the backward pass."""
         return self._page().text
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -128,7 +128,7 @@ class Steps(list[Step]):
         )
 
     def _as_dict(self, step: Step) -> dict[str, Any]:
-        """The data of a step for the script of the page."""
+        """Return the data of a step for the page's script."""
         places = {(c.box, c.place) for c in step.contributions}
         arrows = {
             i: arrow for i, arrow in enumerate(self.base.arrows)
@@ -158,14 +158,14 @@ def backward_steps(
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` and record each op as a step.
 
-    Each `Step` has the op's equation and its incoming gradient. For each input it has the backward
+    Each `Step` has the op's equation and its incoming gradient. For each input, it has the backward
     rule, the contribution and the sum so far. View the steps with `.text()`, or write a page with
-    `.save("steps.html")`. `model` gives parameters their dotted names.
+    `.save("steps.html")`. Dotted names of parameters start from `model`.
 
-    `loss` is a Tensor, or a function that returns one. With `plain=True` the function runs in plain
-    mode, and the steps show the formulas of softmax, attention, layer norm and GELU.
+    `loss` is a Tensor, or a function that returns one. With `plain=True`, the function runs in
+    plain mode, and the steps show the formulas of softmax, attention, layer norm and GELU.
 
-    Raises TypeError if `loss` is not a Tensor, and the errors of `backward`.
+    Raises TypeError if `loss` is not a Tensor, and the same errors as `backward`.
     """
     source = Source(loss, model, plain)
     (root,) = source.roots

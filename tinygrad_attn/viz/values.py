@@ -26,7 +26,7 @@ def norm(array: np.ndarray) -> str:
 
 
 def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
-    """Describe an array and its gradient by numbers, or by statistics if it is large."""
+    """Describe an array and its gradient by their numbers, or by statistics if they are large."""
     if array.size <= SMALL:
         text = f"data {numbers(array)}" if array.size else "empty"
         text += "" if grad is None else f" | grad {numbers(grad)}"
@@ -38,14 +38,14 @@ def value(array: np.ndarray, grad: np.ndarray | None = None) -> list[str]:
 
 
 def gradient(array: np.ndarray) -> str:
-    """Describe a gradient in one line by its numbers, or by shape, norm and first numbers."""
+    """Describe a gradient in one line by its numbers, or by its shape, norm and first numbers."""
     if array.size <= SMALL:
         return numbers(array) + (f"  {array.shape}" if array.ndim else "")
     return f"{array.shape}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
 
 
 def cells(array: Any) -> dict[str, Any]:
-    """The data of a heat map: at most 16 x 16 numbers of the first matrix of an array."""
+    """Return the data of a heat map: at most 16 x 16 numbers from the first matrix of an array."""
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
     part = "[0]" * (matrix.ndim - 2)
@@ -57,12 +57,12 @@ def cells(array: Any) -> dict[str, Any]:
 
 
 def _short(x: Any) -> Any:
-    """Round to five digits; return a string for NaN and infinity, which JSON lacks."""
+    """Round to five digits. NaN and infinity become strings, because JSON lacks them."""
     return float(f"{x:.5g}") if np.isfinite(x) else str(x)
 
 
 def not_finite(array: Any) -> str:
-    """Count non-finite elements: `2 NaN, 1 Inf`, or an empty string."""
+    """Count the non-finite elements, as in `2 NaN, 1 Inf`, or return an empty string."""
     array = np.asarray(array)
     if array.dtype.kind != "f":
         return ""

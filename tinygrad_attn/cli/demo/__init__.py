@@ -47,7 +47,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
 
 
 def check_gradients(run: Run, images: int = 8) -> Any:
-    """Check the loss of a trained model in float64 and in random directions."""
+    """Check the gradients of a trained model's loss, in float64 and along random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
     loss = lambda: loss_of(model, *some)

@@ -26,8 +26,8 @@ class Split(NamedTuple):
 def load_split(seed: int | None) -> Split:
     """Return 1,437 images for training and 360 for testing.
 
-    With a seed the split is random, with the same proportions of digits. With None, the last fifth
-    of the file is for testing. Other people wrote it, so this split is harder.
+    With a seed, the split is random, with the same proportions of digits. With None, the last fifth
+    of the file is for testing. Other people wrote those digits, so this split is harder.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -64,7 +64,7 @@ def wiggle(images: np.ndarray, rng: Generator) -> np.ndarray:
 
 
 def baselines(split: Split) -> dict[str, float]:
-    """The accuracy of scikit-learn's logistic regression and 1-nearest-neighbour, in %."""
+    """Return the accuracy of scikit-learn's logistic regression and 1-nearest-neighbour, in %."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 

@@ -1,4 +1,4 @@
-"""The report: one HTML file with numbers, curves, attention and mistakes."""
+"""Write the report, one HTML file with numbers, curves, attention and mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .training import Run, loss_of, predict
 
 
 def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
-    """The accuracy of each method on each split, in %, as lines of text."""
+    """Return the accuracy of each method on each split, in %, as lines of text."""
     rows = {"Transformer (this program)": [run.accuracies[-1] for run in runs]}
     rows |= {name: [each[name] for each in baselines] for name in baselines[0]}
     lines = [f"{'':27}" + "".join(f"{run.split.name:>9}" for run in runs)]
@@ -61,7 +61,7 @@ def write_report(
 
 
 def _image(figure: Any, words: str) -> str:
-    """A figure as an HTML image with a description."""
+    """Return a figure as an HTML image with a description."""
     figure.savefig(file := io.BytesIO(), format="svg")
     data = base64.b64encode(file.getvalue()).decode()
     return f'<div class="picture"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
@@ -85,7 +85,7 @@ def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]
 
 
 def _looking_data(run: Run, images: np.ndarray) -> str:
-    """The data of the page: pixels in sixteenths, attention weights in thousandths."""
+    """Return the data of the page: pixels in sixteenths, attention weights in thousandths."""
     with record_attention() as seen:
         predict(run.model, images)
     weights = np.stack([layer for (layer,) in seen.values()])  # (layers, N, H, 16, 16)
@@ -103,7 +103,7 @@ def _looking_data(run: Run, images: np.ndarray) -> str:
 
 
 def _errors(run: Run) -> tuple[str, str]:
-    """The number of misclassified images, and a picture of them."""
+    """Return a line with the number of misclassified images, and a picture of some of them."""
     labels, probabilities = run.split.test_labels, predict(run.model, run.split.test_images)
     said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
     wrong = sorted(np.flatnonzero(said != labels), key=lambda i: -sure[i])

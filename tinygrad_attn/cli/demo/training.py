@@ -19,12 +19,12 @@ BATCH = 64
 
 
 class DigitClassifier(nn.Module):
-    """Scores of the ten digits from 16 patches, (B, 16, 4) -> (B, 10)."""
+    """A Transformer that maps 16 patches to the scores of ten digits, (B, 16, 4) -> (B, 10)."""
 
     def __init__(self) -> None:
         self.embed = nn.Linear(PATCH_NUMBERS, 64)
         self.positions = nn.LearnedPositionalEncoding(TOKENS, 64)
-        # Large, since the position of a stroke matters as much as its shape.
+        # The std is large, because the position of a stroke matters as much as its shape.
         nn.init.normal_(self.positions.weight, std=0.5)
         layer = nn.TransformerEncoderLayer(
             64, 4, 128, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
@@ -49,18 +49,18 @@ class Run:
 
 
 def predict(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
-    """The probabilities of the ten digits for each image, (N, 8, 8) -> (N, 10)."""
+    """Return the probabilities of the ten digits for each image, (N, 8, 8) -> (N, 10)."""
     with no_grad():
         return F.softmax(model(patches(images)), axis=-1).numpy()
 
 
 def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:
-    """The cross-entropy of the model's scores for these images."""
+    """Return the cross-entropy of the model's scores for these images."""
     return F.cross_entropy(model(patches(images)), labels, label_smoothing=0.1)
 
 
 def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
-    """Train a model whose random numbers all come from the seed."""
+    """Train a model, with all random numbers drawn from the seed."""
     from tqdm import tqdm
 
     rng, n = manual_seed(seed), len(split.train_labels)
