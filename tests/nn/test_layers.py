@@ -225,9 +225,13 @@ def test_embedding_padding_gets_no_gradient():
         (
             lambda: nn.Dropout(1.5),
             ValueError,
-            r"Dropout: p is the probability .* \[0, 1\], got 1.5",
+            r"Dropout: p must be a number in \[0, 1\], got 1.5",
         ),
-        (lambda: nn.MultiheadAttention(4, 2, dropout=-1), ValueError, "dropout is the probability"),
+        (
+            lambda: nn.MultiheadAttention(4, 2, dropout=-1),
+            ValueError,
+            r"dropout must be a number in \[0, 1\]",
+        ),
         (lambda: nn.MultiheadAttention(9, 2), ValueError, "embed_dim=9 does not divide"),
         (lambda: nn.GELU("erf")(1.0), ValueError, "'none', 'tanh'"),
         (lambda: nn.FeedForward(2, 2, activation="rleu"), ValueError, "'relu', 'gelu' or a funct"),
