@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, which are written atomically and safe to read.
+"""Tensors in safetensors files, which are written atomically and are safe to read.
 
 A safetensors file consists of a length, a JSON header and raw data. Reading one never runs code.
 See huggingface.co/docs/safetensors.

@@ -140,7 +140,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._read(operator.index(self.value))
 
     def item(self) -> Any:
-        """Return the number if the package reads it, else raise TypeError."""
+        """Return the number; raise TypeError unless the caller is part of this package."""
         return self._read(self.value.item())
 
     def tolist(self) -> Any:

@@ -525,7 +525,7 @@ class Tensor(Variable):
         return _np.dot(self, other)
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """y = the sum of the elements on the diagonal of two axes."""
+        """y = the sum of the diagonal elements of the matrices that two axes form."""
         return _np.trace(self, offset, axis1, axis2)
 
     def round(self, decimals: int = 0) -> Tensor:

@@ -236,7 +236,7 @@ def value_and_grad(
 
 
 def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return all dy_i / dx_j in the shape y.shape + x.shape, by one backward pass for each y_i."""
+    """Return all dy_i / dx_j, of shape y.shape + x.shape, using one backward pass per y_i."""
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
     y = _call(f, [x])
