@@ -1,7 +1,6 @@
 """Numbers at the edge: infinite cotangents, large logits, integer tensors, constants in recorded rules."""
 
 import contextlib
-import inspect
 import itertools
 
 import numpy as np
@@ -216,7 +215,7 @@ def slopes_at(f, arrays):
 def at_edges(name, edges=EDGES):
     """An op's operands, by their number every combination of edges."""
     one = ELEMENTWISE[name]
-    inputs = list(inspect.signature(one.forward).parameters)[: len(one.vjps)]
+    inputs = one.input_names or range(one.count)  # a ufunc has no names
     edges = edges if len(inputs) < 3 else edges[2::2]
     grid = np.array(list(itertools.product(edges, repeat=len(inputs)))).T
     return [x > 0 if name == "condition" else x for name, x in zip(inputs, grid)]

@@ -9,7 +9,7 @@ import functools
 import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from keyword import iskeyword
 from typing import Any
 
@@ -258,8 +258,10 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
 
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
     """Return the arguments with symbols in place of arrays."""
-    every = inspect.signature(getattr(function, "forward", function)).parameters.values()
-    names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    names: list[str] = []
+    with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
+        every = inspect.signature(getattr(function, "forward", function)).parameters.values()
+        names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
     names += [f"x{i}" for i in range(len(names), len(args))]
     given: list[Any] = []
     for name, x in zip(names, args):

@@ -505,7 +505,9 @@ SHORT: dict[Any, Callable] = {
     np.ravel: lambda a: ops.reshape(a, shape=(-1,)),
     np.real: ops.clone,
     np.real_if_close: ops.clone,
-    np.reshape: lambda a, shape: ops.reshape(a, shape=as_sizes([shape])),
+    np.reshape: lambda a, shape=None, newshape=None: ops.reshape(  # `newshape` until NumPy 2.1
+        a, shape=as_sizes([newshape if shape is None else shape])
+    ),
     np.round: ops.round,
     np.sort: ops.sort,
     np.split: _splitting(np.split),
