@@ -64,7 +64,7 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
         if not is_integer(seed):
-            raise TypeError(f"manual_seed takes an integer, got {seed!r}.")
+            raise TypeError(f"manual_seed needs an integer, got {seed!r}.")
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
         self._bits.state = legacy
         self._spare_normal = math.nan  # the second normal of a pair, or NaN
@@ -201,7 +201,7 @@ def _size(shape: Any) -> int:
     lengths = shape if isinstance(shape, Sequence) else [shape]
     if not all(is_integer(n) and n >= 0 for n in lengths):
         raise TypeError(
-            f"a shape consists of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
+            f"a shape must consist of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
         )
     return math.prod(map(int, lengths))
 
@@ -242,7 +242,7 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
         low, high = 0, low if high is None else high
     if not isinstance(size, (tuple, list)):
         raise TypeError(
-            f"randint takes the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
+            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
         )
     return Tensor(_default.integers(index(low), index(high), size))
 

@@ -100,7 +100,7 @@ def test_what_comes_in_is_told_from_what_was_made():
         lambda: (t(1, 2) * 2).backward(np.array([np.nan, 1]))
     )
     text = caught(lambda: nn.Linear(2, 2)(Tensor(np.array([[np.nan, 1]], np.float32))))
-    assert "already holds NaN, at index (0, 0)" in text
+    assert "already contains NaN, at index (0, 0)" in text
     loss = np.sqrt(t(0)).sum()
     assert "ran outside detect_anomaly" in caught(lambda: loss.backward())
 

@@ -159,7 +159,7 @@ def test_what_is_checked():
     assert [e.name for e in report.entries] == ["input 0", "parameter 'w'"]
     assert "pass them in params=[...]" in str(gradcheck(lambda t: t @ w, [x]))
     assert gradcheck(lambda x, y: x * 2, [INSIDE, INSIDE]).notes == [
-        "input 1: no result depends on it."
+        "input 1: no result depends on this input."
     ]
     assert not gradcheck(lambda t: t @ (w * w.detach()), [x], params=[w], raise_exception=False)
     first, again = (gradcheck(lambda x: x**2, INSIDE).entries[0].analytic for _ in range(2))

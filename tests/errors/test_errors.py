@@ -29,7 +29,7 @@ def t(*shape):
         (lambda: t(2, 3).sum(axis=1.0), TypeError, r"write int\(\.\.\.\)"),
         (lambda: t(3)[5], IndexError, r"index 5 is out of bounds.*\[-n, n\)"),
         (lambda: t(3)[0, 0], IndexError, r"too many indices.*shape \(3,\)"),
-        (lambda: t(3) + None, TypeError, r"check that the function it comes from returns"),
+        (lambda: t(3) + None, TypeError, r"check that the function that computed it returns"),
         (lambda: t(3).unsqueeze(0), AttributeError, r"Write np\.expand_dims"),
         (lambda: t(3).conv2d(0), AttributeError, r"Write it as docs/from-pytorch\.md shows"),
         (lambda: t(3).arctan(), AttributeError, r"Write np\.arctan\(t, \.\.\.\)\.$"),

@@ -41,7 +41,7 @@ def test_three_slices_are_no_self_attention(first, second, batch_first):
     layer(part(first), part(first), part(first), cache=cache)
     with pytest.raises(
         ValueError,
-        match="takes the same object three times.*memory must stay the same.*fresh KeyValueCache",
+        match="must get the same object three times.*always get the same memory.*a new KeyValueCache",
     ):
         layer(part(second), part(second), part(second), cache=cache)
 
@@ -128,7 +128,7 @@ def test_a_call_that_ended_between_two_layers_is_found_out(after):
         model(x[:, after : after + 1], is_causal=True, cache=cache)
     model.layers[1].forward = works
     with pytest.raises(
-        ValueError, match="an earlier call failed halfway; start a fresh KeyValueCache"
+        ValueError, match="an earlier call failed halfway, create a new KeyValueCache"
     ):
         model(x[:, after : after + 1], is_causal=True, cache=cache)
 

@@ -221,7 +221,7 @@ def test_embedding_padding_gets_no_gradient():
         (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
         (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
         (lambda: nn.LayerNorm(3, 4), ValueError, r"nn.LayerNorm\(\(rows, columns\)\)"),
-        (lambda: nn.RMSNorm(3, 4), ValueError, "eps is a small number such as 1e-5, got 4"),
+        (lambda: nn.RMSNorm(3, 4), ValueError, "eps must be a small number such as 1e-5, got 4"),
         (
             lambda: nn.Dropout(1.5),
             ValueError,

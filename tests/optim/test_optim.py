@@ -338,7 +338,8 @@ def test_a_step_that_changes_nothing_says_so():
     optimizer.zero_grad()
     before = p.tolist()
     with pytest.warns(
-        UserWarning, match="changed nothing: no parameter has a gradient. Call loss.backward"
+        UserWarning,
+        match="changed nothing, because no parameter has a gradient. Call loss.backward",
     ) as caught:
         optimizer.step()
     assert caught[0].filename == __file__ and p.tolist() == before
@@ -636,7 +637,7 @@ def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
     optimizer = kind([p], lr=0.5)
     p.grad = np.ones(2)
     optimizer.param_groups[0]["lr"] = wrong
-    with pytest.raises(TypeError, match=f"{kind.__name__}: lr is a plain number, got "):
+    with pytest.raises(TypeError, match=f"{kind.__name__}: lr must be a plain number, got "):
         optimizer.step()
     assert p.tolist() == [1, 2] and not optimizer.state_dict()["state"]
     optimizer.param_groups[0]["lr"] = np.float64(0.5)

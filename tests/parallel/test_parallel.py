@@ -130,7 +130,7 @@ def test_an_exception_on_one_rank_ends_all(ranks):
     code, lines = fails(ranks, "raises")
     told = "ValueError: the data of rank 1 are damaged"
     assert code == 1 and told in lines and "Traceback (most recent call last):" in lines
-    assert f"rank 1 of {ranks} ended with {told}. All ranks are stopped." in lines
+    assert f"rank 1 of {ranks} stopped with {told}. All ranks will stop." in lines
 
 
 def test_ctrl_c_on_one_rank_ends_all():

@@ -136,6 +136,7 @@ def check(y: Variable, reads: frozenset[int] | None) -> None:
             role = f"its input {i - 1}" if i else "its own output"
             raise ValueError(
                 f"{node.op.__name__} needs {role}, {describe(holder)}, for its backward pass, but "
-                "that was changed in place after it was used. Compute a new tensor instead "
-                "(x = x + 1, not x.data += 1), change a copy, or call backward() before the change."
+                "this value was changed in place after it was used. Compute a new tensor instead "
+                "(x = x + 1, not x.data += 1), change a copy, or call backward() before the "
+                "change."
             )

@@ -137,8 +137,9 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     if arrow:
         if dots and "..." not in right:
             raise ValueError(
-                f"einsum: '...' stands for axes of the Tensors that the result {right!r} leaves "
-                "out. Write '...' there too, or a letter for each axis that is to be summed over."
+                f"einsum: '...' stands for axes of the operands that the result {right!r} leaves "
+                "out. Write '...' in the result too, or use a letter for each axis that is to be "
+                "summed over."
             )
         return operands, labels, right.replace("...", dots)
     letters = "".join(names).replace("...", "")
