@@ -1,7 +1,7 @@
 """Random numbers that match PyTorch's CPU stream, drawn from NumPy's MT19937.
 
 `np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Each draw
-consumes its 32-bit words as in PyTorch:
+consumes the twister's 32-bit words as PyTorch does:
 
     uniform, float32      24 low bits of one word                            bit-equal to PyTorch
     uniform, float64      53 low bits of two words, the first one high       bit-equal
@@ -88,7 +88,7 @@ class Generator:
                 raise ValueError(f"key of shape {key.shape}, position {position}")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"not a generator state ({error!r}); pass what get_state() returned."
+                f"not a generator state ({error!r}); pass a state returned by get_state()."
             ) from error
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
         self._spare_normal = spare

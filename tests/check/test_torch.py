@@ -91,7 +91,7 @@ DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first mod
     ("to find the op whose VJP is wrong", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
     ("leaves the graph", Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
     ("eps=1e-12", between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1"),
-    ("one has the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
+    ("one module uses the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
     ("mask inverted", Attention(lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
     ("mask is not applied", Attention(lambda m, s: s), attention(), QKV, MASK, "(whole)"),
     ("triu(ones, 2)", Attention(lambda m, s: np.where(np.triu(m, 2), -1e30, s)), attention(), QKV, MASK, "(whole)"),

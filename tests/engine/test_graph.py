@@ -584,7 +584,7 @@ def test_a_vjp_with_its_parameters_in_another_order_is_refused():
         (
             lambda g, y, x: None,
             TypeError,
-            "input 0 returned None. Check that it ends with a return",
+            "input 0 returned None. Check that the VJP ends with a return",
         ),
     ],
 )
@@ -616,7 +616,7 @@ def test_one_rule_for_all_returns_a_gradient_for_each_input(returned, named):
 
 def test_what_an_op_that_saves_returns():
     saves, plain = ta.op(lambda x: x * x, saves=True), ta.op(lambda x: (x * x, x))
-    with pytest.raises(TypeError, match=r"saves=True.*returns \(y, saved\)"):
+    with pytest.raises(TypeError, match=r"saves=True.*must return \(y, saved\)"):
         saves(leaf(2))
     with pytest.raises(TypeError, match=r"returned a tuple.*\(y, saved\), with @op\(saves=True\)"):
         plain(leaf(2))

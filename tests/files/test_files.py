@@ -507,7 +507,7 @@ def test_checkpoints_that_do_not_fit(path, training):
     [
         ([("a", np.ones(2))], "mapping of names to arrays, got list"),
         (np.ones(2), r"ta.save\(\{'name': x\}, path\)"),
-        ({"a": np.array([None])}, "'a' is array .* object, which a file cannot hold"),
+        ({"a": np.array([None])}, "'a' is array .* object, which a file cannot contain"),
         ({"a": np.ones(2, complex)}, "'a' is array .* complex128"),
         ({"a": {"b": np.ones(2)}}, "join nested names with a dot"),
         ({3: np.ones(2)}, "names and metadata in a file must be strings"),
@@ -516,7 +516,7 @@ def test_checkpoints_that_do_not_fit(path, training):
 def test_what_a_file_cannot_hold(saved, mapping, text):
     with pytest.raises(TypeError, match=text):
         save(mapping, saved)
-    with pytest.raises(TypeError, match="metadata in a file are text"):
+    with pytest.raises(TypeError, match="metadata in a file must be strings"):
         save({}, saved, {"step": 3})
     with pytest.raises(TypeError, match="belongs to the format"):
         save({"__metadata__": np.ones(2)}, saved)

@@ -373,7 +373,7 @@ def test_record_attention_by_dotted_name():
     with record_attention() as outer:
         _, weights = F.scaled_dot_product_attention(x, x, x, need_weights=True)
     assert (
-        not outer and weights.shape == (B, T, T) and "Direct calls of" in record_attention.__doc__
+        not outer and weights.shape == (B, T, T) and "Direct calls to" in record_attention.__doc__
     )
 
 

@@ -407,7 +407,7 @@ X = np.ones((2, 3), np.float32)
 SDPA = F.scaled_dot_product_attention
 MISTAKES = {  # what an error says
     "Did you mean 'tanh'": lambda: F.gelu(X, "tan"),
-    r"\(2,\) must be the last sizes of the input": lambda: F.layer_norm(X, 2),
+    r"\(2,\) must equal the sizes of the last axes of the input": lambda: F.layer_norm(X, 2),
     r"weight must have the shape normalized_shape = \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
     r"is \(out, in\); got input array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
     r"one element for each row of the weight, that is, shape \(4,\)": lambda: F.linear(

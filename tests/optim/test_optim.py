@@ -385,7 +385,10 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
             r"exp_avg of Tensor \(5,\) float64 was saved with the shape \(6,\)",
         ),
         ({"param_groups": [group | {"lr": -1}]}, "lr must be a number >= 0, got -1"),
-        (optim.Adam(ours[:2]).state_dict(), r"groups of \[2\] parameters, but this one \[5\]"),
+        (
+            optim.Adam(ours[:2]).state_dict(),
+            r"groups of \[2\] parameters, but this optimiser has groups of \[5\]",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             a.load_state_dict(state | wrong)
@@ -667,7 +670,7 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p._data = p._data.astype(np.float32)
     with pytest.raises(
         ValueError,
-        match=r"Tensor \(2,\) float32 .*create the optimiser after model.astype.*"
+        match=r"Tensor \(2,\) float32 .*create the optimiser after calling model.astype.*"
         r"p\.data\[\.\.\.\] = values",
     ):
         optimizer.step()
@@ -737,7 +740,7 @@ MISTAKES = {  # what an error says
     "was computed from other tensors": lambda: optim.SGD([leaf() * 2]),
     "Train leaves with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
     "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
-    "some of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
+    "may have any of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
     "lr must be a number >= 0, got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number >= 0, got None": lambda: optim.SGD(W, lr=None),
@@ -748,7 +751,7 @@ MISTAKES = {  # what an error says
     "mean 'Adam'": lambda: optim.Adaam,
     "max_norm must be a number": lambda: optim.clip_grad_norm_(W, "1"),
     "< total_steps": lambda: optim.warmup_cosine(optim.SGD(W), 9, 9),
-    "count updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
+    "numbers of updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
     "another kind of optimiser": lambda: optim.Adam(W).load_state_dict(optim.SGD(W).state_dict()),
 }
 

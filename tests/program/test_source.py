@@ -328,7 +328,7 @@ def reads_a_number(x):
 
 loose = Tensor(SRC[0], requires_grad=True)
 REFUSED = {
-    "dropout": (dropping, "draws random numbers .dropout in training mode"),
+    "dropout": (dropping, "draws random numbers .for example, for dropout in training mode"),
     "numpy's random": (lambda x: np.sum(x * np.random.rand(*x.shape)), "draws random numbers"),
     "a stream of one's own": (own_stream, "a different value when it is called again"),
     "if": (reads_a_number, "if loss > 1.*reads a number"),

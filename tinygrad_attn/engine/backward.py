@@ -172,8 +172,9 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
     """Convert a contribution to the shape and dtype of x, summing over broadcast axes."""
     if contribution is None:
         raise TypeError(
-            f"the VJP of op {op.__name__!r} for input {i} returned None. Check that it ends with a "
-            "return statement. For an input without a derivative, pass None in place of the VJP."
+            f"the VJP of op {op.__name__!r} for input {i} returned None. Check that the VJP ends "
+            "with a return statement. For an input without a derivative, pass None in place of "
+            "the VJP."
         )
     if not isinstance(contribution, (ndarray, np.generic, Variable)):
         contribution = np.asarray(contribution)
@@ -323,8 +324,8 @@ def _inputs(inputs: Any) -> list[Variable]:
     for i, x in enumerate(inputs):
         if not tracked(x):
             raise ValueError(
-                f"input {i} of grad(), {describe(x)}, does not require a gradient. Create it with "
-                "requires_grad=True; for a model, pass list(model.parameters())."
+                f"input {i} of grad(), {describe(x)}, does not require a gradient. Create the "
+                "input with requires_grad=True; for a model, pass list(model.parameters())."
             )
     return inputs
 

@@ -1,6 +1,7 @@
 """Detect values that were changed in place before a VJP reads them.
 
-NumPy arrays have no version number, so this module keeps one for memory that can change:
+NumPy arrays have no version number, so this module keeps version numbers for memory that can
+change:
 
 - The package reports its own writes (by an optimiser or `t[i] = v`) with `changed(array)`.
 - Memory that the user can write to gets a checksum: a tensor's memory when `t.data` or `t.numpy()`

@@ -36,7 +36,7 @@ def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) ->
         os.chmod(part, mode)
         os.replace(part, target)
     except BaseException as error:
-        error.add_note(f"could not save {path!r}; an older file of this name is unchanged.")
+        error.add_note(f"could not save {path!r}; an older file with this name is unchanged.")
         with suppress(OSError):
             os.unlink(part)
         raise

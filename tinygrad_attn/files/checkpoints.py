@@ -1,6 +1,6 @@
 """Checkpoints: a run that is killed and resumed ends with the same weights, bit for bit.
 
-This requires that the batches depend only on the step number and the random generator.
+For identical weights, the batches must depend only on the step number and the random generator.
 """
 
 from __future__ import annotations

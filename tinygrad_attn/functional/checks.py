@@ -51,8 +51,8 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
         raise TypeError(
-            f"{function} needs integers as {name}, got {describe(x)}. Write "
-            f"{name}.astype(np.int64) if they are whole numbers."
+            f"{function} needs integers as {name}, got {describe(x)}. If the values are whole "
+            f"numbers, write {name}.astype(np.int64)."
         )
     return array
 
@@ -86,8 +86,8 @@ def normalized_axes(
     shape = as_sizes((normalized_shape,))
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(
-            f"{function}: normalized_shape {shape} must be the last sizes of the input, which is "
-            f"{describe(x)}."
+            f"{function}: normalized_shape {shape} must equal the sizes of the last axes of the "
+            f"input, got {describe(x)}."
         )
     for name, parameter in parameters.items():
         if parameter is not None and operand(parameter, function).shape != shape:

@@ -68,8 +68,8 @@ class KeyValueCache:
             raise ValueError(
                 f"this cache contains {length} tokens for the first attention module, but {past} "
                 f"for another module, which now gets {k.shape[-2]}. If an earlier call failed "
-                "halfway, create a new KeyValueCache(). If not, the model calls an attention "
-                "module twice."
+                "halfway, create a new KeyValueCache(). Otherwise, the model calls the same "
+                "attention module twice."
             )
         if old is not None:
             if old[0].shape[:2] != k.shape[:2]:

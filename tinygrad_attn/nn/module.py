@@ -344,11 +344,14 @@ class Module:
         for name, value in values.items():
             here = own[name].shape
             if value.shape != here:
-                text = f"shape: {name!r} is {here} here but {value.shape} in the mapping."
+                text = (
+                    f"shape: {name!r} has shape {here} in the module but {value.shape} in the "
+                    "mapping."
+                )
                 hint = " Transpose the value: a Linear weight has shape (out, in)."
                 problems.append(text + hint * (value.shape == here[::-1]))
         if problems:
-            head = f"the mapping does not fit {type(self).__name__}; nothing was changed."
+            head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
         for name, value in values.items():
             own[name][...] = value

@@ -198,7 +198,7 @@ class Optimizer:
         if ours != theirs:
             raise ValueError(
                 f"the saved optimiser has groups of {theirs} parameters, but this optimiser has "
-                f"groups of {ours}; create it from the same model."
+                f"groups of {ours}; create the optimiser from the same model."
             )
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         state: defaultdict[Tensor, History] = defaultdict(dict)
@@ -246,7 +246,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
 def _check_parameter(p: Any, i: int) -> None:
     """Raise TypeError or ValueError unless p can be trained. A frozen Parameter is accepted."""
     if not isinstance(p, Tensor):
-        raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
+        raise TypeError(f"an optimiser can train only Tensors, but item {i} is {describe(p)}.")
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
         raise ValueError(
             f"item {i}, {describe(p)}, never gets a .grad: it was computed from other tensors or "

@@ -313,8 +313,8 @@ class Program(Op):
             if not self.entry.fits():
                 raise RuntimeError(
                     "to compute a second derivative, a compiled function runs again, but its "
-                    "parameters or `training` flags have changed since the call. Compute the "
-                    "derivative before changing them."
+                    "parameters or `training` flags were replaced after the call. Compute the "
+                    "derivative before replacing them."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

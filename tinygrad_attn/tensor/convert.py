@@ -36,8 +36,8 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
         found = np.dtype(object)
     if found.kind != "f":
         raise TypeError(
-            f"the dtype of {what} must be a floating-point one, such as np.float32 or np.float64, "
-            f"got {describe(dtype)}."
+            f"the dtype of {what} must be a floating-point dtype, such as np.float32 or "
+            f"np.float64, got {describe(dtype)}."
         )
     return found
 

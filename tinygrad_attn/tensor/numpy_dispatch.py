@@ -141,7 +141,7 @@ def cast(x: Any, dtype: Any) -> Any:
         raise TypeError(
             f"dtype={np.dtype(dtype)} would drop the fractional parts of {describe(x)} and with "
             f"them the gradient. If you want this dtype, write .astype({np.dtype(dtype)}) after "
-            "the result."
+            "the call."
         )
     if isinstance(x, SEQUENCES):
         return [cast(part, dtype) for part in x]

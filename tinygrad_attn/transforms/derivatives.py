@@ -103,7 +103,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 def _check_function(f: Any) -> None:
     if isinstance(f, Variable) or not callable(f):
         raise TypeError(
-            "a transform takes a function and then the values, as in jacobian(f, x), got "
+            "a transform needs a function followed by the values, as in jacobian(f, x), got "
             f"{describe(f)}."
         )
 
