@@ -618,5 +618,7 @@ def test_what_an_op_that_saves_returns():
     saves, plain = ta.op(lambda x: x * x, saves=True), ta.op(lambda x: (x * x, x))
     with pytest.raises(TypeError, match=r"saves=True.*must return \(y, saved\)"):
         saves(leaf(2))
-    with pytest.raises(TypeError, match=r"returned a tuple.*\(y, saved\), with @op\(saves=True\)"):
+    with pytest.raises(
+        TypeError, match=r"returned a tuple.*@op\(saves=True\) and return \(y, saved\)"
+    ):
         plain(leaf(2))

@@ -485,7 +485,9 @@ def test_checkpoints_that_do_not_fit(path, training):
     save_checkpoint(path, **training)
     with pytest.raises(ValueError, match="weight"):
         load_checkpoint(path, model=nn.Linear(4, 2))
-    with pytest.raises(ValueError, match=r"groups of \[2\] parameters, but this one \[1\]"):
+    with pytest.raises(
+        ValueError, match=r"groups of \[2\] parameters, but this optimiser has groups of \[1\]"
+    ):
         load_checkpoint(
             path, model=training["model"], optimizer=optim.SGD([Tensor([1.0], requires_grad=True)])
         )
@@ -518,7 +520,7 @@ def test_what_a_file_cannot_hold(saved, mapping, text):
         save(mapping, saved)
     with pytest.raises(TypeError, match="metadata in a file must be strings"):
         save({}, saved, {"step": 3})
-    with pytest.raises(TypeError, match="belongs to the format"):
+    with pytest.raises(TypeError, match="is reserved by the format"):
         save({"__metadata__": np.ones(2)}, saved)
     assert unchanged(saved)
 

@@ -107,10 +107,11 @@ def attention_html(
 ) -> Page:
     """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
-    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv), or each with a leading
-      axis of H heads. A boolean `mask` is True where attention is allowed; a float mask is added.
-    - `attention_html(model, x)` calls a module or function with one to three inputs. It shows every
-      attention call, for the first element of the batch.
+    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv). All three may have a
+      leading axis of H heads. A boolean `mask` is True where attention is allowed; a float mask is
+      added.
+    - `attention_html(model, x)` calls a module or function with one to three inputs. The page shows
+      every attention call, for the first element of the batch.
     - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
     `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
