@@ -80,12 +80,12 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "uniform_": "nn.init.uniform_(t, low, high)",
     # Autograd, training.
     "register_hook": "t.retain_grad() before backward(), and read t.grad after it",
-    "Function": "an op: @ta.op on the function, .vjp under it",
+    "Function": "an op: decorate a function with @ta.op, and register its VJPs with .vjp",
     "grad_fn": "ta.viz.graph(t), which draws how t was made",
     "inference_mode": "ta.no_grad",
     "set_detect_anomaly": "with ta.detect_anomaly():",
     "jit": "ta.compile(f)",
-    "vmap": "leading axes: ops and layers run over them at once",
+    "vmap": "leading axes: ops and layers handle all leading axes at once",
     "autocast": "nothing: training in half precision is not supported",
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
     "LambdaLR": "optim.Schedule(optimizer, factor)",
@@ -144,22 +144,24 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
 def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -> str:
     text = str(error)
     if any(x is None for x in inputs) and ("NoneType" in text or op == "matmul"):
-        return "An operand is None: check that the function it comes from returns its result."
+        return "An operand is None: check that the function that computed it returns its result."
     if op == "matmul" and len(shapes) == 2:
         return matmul_hint(*shapes)
     if "integer" in text and "interpreted" in text:
-        return "Axes and sizes are integers: write int(...), or divide with // instead of /."
+        return "Axes and sizes must be integers: write int(...), or divide with // instead of /."
     if "reshape" in text:
         return "The number of elements must stay the same; write -1 for one size to be inferred."
     if "broadcast" in text:
         return broadcast_hint(shapes)
     if shapes and isinstance(error, np.exceptions.AxisError):
         rank = len(shapes[0])
-        return f"An axis of a tensor of shape {shapes[0]} lies in [-{rank}, {rank})." * (rank > 0)
+        return f"An axis of a tensor of shape {shapes[0]} must be in [-{rank}, {rank})." * (
+            rank > 0
+        )
     if shapes and isinstance(error, IndexError):
         return (
-            f"The tensor has shape {shapes[0]}; an index along an axis of size n is a whole number "
-            "in [-n, n), a slice, or an array of integers or booleans."
+            f"The tensor has shape {shapes[0]}; an index along an axis of size n must be an "
+            "integer in [-n, n), a slice, or an array of integers or booleans."
         )
     return ""
 
@@ -183,9 +185,14 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
         return "A number has no rows or columns: multiply with * instead of @."
     inner = b[0] if len(b) == 1 else b[-2]
     if a[-1] == inner:
-        return "The axes before the last two must broadcast: aligned on the right, equal or 1."
+        return (
+            "The axes before the last two are aligned on the right; their sizes must be equal or 1."
+        )
     which = "only" if len(b) == 1 else "next-to-last"
-    hint = f"The last axis of the first ({a[-1]}) must equal the second's {which} axis ({inner})."
+    hint = (
+        f"The first operand's last axis (size {a[-1]}) must be as long as the second operand's "
+        f"{which} axis (size {inner})."
+    )
     if len(b) > 1 and a[-1] == b[-1]:
         return hint + " Did you mean a @ b.mT?"
     return hint + " Did you mean a.mT @ b?" * (len(a) > 1 and a[-2] == inner)

@@ -1,7 +1,7 @@
 """Random numbers that match PyTorch's CPU stream, drawn from NumPy's MT19937.
 
 `np.random.RandomState(n)` and `torch.manual_seed(n)` start the same Mersenne Twister. Each draw
-consumes its 32-bit words as in PyTorch:
+consumes the twister's 32-bit words as PyTorch does:
 
     uniform, float32      24 low bits of one word                            bit-equal to PyTorch
     uniform, float64      53 low bits of two words, the first one high       bit-equal
@@ -64,7 +64,7 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
         if not is_integer(seed):
-            raise TypeError(f"manual_seed takes an integer, got {seed!r}.")
+            raise TypeError(f"manual_seed needs an integer, got {seed!r}.")
         legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
         self._bits.state = legacy
         self._spare_normal = math.nan  # the second normal of a pair, or NaN
@@ -88,7 +88,7 @@ class Generator:
                 raise ValueError(f"key of shape {key.shape}, position {position}")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"not a generator state ({error!r}); pass what get_state() returned."
+                f"not a generator state ({error!r}); pass a state returned by get_state()."
             ) from error
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
         self._spare_normal = spare
@@ -201,7 +201,7 @@ def _size(shape: Any) -> int:
     lengths = shape if isinstance(shape, Sequence) else [shape]
     if not all(is_integer(n) and n >= 0 for n in lengths):
         raise TypeError(
-            f"a shape consists of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
+            f"a shape must consist of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
         )
     return math.prod(map(int, lengths))
 
@@ -242,7 +242,7 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
         low, high = 0, low if high is None else high
     if not isinstance(size, (tuple, list)):
         raise TypeError(
-            f"randint takes the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
+            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
         )
     return Tensor(_default.integers(index(low), index(high), size))
 

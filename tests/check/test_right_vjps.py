@@ -157,9 +157,9 @@ def test_what_is_checked():
     w, x = Tensor(INSIDE, requires_grad=True), Tensor(INSIDE.T.copy(), requires_grad=True)
     report = gradcheck(lambda t: t @ w, [x], params={"w": w})
     assert [e.name for e in report.entries] == ["input 0", "parameter 'w'"]
-    assert "pass them in params=[...]" in str(gradcheck(lambda t: t @ w, [x]))
+    assert "pass these Tensors in params=[...]" in str(gradcheck(lambda t: t @ w, [x]))
     assert gradcheck(lambda x, y: x * 2, [INSIDE, INSIDE]).notes == [
-        "input 1: no result depends on it."
+        "input 1: no result depends on this input."
     ]
     assert not gradcheck(lambda t: t @ (w * w.detach()), [x], params=[w], raise_exception=False)
     first, again = (gradcheck(lambda x: x**2, INSIDE).entries[0].analytic for _ in range(2))

@@ -88,17 +88,17 @@ MASK, QKV = dict(attn_mask=CAUSAL), (X, X, X)
 between = lambda n, layer: n.Sequential(n.Linear(8, 8), layer, n.Linear(8, 2))
 DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first module that differs
     ("weight transposed", Layer(lambda x, w, b: x @ w + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
-    ("names the op whose VJP is wrong", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
+    ("to find the op whose VJP is wrong", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
     ("leaves the graph", Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
     ("eps=1e-12", between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1"),
-    ("one has the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
+    ("one module uses the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
     ("mask inverted", Attention(lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
     ("mask is not applied", Attention(lambda m, s: s), attention(), QKV, MASK, "(whole)"),
     ("triu(ones, 2)", Attention(lambda m, s: np.where(np.triu(m, 2), -1e30, s)), attention(), QKV, MASK, "(whole)"),
     ("triu(ones, 0)", Attention(lambda m, s: np.where(np.triu(np.ones_like(m)), -1e30, s)), attention(), QKV, MASK, "(whole)"),
     ("norm_first is set", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
     ("batch_first is set", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
-    ("two calls of the same module differ", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None),
+    ("two calls to the same module give different results", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None),
 ]  # fmt: skip
 
 
@@ -155,5 +155,5 @@ def test_what_cannot_be_compared_is_said(capsys):
         with pytest.raises(ValueError, match="nothing was compared"):
             compare(ours, theirs, x)
     assert compare_with_torch(*linear, X) and "the same as torch" in capsys.readouterr().out
-    with pytest.raises(TypeError, match="one of our modules and then a torch"):
+    with pytest.raises(TypeError, match="needs a module of this package and then a torch"):
         compare(*reversed(linear), X)

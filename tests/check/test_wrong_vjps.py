@@ -409,7 +409,7 @@ BETWEEN = {  # the ops are right, and the program is not
     "numpy": (lambda x: x * np.exp(x.numpy()), "missed use", "numpy()"),
     "a setting": (lambda x: scaled(x, by=x.numpy() * 2), "constant factor", "0.5 times"),
     "no_grad": (under_no_grad, "missed use", "no_grad()"),
-    "one result": (lambda x: (x * 2, Tensor(np.sin(x.data))), "missed use", "what joins them"),
+    "one result": (lambda x: (x * 2, Tensor(np.sin(x.data))), "missed use", "the code between the ops"),
     "all detached": (lambda x: x.detach() * 2, "zero", "detach()"),
     "a new leaf": (lambda x: Tensor(x.numpy() * 2, requires_grad=True), "zero", "Tensor("),
     "draws": (lambda x: x * GENERATOR.standard_normal(), "not deterministic", "dropout"),

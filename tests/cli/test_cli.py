@@ -163,7 +163,7 @@ def test_exercise_hands_over_to_the_course(capsys, source):
 @pytest.mark.parametrize("command", ["seeds", "exercise"])
 def test_what_comes_with_the_source_only_says_so(capsys, tmp_path, monkeypatch, command):
     monkeypatch.setattr(commands, "ROOT", tmp_path)
-    assert "Get the source" in output(capsys, command, code=2)
+    assert "Clone the source" in output(capsys, command, code=2)
 
 
 def test_graph_as_text_and_as_a_file(capsys, file, tmp_path, monkeypatch):

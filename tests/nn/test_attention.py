@@ -140,7 +140,7 @@ def test_head_sizes_are_free():
     more = nn.MultiheadAttention(8, 2, add_bias_kv=True, head_dim=3, value_head_dim=5)
     assert more.bias_k.shape == (1, 1, 6) and more.bias_v.shape == (1, 1, 10)
     with pytest.raises(
-        ValueError, match="embed_dim=35 does not divide into num_heads=4.*head_dim=9"
+        ValueError, match="embed_dim=35 cannot be divided into num_heads=4.*head_dim=9"
     ):
         nn.MultiheadAttention(35, 4)
 
@@ -333,7 +333,7 @@ def test_a_causal_mask_upside_down_is_warned_about(length):
         lambda: F.scaled_dot_product_attention(x, x, x, np.array(F.causal_mask(length))),
     ):
         with pytest.warns(
-            UserWarning, match="True means blocked, in F.* may look: write ~mask"
+            UserWarning, match="True means blocked in nn, but allowed in F.* Write ~mask"
         ) as caught:
             call()
         assert caught[0].filename == __file__  # the caller's line, not one of the package
@@ -373,7 +373,7 @@ def test_record_attention_by_dotted_name():
     with record_attention() as outer:
         _, weights = F.scaled_dot_product_attention(x, x, x, need_weights=True)
     assert (
-        not outer and weights.shape == (B, T, T) and "Direct calls of" in record_attention.__doc__
+        not outer and weights.shape == (B, T, T) and "Direct calls to" in record_attention.__doc__
     )
 
 

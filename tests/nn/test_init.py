@@ -57,7 +57,7 @@ def test_an_array_is_no_parameter(fill):
     """PyTorch's `normal_(p.data)` comes here as an array: the parameter itself is meant."""
     with pytest.raises(
         TypeError,
-        match=r"into a Tensor, got array \(2, 2\) float64; pass the parameter p itself",
+        match=r"a Tensor to write into, got array \(2, 2\) float64; pass the parameter p itself",
     ):
         fill(Tensor(np.ones((2, 2))).data)
 

@@ -164,7 +164,12 @@ def test_activations_gradients_weights_and_patches():
     ):
         pass
     small = ta.patch(model, {"layers.0": np.ones(2)})
-    with pytest.raises(ValueError, match=r"has shape \(2, 5, 8\), its replacement \(2,\)"), small:
+    with (
+        pytest.raises(
+            ValueError, match=r"has shape \(2, 5, 8\), but its replacement has shape \(2,\)"
+        ),
+        small,
+    ):
         model(x)
 
 

@@ -232,7 +232,8 @@ def test_a_cache_gives_the_same_numbers_as_the_whole_sequence(steps, batch_first
         np.testing.assert_allclose(np.concatenate(pieces, axis), expected, rtol=1e-5, atol=1e-6)
     assert caches[0].length == caches[1].length == 6
     with pytest.raises(
-        ValueError, match="a batch of 6, but the new tokens are a batch of 1.*fresh KeyValueCache"
+        ValueError,
+        match="a batch size of 6, but the new tokens have a batch size of 1.*new KeyValueCache",
     ):
         encoder(x[:1, :1], cache=caches[0])
 

@@ -407,10 +407,10 @@ X = np.ones((2, 3), np.float32)
 SDPA = F.scaled_dot_product_attention
 MISTAKES = {  # what an error says
     "Did you mean 'tanh'": lambda: F.gelu(X, "tan"),
-    r"\(2,\) must be the last sizes of the input": lambda: F.layer_norm(X, 2),
+    r"\(2,\) must equal the sizes of the last axes of the input": lambda: F.layer_norm(X, 2),
     r"weight must have the shape normalized_shape = \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
-    r"is \(out, in\); got array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
-    r"one number for each row of the weight, \(4,\)": lambda: F.linear(
+    r"is \(out, in\); got input array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
+    r"one element for each row of the weight, that is, shape \(4,\)": lambda: F.linear(
         X, np.ones((4, 3)), np.ones(3)
     ),
     "index 5 is outside the table": lambda: F.embedding([0, 5], np.ones((4, 2))),
@@ -419,12 +419,12 @@ MISTAKES = {  # what an error says
     "padding_idx=4 is not one of the 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),
     r"in \[0, 1\], got 1.5": lambda: F.dropout(X, 1.5),
     r"the shapes differ, array \(4, 1\)": lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)),
-    "reduction is one of 'none', 'mean', 'sum'": lambda: F.mse_loss(X, X, "avg"),
-    r"class 3 is not one.*start at 0": lambda: F.cross_entropy(X, [0, 3]),
-    r"class -1 is not one.*ignore_index, -100": lambda: F.cross_entropy(X, [-1, 0]),
-    "ignore_index=0 is for class labels": lambda: F.cross_entropy(X, X, ignore_index=0),
-    "holds probabilities.*Class labels are integers": lambda: F.cross_entropy(X, [0.0, 1.0]),
-    r"has the shape of the scores, \(2, 3\)": lambda: F.cross_entropy(X, np.ones((3, 3))),
+    "reduction must be one of 'none', 'mean', 'sum'": lambda: F.mse_loss(X, X, "avg"),
+    r"class 3 is neither one.*start at 0": lambda: F.cross_entropy(X, [0, 3]),
+    r"class -1 is neither one.*ignore_index, -100": lambda: F.cross_entropy(X, [-1, 0]),
+    "ignore_index=0 works only with class labels": lambda: F.cross_entropy(X, X, ignore_index=0),
+    "contains probabilities.*Class labels must be integers": lambda: F.cross_entropy(X, [0.0, 1.0]),
+    r"must have the shape of the scores, \(2, 3\)": lambda: F.cross_entropy(X, np.ones((3, 3))),
     r"need class labels of shape \(2,\)": lambda: F.cross_entropy(X, np.eye(3, dtype=int)[:2]),
     "for each of the 3 classes": lambda: F.cross_entropy(X, [0, 1], np.ones(2)),
     r"needs q \(..., T, D\), k \(..., S, D\)": lambda: SDPA(X, X[:, :2], X),
@@ -432,7 +432,9 @@ MISTAKES = {  # what an error says
     r"enable_gqa=True": lambda: SDPA(np.ones((4, 2, 3)), *np.ones((2, 2, 2, 3))),
     r"may look.*astype\(bool\)": lambda: SDPA(X, X, X, np.ones((2, 2), int)),
     r"not broadcast to the scores \(2, 2\)": lambda: SDPA(X, X, X, np.ones((2, 3), bool)),
-    r"lengths lie in \[0, max_length\] = \[0, 2\], got \[1, 3\]": lambda: F.padding_mask([1, 3], 2),
+    r"lengths must be in \[0, max_length\] = \[0, 2\], got \[1, 3\]": lambda: F.padding_mask(
+        [1, 3], 2
+    ),
     "integers as lengths": lambda: F.padding_mask([1.5]),
 }
 

@@ -338,7 +338,8 @@ def test_a_step_that_changes_nothing_says_so():
     optimizer.zero_grad()
     before = p.tolist()
     with pytest.warns(
-        UserWarning, match="changed nothing: no parameter has a gradient. Call loss.backward"
+        UserWarning,
+        match="changed nothing, because no parameter has a gradient. Call loss.backward",
     ) as caught:
         optimizer.step()
     assert caught[0].filename == __file__ and p.tolist() == before
@@ -384,7 +385,10 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
             r"exp_avg of Tensor \(5,\) float64 was saved with the shape \(6,\)",
         ),
         ({"param_groups": [group | {"lr": -1}]}, "lr must be a number >= 0, got -1"),
-        (optim.Adam(ours[:2]).state_dict(), r"groups of \[2\] parameters, but this one \[5\]"),
+        (
+            optim.Adam(ours[:2]).state_dict(),
+            r"groups of \[2\] parameters, but this optimiser has groups of \[5\]",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             a.load_state_dict(state | wrong)
@@ -636,7 +640,7 @@ def test_a_rate_set_by_hand_that_is_no_number_changes_nothing(kind, wrong):
     optimizer = kind([p], lr=0.5)
     p.grad = np.ones(2)
     optimizer.param_groups[0]["lr"] = wrong
-    with pytest.raises(TypeError, match=f"{kind.__name__}: lr is a plain number, got "):
+    with pytest.raises(TypeError, match=f"{kind.__name__}: lr must be a plain number, got "):
         optimizer.step()
     assert p.tolist() == [1, 2] and not optimizer.state_dict()["state"]
     optimizer.param_groups[0]["lr"] = np.float64(0.5)
@@ -666,7 +670,7 @@ def test_shapes_and_dtypes_that_changed_under_the_optimiser():
     p._data = p._data.astype(np.float32)
     with pytest.raises(
         ValueError,
-        match=r"Tensor \(2,\) float32 .*create the optimiser after model.astype.*"
+        match=r"Tensor \(2,\) float32 .*create the optimiser after calling model.astype.*"
         r"p\.data\[\.\.\.\] = values",
     ):
         optimizer.step()
@@ -736,7 +740,7 @@ MISTAKES = {  # what an error says
     "was computed from other tensors": lambda: optim.SGD([leaf() * 2]),
     "Train leaves with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
     "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
-    "some of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
+    "may have any of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
     "lr must be a number >= 0, got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number >= 0, got None": lambda: optim.SGD(W, lr=None),
@@ -747,7 +751,7 @@ MISTAKES = {  # what an error says
     "mean 'Adam'": lambda: optim.Adaam,
     "max_norm must be a number": lambda: optim.clip_grad_norm_(W, "1"),
     "< total_steps": lambda: optim.warmup_cosine(optim.SGD(W), 9, 9),
-    "count updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
+    "numbers of updates": lambda: optim.warmup_cosine(optim.SGD(W), 0.1, 9),
     "another kind of optimiser": lambda: optim.Adam(W).load_state_dict(optim.SGD(W).state_dict()),
 }
 

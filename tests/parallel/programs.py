@@ -252,7 +252,11 @@ def refusals(x, y):
             RuntimeError,
             "only loss.backward()",
         ),
-        (lambda: loss.backward(create_graph=True), TypeError, "create_graph=True use model.module"),
+        (
+            lambda: loss.backward(create_graph=True),
+            TypeError,
+            "create_graph=True, use model.module",
+        ),
     ):
         try:
             call()

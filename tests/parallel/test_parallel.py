@@ -130,17 +130,17 @@ def test_an_exception_on_one_rank_ends_all(ranks):
     code, lines = fails(ranks, "raises")
     told = "ValueError: the data of rank 1 are damaged"
     assert code == 1 and told in lines and "Traceback (most recent call last):" in lines
-    assert f"rank 1 of {ranks} ended with {told}. All ranks are stopped." in lines
+    assert f"rank 1 of {ranks} stopped with {told}. All ranks will stop." in lines
 
 
 def test_ctrl_c_on_one_rank_ends_all():
     lines = fails(2, "interrupted")[1]
-    assert "rank 1 of 2 ended with KeyboardInterrupt: . All ranks are stopped." in lines
+    assert "rank 1 of 2 stopped with KeyboardInterrupt: . All ranks will stop." in lines
 
 
 def test_a_call_of_some_ranks_only_ends():
     lines = fails(3, "alone_in_a_call")[1]
-    assert any("ended with TimeoutError" in line and "has waited" in line for line in lines)
+    assert any("stopped with TimeoutError" in line and "has waited" in line for line in lines)
 
 
 def test_different_calls_are_told():
@@ -213,7 +213,7 @@ def test_arguments_are_checked():
             parallel.mean(nothing)
     with pytest.raises(ValueError, match="is not the number of ranks, 1"):
         parallel.grid(2, 2)
-    with pytest.raises(ValueError, match="without dropout"):
+    with pytest.raises(ValueError, match="does not support dropout"):
         parallel.ParallelAttention(nn.MultiheadAttention(4, 2, dropout=0.5))
 
 

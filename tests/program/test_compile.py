@@ -321,7 +321,7 @@ def test_what_is_found_elsewhere_is_read_once_and_check_sees_it(monkeypatch):
     close(c(x), checked(x))
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     close(c(x), x.numpy() * 2.0)
-    with pytest.raises(RuntimeError, match="the program gives different numbers"):
+    with pytest.raises(RuntimeError, match="the program and the function return different numbers"):
         checked(x)
 
 

@@ -174,8 +174,8 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
         ({"q": np.ones(3)}, "attention needs q"),
         ({"mask": np.ones((3, 3), bool)}, "mask"),
         ({"queries": ["a"]}, "1 labels for 4 queries"),
-        ({"q": np.full((4, 3), np.nan)}, "q holds NaN"),
-        ({"q": lambda *_: np.ones(3)}, "no attention was called"),
+        ({"q": np.full((4, 3), np.nan)}, "q contains NaN"),
+        ({"q": lambda *_: np.ones(3)}, "never called attention"),
     ],
 )
 def test_pages_refuse_what_does_not_fit(change, text):

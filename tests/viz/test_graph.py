@@ -286,7 +286,7 @@ def test_each_suffix_is_written(tmp_path):
     for suffix, start in starts.items():
         graph.save(tmp_path / f"graph{suffix}")
         assert (tmp_path / f"graph{suffix}").read_bytes().startswith(start)
-    with pytest.raises(ValueError, match=r"end the name in \.svg"):
+    with pytest.raises(ValueError, match=r"the file name must end in \.svg"):
         graph.save(tmp_path / "graph.jpeg")
     assert re.match("<svg", graph._repr_html_())
 

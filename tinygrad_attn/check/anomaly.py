@@ -98,10 +98,11 @@ def _error(
 
 COMPLAINTS = {
     "divide by zero": "a division by zero, log 0, or an infinite slope (of sqrt or log at 0). Add "
-    "a small eps, as in sqrt(x + eps), replace the zeros first with np.where, or use log_softmax "
+    "a small eps, as in sqrt(x + eps), first replace the zeros with np.where, or use log_softmax "
     "instead of log(softmax).",
-    "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale the "
-    "loss, normalise, or before exp subtract the maximum, as softmax and logsumexp do.",
+    "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale "
+    "the loss, normalise the inputs, or subtract the maximum before exp, as softmax and logsumexp "
+    "do.",
     "invalid value": "0/0, a mean over no elements (such as when all targets are ignored), or an "
     "argument outside the domain, such as the root or logarithm of a negative number. If rounding "
     "made a variance negative, apply np.maximum(x, 0) first.",
@@ -114,27 +115,31 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
     for o in operands:
         if (nan := np.isnan(o)).any():
             return (
-                f"an operand already holds NaN, at index {index_of_largest(nan)}. Either the data "
-                "contain NaN, or an optimiser step made the weights NaN (learning rate too high)."
+                f"an operand already contains NaN, at index {index_of_largest(nan)}. Either the "
+                "data contain NaN, or an optimiser step made the weights NaN because the learning "
+                "rate was too high."
             )
     if g is not None and not np.isfinite(g).all():
-        return "the gradient given to backward() already holds NaN or Inf."
+        return "the gradient passed to backward() already contains NaN or Inf."
     rows = [o for o in operands if o.ndim and o.shape[-1] > 1]
     if np.isnan(made[at]) and any(np.isneginf(row).all(-1).any() for row in rows):
         return (
-            "empty softmax row (inf - inf): every score of the row is -inf, since every key is "
-            "blocked. Allow one key, or use F.scaled_dot_product_attention, which returns zeros."
+            "empty softmax row (inf - inf): every score in the row is -inf because every key is "
+            "blocked. Allow at least one key, or use F.scaled_dot_product_attention, which returns "
+            "zeros for such a row."
         )
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (
             "0 x inf behind a mask: the incoming gradient is 0 there (np.where chose the other "
-            f"branch), but the slope of {name} is infinite, and 0 x inf is NaN. Make the argument "
-            "safe first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
+            f"branch), but the slope of {name} is infinite, and 0 x inf is NaN. Replace unsafe "
+            "values in the argument first: safe = np.where(mask, x, 1); np.where(mask, f(safe), "
+            "0)."
         )
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (
-            "inf - inf, inf/inf or 0 x inf: an operand holds infinities. A factor of 0 does not "
-            "cancel an infinity: replace it with np.where(mask, x, 0) before the op."
+            "inf - inf, inf/inf or 0 x inf: an operand contains infinities. Multiplying an "
+            "infinity by 0 gives NaN, so replace infinities with np.where(mask, x, 0) before the "
+            "op."
         )
     heard.add("overflow" if np.isinf(made[at]) else "invalid value")
     return next(text for kind, text in COMPLAINTS.items() if kind in heard)

@@ -72,7 +72,8 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
     if not finite.all():
         return "nan", (
             f"the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope is "
-            "finite. Look for 0/0, log 0 or 0 x inf. Use np.where before them, not after."
+            "finite. Look for 0/0, log 0 or 0 x inf. Apply np.where before such an expression, "
+            "not after it."
         )
     R, J = R[:, known], J[:, known]
     if not R.any():
@@ -90,7 +91,7 @@ def at_some(R: Any, J: Any, bad: Any) -> Found:
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
-    return "some elements", f"the gradient is wrong at {places(bad)}; the rest is right."
+    return "some elements", f"the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
 def turns(axes: int) -> list[tuple[int, ...]]:
@@ -102,8 +103,8 @@ def other_operands(c: Case) -> Iterator[Row]:
     """Yield rows for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
-            f"the VJP is right if operand {k} is all ones, and wrong for other values: it is "
-            "multiplied in at the wrong place, such as outside a sum"
+            f"the VJP is right if operand {k} is all ones, and wrong for other values: the operand "
+            "is a factor in the wrong place, such as outside a sum"
         )
         others = [("operand misplaced", text, np.ones_like(a))] * (0 < a.ndim < c.x.ndim)
         for order in turns(a.ndim):
@@ -122,14 +123,14 @@ def elsewhere(c: Case) -> Iterator[Row]:
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
     orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
     orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
-    kind, text = "transposed", "the gradient is right except that axes are swapped: transpose (.mT)"
+    kind, text = "transposed", "the gradient is right, but with axes swapped: transpose it (.mT)"
     if c.x.size != c.y.size:
         kind, text = "wrong axis", "the gradient is summed over, or spread along, the wrong axis"
     for order in orders:
         yield kind, text, c.R, J4.transpose(order).reshape(c.R.shape)
     text = (
-        "the VJP applies the function to g instead of its transpose: transpose the matrix (.mT), "
-        "sum from the other end, rotate back, or undo the permutation"
+        "the VJP applies the function itself to g, not the transposed function: transpose the "
+        "matrix (.mT), sum from the other end, rotate back, or undo the permutation"
     )
     yield "transposed", text, c.R, c.J.T
 
@@ -196,7 +197,7 @@ def no_pattern(c: Case) -> tuple[str, str]:
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
     return "VJP", (
-        f"no simple mistake explains it. The derivative of y{y} with respect to x{x} is "
+        f"no simple mistake explains the error. The derivative of y{y} with respect to x{x} is "
         f"{c.J[at]:.6g}, but the VJP gives {c.R[at]:.6g}."
     )
 

@@ -27,8 +27,9 @@ def modified(f: Program) -> Found:
     for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
             return "input modified", (
-                f"{name} is changed in place, so saved values are wrong and its slope cannot be "
-                "measured. Compute a new tensor (x = x + 1, not x.data += 1), or copy first."
+                f"{name} is changed in place, so saved values are wrong and the slope cannot be "
+                "measured. Compute a new tensor (x = x + 1, not x.data += 1), or copy the input "
+                "first."
             )
     return None
 
@@ -39,7 +40,7 @@ def unrepeatable(f: Program) -> Found:
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
     return "not deterministic", (
-        "different results for the same inputs, so there is no slope. Turn dropout off "
+        "different results for the same inputs, so no slope can be measured. Turn dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
@@ -56,9 +57,9 @@ def shared_state(f: Program) -> Found:
     if alike(first, [*f.pull(f.cotangents, outputs), *values]):
         return None
     return "shared state", (
-        "a second call before backward() changes the result or the gradient of the first call: it "
-        "overwrites a value stored on the layer or in an outside variable. Store values per call, "
-        "and return a new array each time."
+        "a second call before backward() changes the result or the gradient of the first call, "
+        "because it overwrites a value stored in the layer or in an outside variable. Store values "
+        "separately for each call, and return a new array each time."
     )
 
 
@@ -69,8 +70,8 @@ def through_infinity(f: Program) -> Found:
     return None if not names else (
         "infinite result",
         f"infinite outputs pass a gradient on to {names}. If the op fills in -inf, its VJP must "
-        "give zero there: g times the mask. If it adds -inf, no slope can be measured: check the "
-        "function that follows, such as the softmax.",
+        "return zero there: g times the mask. If the op adds -inf, no slope can be measured: "
+        "check the function that follows, such as the softmax.",
     )  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def inconsistent(f: OneOp) -> Found:
     before = [a.copy() for a in arrays]
     f.gradient(f.outputs, f.cotangents)
     if not all(map(same, arrays, before)):
-        return CHANGES, "changes g, its output or an operand in place. Compute a new array."
+        return CHANGES, "changes g, its output or an operand in place. Compute a new array instead."
     first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
     for kind, text, k, found in trials(f):
         for a, b in zip(first, found):
@@ -132,8 +133,9 @@ def inconsistent(f: OneOp) -> Found:
                 continue
             if kind == "incoming gradient" and same(b, a, 1e-9):
                 return "incoming gradient ignored", (
-                    "returns the same for every incoming gradient g: multiply its own derivative "
-                    "by g (the chain rule). A g of ones would hide this."
+                    "returns the same gradient for every incoming gradient g: multiply the op's "
+                    "own derivative by g (the chain rule). With a g of ones, this mistake is "
+                    "invisible."
                 )
             return kind, text
     return None
@@ -144,13 +146,13 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     g = f.cotangents
     text = (
         "gives a different gradient when called again: its VJP changes a saved value, keeps state "
-        "between calls, or draws random numbers. Draw and save them in the forward pass."
+        "between calls, or draws random numbers. Draw and save random numbers in the forward pass."
     )
     for _ in range(2):  # state may alternate
         yield CHANGES, text, 1, f.pull(g)
     text = (
         "has a VJP that is not linear in the incoming gradient g. Multiply every term by g exactly "
-        "once; a VJP must not square, clip, normalise, compare or divide by g."
+        "once; a VJP must not square, clip, normalise or compare g, or divide by g."
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
         yield "incoming gradient", text, k, f.pull([k * c for c in g])
@@ -158,11 +160,15 @@ def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
     second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
-    text = "gives a different gradient when only one operand needs it. Check how it uses `needs`."
+    text = (
+        "gives a different gradient when only one operand needs a gradient. Check how the VJP "
+        "uses `needs`."
+    )
     yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
         "gives a different gradient when the same numbers have another memory layout, as in x.T. "
-        "In that layout, reshape(-1) and ravel() make copies, and anything written there is lost."
+        "In such a layout, reshape(-1) and ravel() make copies, and anything written to a copy is "
+        "lost."
     )
     with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
         yield "memory layout", text, 1, f.pull([c.copy(order="F") for c in g])

@@ -46,21 +46,21 @@ def gradcheck(
     `f` is a function or a Module that returns a Tensor or a tuple of Tensors. `inputs` is a Tensor,
     or a sequence of Tensors, arrays and other arguments. `params` are other tensors that f depends
     on, by default a Module's parameters. The check covers `params`, float64 arrays, and the Tensors
-    that require a gradient, or all floating-point Tensors if none of them does. Given torch tensors
-    or a torch.nn.Module, it checks PyTorch's gradients.
+    that require a gradient. If no Tensor requires a gradient, it covers all floating-point Tensors.
+    Given torch tensors or a torch.nn.Module, it checks PyTorch's gradients.
 
     An element is wrong if |analytic - numeric| > atol + rtol |numeric|, where `atol` is reduced for
-    gradients below 1. If an element is off at step `eps`, or rounding hides its slope there, it is
-    measured again by extrapolation to step 0. Inputs with more than 512 elements are measured in
-    512 random projections. With `fast_mode`, every input is measured in 2. `order=2` also checks
-    the gradient of the gradient.
+    gradients below 1. If an element is wrong at step `eps`, or rounding hides its slope, the
+    element is measured again by extrapolation to step 0. Inputs with more than 512 elements are
+    measured in 512 random projections. With `fast_mode`, every input is measured in 2 random
+    projections. `order=2` also checks the gradient of the gradient.
 
     The check also requires that f is deterministic, leaves its inputs unchanged and keeps no state.
     VJPs must return new arrays and be linear in g. Infinite outputs, such as blocked scores, are
     left out.
 
-    Returns a Report, which is true if nothing is wrong. If something is wrong, raises
-    GradcheckError unless `raise_exception` is False. Raises TypeError for float32.
+    Returns a Report, which is true if all gradients are right. If not, raises GradcheckError unless
+    `raise_exception` is False. Raises TypeError for float32.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
@@ -119,13 +119,13 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
         if (dtype := backend.dtype(t)) != np.float64:
             raise TypeError(
                 f"precision too low: {name} is {describe(t)}. Finite differences need float64: "
-                f"rounding in {dtype} would hide a wrong gradient. Write {backend.double}."
+                f"rounding errors in {dtype} would hide a wrong gradient. Write {backend.double}."
             )
         found.setdefault(id(t), (name, t))
     if not found:
         raise ValueError(
-            "there is nothing to check: give gradcheck at least one floating-point Tensor or "
-            "array in inputs, or tensors in params=."
+            "there is nothing to check: pass at least one floating-point Tensor or array in "
+            "inputs, or tensors in params=."
         )
     return arguments, dict(found.values())
 
@@ -178,7 +178,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     if all(e.missing for e in report.entries):
         yield Diagnosis(
             "gradient missing",
-            "the result is not connected to any input, and does not change when an input moves.",
+            "the result is not connected to any input, and does not change when an input changes.",
         )
     if found := faults.through_infinity(program):
         yield Diagnosis(*found)
@@ -190,14 +190,18 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     if np.isinf(flatten(program.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
-        report.notes.append("every gradient is zero here, so this says little; try other inputs.")
+        report.notes.append(
+            "every gradient is zero at these inputs, so the check proves little; try other inputs."
+        )
     used = {x for step in steps for x in step.inputs if tracked(x) and x._node is None}
     if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
         report.notes.append(
-            "f uses further Tensors that require a gradient and were not checked, of shape "
-            f"{', '.join(others)}: pass them in params=[...]."
+            "f uses more Tensors that require a gradient but were not checked, of shape "
+            f"{', '.join(others)}: pass these Tensors in params=[...]."
         )
-    report.notes += [f"{e.name}: no result depends on it." for e in report.entries if e.missing]
+    report.notes += [
+        f"{e.name}: no result depends on this input." for e in report.entries if e.missing
+    ]
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
@@ -215,9 +219,9 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
 
 
 NEARBY = (
-    "the gradient looks right at these inputs, but is wrong close by, or for a result that is much "
-    "smaller than the others. The inputs may be special (a weight of ones, zeros, equal elements): "
-    "try random ones. Or the VJP uses a value from an earlier call."
+    "the gradient looks right at these inputs, but is wrong at nearby inputs, or for a result that "
+    "is much smaller than the others. The inputs may be special (a weight of ones, zeros, equal "
+    "elements): try random inputs. Or the VJP uses a value from an earlier call."
 )
 
 
@@ -241,8 +245,8 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     if not alike(program.pull(program.cotangents), recorded):
         report.diagnosis = Diagnosis(
             "two answers",
-            "the gradient under create_graph=True differs from the ordinary one: either an op's "
-            "reference is wrong, or a VJP treats arrays and Tensors differently.",
+            "the gradient with create_graph=True differs from the ordinary gradient: either an "
+            "op's reference is wrong, or a VJP treats arrays and Tensors differently.",
         )
         return report
     return _check(second, limits, order=2)

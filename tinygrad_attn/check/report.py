@@ -93,7 +93,7 @@ class Report(Verdict):
 
     `entries` has an Entry for each input, and `worst` is the one with the largest error.
     `diagnosis` explains the mistake. `op` names the op whose VJP is wrong. `place` is the user's
-    line that called this op, and `scope` is the name of the module.
+    line that called this op, and `scope` is the name of the op's module.
     """
 
     entries: list[Entry] = field(default_factory=list)

@@ -1,8 +1,9 @@
 """Measure slopes of a function by finite differences, and compare its gradients with them.
 
 The central difference (F(x + h) - F(x - h)) / 2h has an error of about h^2, and rounding adds about
-1e-16 |F| / h. Where it disagrees with the gradient, Ridders' extrapolation shrinks h and estimates
-the slope and its error. A gradient is wrong if it is off by more than this error.
+1e-16 |F| / h. Where the difference disagrees with the gradient, Ridders' extrapolation shrinks h
+and estimates the slope and its error. A gradient is wrong if it differs from the slope by more than
+this error.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ class Program:
         ]
         if not tensors:
             raise TypeError(
-                "the function must return a floating-point tensor, or a tuple with some, but it "
-                f"returned {describe(found)}. Compute with {backend.computes} leave the graph."
+                "the function must return a floating-point tensor, or a tuple that contains one, "
+                f"but it returned {describe(found)}. Compute with {backend.computes} leave the "
+                "graph."
             )
         return tensors
 
@@ -139,7 +141,7 @@ class Program:
         """Return the slope of each result by Ridders' extrapolation to step 0, and its error.
 
         The error is infinite where the slopes to the left and to the right differ at every step.
-        The slope is NaN where one of these two does not exist.
+        The slope is NaN where the left or the right slope does not exist.
 
         Source: C. J. F. Ridders, Accurate computation of F'(x) and F'(x) F''(x), Advances in
         Engineering Software 4 (1982).

@@ -60,12 +60,12 @@ def of_elements(entry: Entry) -> tuple[str, str]:
 
 
 EXCUSES = {
-    "domain": "at {} of {} the function is infinite or raises an error on one side: the input is "
-    "on the edge of the domain (sqrt, log, arcsin). Check at interior points.",
-    "kink": "at {} of {} the slopes to the left and to the right differ: the input is at a kink or "
-    "a jump, so the VJP may be right. Move the input away from it.",
-    "precision": "at {} of {} the slope cannot be measured: large numbers cancel inside the "
-    "function, or it is not smooth. Check at inputs of moderate size.",
+    "domain": "at {} of {}, the function is infinite or raises an error on one side: the input is "
+    "on the edge of the domain (sqrt, log, arcsin). Check the gradient at interior points.",
+    "kink": "at {} of {}, the slopes to the left and to the right differ: the input is at a kink "
+    "or a jump, so the VJP may be right. Move the input away from that point.",
+    "precision": "at {} of {}, the slope cannot be measured: large numbers cancel inside the "
+    "function, or the function is not smooth. Check the gradient at inputs of moderate size.",
 }
 
 
@@ -75,8 +75,8 @@ def explain(report: Report, program: Program, steps: list[Any]) -> Diagnosis:
     if not (finite(program.values) or finite([e.analytic for e in report.entries])):
         return Diagnosis(
             "domain",
-            "the result is NaN or Inf at these inputs, so there is no slope. Choose other inputs, "
-            "or find the op with ta.detect_anomaly().",
+            "the result is NaN or Inf at these inputs, so no slope can be measured. Choose other "
+            "inputs, or find the op with ta.detect_anomaly().",
         )
     if any(e.wrong.any() for e in report.entries):
         return blame(report, program, steps) or between_the_ops(report, program.backend)
@@ -93,9 +93,9 @@ def between_the_ops(report: Report, backend: Any) -> Diagnosis:
     kind, text = of_elements(worst)
     return Diagnosis(
         "missed use" if kind == "VJP" else kind,
-        f"{text} Every op's own VJP looks right, so look at what joins them: a use that is not "
-        "counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) or is "
-        "counted twice. If you use checkpoint(), check the function inside it directly.",
+        f"{text} Every op's own VJP looks right, so look at the code between the ops for a use "
+        "that is not counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) "
+        "or is counted twice. If you use checkpoint(), check the checkpointed function directly.",
     )
 
 

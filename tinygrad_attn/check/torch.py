@@ -60,7 +60,7 @@ class TorchComparison(Verdict):
         ]
         differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
-        lines += [f"not compared, because one side lacks it: {name}" for name in self.alone]
+        lines += [f"not compared, because only one side has it: {name}" for name in self.alone]
         return "\n".join(lines + [f"explanation: {self.explanation}"] * bool(self.explanation))
 
 
@@ -69,10 +69,10 @@ def compare_with_torch(
 ) -> TorchComparison:
     """Run both modules with the same weights and inputs, and compare all outputs and gradients.
 
-    Copies the weights of `torch_module` into `module` with `load_state_dict`, so their names must
-    match. Then runs float64 copies of both. `inputs` and `keywords` are arrays, Tensors, torch
-    tensors or plain values. Each output tensor gets a random cotangent for the backward pass. If
-    outputs differ, tries common variations of the torch module, such as an inverted mask.
+    Copies the weights of `torch_module` into `module` with `load_state_dict`, so the names must
+    match. Then runs float64 copies of both modules. `inputs` and `keywords` are arrays, Tensors,
+    torch tensors or plain values. Each output tensor gets a random cotangent for the backward pass.
+    If outputs differ, tries common variations of the torch module, such as an inverted mask.
 
     Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
     Raises ImportError without torch, TypeError for anything but a Module and a torch.nn.Module, and
@@ -84,13 +84,13 @@ def compare_with_torch(
         from .torch_ops import TorchBackend
     except ImportError:
         raise ImportError(
-            'compare_with_torch needs torch: pip install "tinygrad_attn[torch]". ta.gradcheck '
-            "checks a module without it."
+            'compare_with_torch needs torch: pip install "tinygrad_attn[torch]". To check a '
+            "module without torch, use ta.gradcheck."
         ) from None
     if not isinstance(module, Module) or not isinstance(torch_module, torch.nn.Module):
         raise TypeError(
-            "compare_with_torch(module, torch_module, *inputs) takes one of our modules and then "
-            f"a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
+            "compare_with_torch(module, torch_module, *inputs) needs a module of this package and "
+            f"then a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
         )
     module.load_state_dict(torch_module.state_dict())
     given: dict[Any, Any] = {**dict(enumerate(inputs)), **keywords}
@@ -165,7 +165,7 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
     if not shared or any(np.isnan(b[name]).all() for name in shared):
         raise ValueError(
             "nothing was compared: torch returns NaN, or the two outputs have no Tensor at the "
-            "same place. Give finite inputs; .numpy() and .data in forward() leave the graph."
+            "same position. Pass finite inputs; .numpy() and .data in forward() leave the graph."
         )
     gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
     report = TorchComparison([], alone=tuple(sorted(a.keys() ^ b.keys())))
@@ -200,8 +200,8 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
     """Describe the variation of the torch module that reproduces our numbers, if any."""
     if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
         return (
-            "dropout left on: two calls of the same module differ. Call .eval() on both first; in "
-            "forward() pass training=self.training to F.dropout."
+            "dropout left on: two calls to the same module give different results. Call .eval() on "
+            "both modules first; in forward(), pass training=self.training to F.dropout."
         )
     for text, change in variations(theirs.module):
         with suppress(Exception):
@@ -211,8 +211,8 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
 
 
 VALUES_AGREE = (
-    "the values agree but the gradients do not. Run gradcheck on this module: it names the op "
-    "whose VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
+    "the values agree but the gradients do not. Run gradcheck on this module to find the op whose "
+    "VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
     "Tensor(...), no_grad())."
 )
 
@@ -222,28 +222,35 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
     import torch
 
     text = (
-        "mask inverted: ours reads boolean masks the other way round. True means blocked in "
+        "mask inverted: our module reads boolean masks the other way round. True means blocked in "
         "torch.nn, but allowed in scaled_dot_product_attention."
     )
     yield text, masks(lambda mask: ~mask)
-    text = "the mask is not applied: ours gives what torch gives without a mask."
+    text = "the mask is not applied: our module gives the same result as torch without a mask."
     yield text, masks(lambda mask: None)
     for k in (0, 2):
-        text = f"causal mask off by one: ours is np.triu(ones, {k}), torch's is np.triu(ones, 1)."
+        text = (
+            f"causal mask off by one: our mask is np.triu(ones, {k}), torch's is np.triu(ones, 1)."
+        )
         yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
     for name in ("batch_first", "norm_first"):
-        text = f"{name} is set the opposite way in torch. Give both the same {name}."
+        text = f"{name} is set the opposite way in torch. Use the same {name} in both modules."
         yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
-        text = f"eps: ours behaves as with eps={eps:g} in the norm. Give both the same eps."
+        text = (
+            f"eps: our module's norm behaves as with eps={eps:g}. Use the same eps in both modules."
+        )
         yield text, attribute("eps", lambda _: eps)  # noqa: B023
-    text = "GELU: one has the tanh approximation, the other is exact. Give both the same one."
+    text = (
+        "GELU: one module uses the tanh approximation, and the other is exact. Use the same "
+        "`approximate` in both modules."
+    )
     yield text, attribute("approximate", lambda kind: "none" if kind == "tanh" else "tanh")
     for name, p in torch_module.named_parameters():
         if p.ndim == 2 and p.shape[0] == p.shape[1]:
             text = (
-                f"weight transposed: ours uses {name!r} transposed. A torch Linear weight is (out, "
-                "in): y = x @ weight.T."
+                f"weight transposed: our module uses {name!r} transposed. A torch Linear weight "
+                "has shape (out, in): y = x @ weight.T."
             )
             yield text, lambda module, _: module.load_state_dict({name: p.mT}, strict=False)  # noqa: B023
 

@@ -69,7 +69,9 @@ def _source(*names: str) -> Path:
     if not folder.is_dir() and names[0] == "docs":
         folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
     if not folder.is_dir():
-        raise ValueError(f"{folder} does not exist. Get the source (git clone) and run this there.")
+        raise ValueError(
+            f"{folder} does not exist. Clone the source repository and run this command there."
+        )
     return folder
 
 

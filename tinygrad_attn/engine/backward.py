@@ -172,8 +172,9 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
     """Convert a contribution to the shape and dtype of x, summing over broadcast axes."""
     if contribution is None:
         raise TypeError(
-            f"the VJP of op {op.__name__!r} for input {i} returned None. Does it end with return? "
-            "For an input without a derivative write None in place of the VJP."
+            f"the VJP of op {op.__name__!r} for input {i} returned None. Check that the VJP ends "
+            "with a return statement. For an input without a derivative, pass None in place of "
+            "the VJP."
         )
     if not isinstance(contribution, (ndarray, np.generic, Variable)):
         contribution = np.asarray(contribution)
@@ -184,7 +185,7 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
         hint = "" if op.broadcasts else "; if the op broadcasts, write @op(broadcasts=True)"
         raise ValueError(
             f"the VJP of op {op.__name__!r} for input {i} returned shape {contribution.shape}, but "
-            f"that input has shape {shape}. A gradient has its input's shape{hint}."
+            f"that input has shape {shape}. A gradient must have its input's shape{hint}."
         )
     if contribution.dtype != dtype:
         contribution = contribution.astype(dtype)
@@ -220,9 +221,9 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 def _graph_released() -> RuntimeError:
     return RuntimeError(
-        "this graph has been released by an earlier backward pass. Pass retain_graph=True to that "
-        "pass to use the graph twice, compute the loss again, or detach() the released part if it "
-        "is a constant."
+        "this graph has been released by an earlier backward pass. To use the graph twice, pass "
+        "retain_graph=True to the first pass. Otherwise, compute the loss again, or call detach() "
+        "on the released part if it is a constant."
     )
 
 
@@ -277,13 +278,13 @@ def grad(
 ) -> tuple[Any, ...]:
     """Return d(sum of outputs) / d(inputs) as a tuple with one gradient for each input.
 
-    `outputs`, `inputs` and `grad_outputs` are each a Tensor or a sequence of them. `grad_outputs`
-    weights the outputs and may be omitted for single numbers. `retain_graph` keeps the graph for
-    another pass (default: the value of `create_graph`). With `create_graph=True`, the gradients can
-    be differentiated again. Only VJPs on paths to the inputs are called, and no `.grad` changes.
-    If the outputs do not depend on an input, its gradient is None with `allow_unused=True`;
-    otherwise ValueError is raised. Raises RuntimeError if the graph has been released. Like
-    torch.autograd.grad.
+    `outputs`, `inputs` and `grad_outputs` are each a Tensor or a sequence of Tensors.
+    `grad_outputs` weights the outputs and may be omitted for single numbers. `retain_graph` keeps
+    the graph for another pass (default: the value of `create_graph`). With `create_graph=True`, the
+    gradients can be differentiated again. Only VJPs on paths to the inputs are called, and no
+    `.grad` changes. If the outputs do not depend on an input, its gradient is None with
+    `allow_unused=True`; otherwise ValueError is raised. Raises RuntimeError if the graph has been
+    released. Like torch.autograd.grad.
     """
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     inputs = _inputs(inputs)
@@ -291,7 +292,8 @@ def grad(
     weights = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if len(weights) != len(outputs):
         raise ValueError(
-            f"grad() got {len(outputs)} outputs but {len(weights)} grad_outputs; give one for each."
+            f"grad() got {len(outputs)} outputs but {len(weights)} grad_outputs; pass one for each "
+            "output."
         )
     seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in zip(outputs, weights)]
     retain = create_graph if retain_graph is None else retain_graph
@@ -306,8 +308,8 @@ def grad(
         g = found.get(x)
         if g is None and not allow_unused:
             raise ValueError(
-                f"input {i} of grad(), {describe(x)}, was not used to compute the outputs. "
-                "Pass allow_unused=True to get None for it."
+                f"input {i} of grad(), {describe(x)}, was not used to compute the outputs. Pass "
+                "allow_unused=True to get None as its gradient."
             )
         results.append(g if g is None or isinstance(g, Variable) else tensor_of(g))
     for watcher in context.watchers:
@@ -322,8 +324,8 @@ def _inputs(inputs: Any) -> list[Variable]:
     for i, x in enumerate(inputs):
         if not tracked(x):
             raise ValueError(
-                f"input {i} of grad(), {describe(x)}, does not require a gradient. Create it with "
-                "requires_grad=True; for a model write list(model.parameters())."
+                f"input {i} of grad(), {describe(x)}, does not require a gradient. Create the "
+                "input with requires_grad=True; for a model, pass list(model.parameters())."
             )
     return inputs
 
@@ -336,17 +338,17 @@ def _seed(output: Any, gradient: Any, create_graph: bool, keyword: str) -> Any:
     if gradient is None:
         if output._data.size != 1:
             raise ValueError(
-                f"without {keyword}= a backward pass starts from a single number, but this is "
-                f"{describe(output)}. Reduce it first, for example with .sum() or .mean(), or pass "
-                f"{keyword}= of shape {shape}."
+                f"without {keyword}=, a backward pass must start from a single number, but this is "
+                f"{describe(output)}. Reduce the output first, for example with .sum() or .mean(), "
+                f"or pass {keyword}= with shape {shape}."
             )
         gradient = np.ones(shape, dtype)
     elif not isinstance(gradient, Variable):
         gradient = np.asarray(gradient)
     if gradient.shape != shape:
         raise ValueError(
-            f"the gradient has shape {gradient.shape} but the output has shape {shape}; they must "
-            "be the same. Pass several inputs of grad() as a list: grad(y, [a, b])."
+            f"the gradient has shape {gradient.shape} but the output has shape {shape}; the two "
+            "shapes must be equal. To pass several inputs to grad(), use a list: grad(y, [a, b])."
         )
     if gradient.dtype != dtype:
         gradient = gradient.astype(dtype)
@@ -364,7 +366,8 @@ def _no_graph(output: Any) -> Exception:
         )
     return ValueError(
         f"{describe(output)} does not depend on anything that requires a gradient. Create the "
-        "inputs with requires_grad=True, and check for no_grad(), detach() or .numpy() on the way. "
-        "A gradient can be differentiated again only if create_graph=True was passed where it was "
-        "computed." + ("" if context.recording else " Recording is off here: see no_grad().")
+        "inputs with requires_grad=True, and check for no_grad(), detach() or .numpy() in the "
+        "computation. A gradient can be differentiated again only if create_graph=True was "
+        "passed where it was computed."
+        + ("" if context.recording else " Recording is off here: see no_grad().")
     )

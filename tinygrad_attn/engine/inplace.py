@@ -1,6 +1,7 @@
 """Detect values that were changed in place before a VJP reads them.
 
-NumPy arrays have no version number, so this module keeps one for memory that can change:
+NumPy arrays have no version number, so this module keeps version numbers for memory that can
+change:
 
 - The package reports its own writes (by an optimiser or `t[i] = v`) with `changed(array)`.
 - Memory that the user can write to gets a checksum: a tensor's memory when `t.data` or `t.numpy()`
@@ -136,6 +137,7 @@ def check(y: Variable, reads: frozenset[int] | None) -> None:
             role = f"its input {i - 1}" if i else "its own output"
             raise ValueError(
                 f"{node.op.__name__} needs {role}, {describe(holder)}, for its backward pass, but "
-                "that was changed in place after it was used. Compute a new tensor instead "
-                "(x = x + 1, not x.data += 1), change a copy, or call backward() before the change."
+                "this value was changed in place after it was used. Compute a new tensor instead "
+                "(x = x + 1, not x.data += 1), change a copy, or call backward() before the "
+                "change."
             )

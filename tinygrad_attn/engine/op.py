@@ -1,8 +1,9 @@
 """An op: a function on arrays and its VJPs, one for each input.
 
-Given arrays, an op is just that function. Given tensors, it also stores a node in its output. A VJP
-(vector-Jacobian product) is written once and used in two ways: an ordinary backward pass calls it
-with arrays, a recorded one with tensors. So derivatives can be differentiated again.
+Given arrays, an op simply calls its function. Given tensors, the op also stores a node in its
+output. A VJP (vector-Jacobian product) is written once and used in two ways: an ordinary backward
+pass calls the VJP with arrays, and a recorded backward pass calls it with tensors. So derivatives
+can be differentiated again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Op:
         stands_for: Op | None = None,
     ) -> None:
         if not callable(forward):
-            raise TypeError(f"@op decorates a function on arrays, got {describe(forward)}.")
+            raise TypeError(f"@op must decorate a function on arrays, got {describe(forward)}.")
         is_ufunc = isinstance(forward, np.ufunc)
         parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
@@ -85,8 +86,8 @@ class Op:
         if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
             raise ValueError(
                 f"op {self.__name__!r} has {self.count} positional inputs {self.input_names or ''} "
-                f"but .vjp() got {len(vjps)} VJPs. Give one for each, None where an input has no "
-                "derivative, and make settings keyword-only (after a *)."
+                f"but .vjp() got {len(vjps)} VJPs. Pass one VJP for each input, or None for an "
+                "input without a derivative, and make settings keyword-only (after a *)."
             )
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
         for vjp in vjps:
@@ -95,8 +96,8 @@ class Op:
             given = [name.lstrip("_") for name in names]
             if given != expected and sorted(given) == sorted(expected):
                 raise ValueError(
-                    f"a VJP of op {self.__name__!r} is called with (g, {', '.join(expected)}), but "
-                    f"one takes (g, {', '.join(given)})."
+                    f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
+                    f"but one of them takes (g, {', '.join(given)})."
                 )
         self.vjps, self.joint_vjp = vjps, None
         self.reads = _values_read([vjp for vjp in vjps if vjp is not None])
@@ -105,9 +106,10 @@ class Op:
     def vjp_all(self, vjp: VJP) -> VJP:
         """Set the decorated function as the VJP of all inputs, which can then share work.
 
-        The VJP is called as `vjp(g, y, *inputs, **settings)`. It returns a tuple with a gradient or
-        None for each input. If the op saves values, the VJP also gets `saved=`. A parameter `needs`
-        receives a tuple of booleans that say which inputs need a gradient.
+        The VJP is called as `vjp(g, y, *inputs, **settings)`, and returns a tuple with a gradient
+        or None for each input. If the op saves values, the VJP also gets `saved=`. If the VJP has a
+        parameter named `needs`, it also gets a tuple of booleans that say which inputs need a
+        gradient.
         """
         self.vjps, self.joint_vjp = (), vjp
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
@@ -170,8 +172,8 @@ class Op:
         """Return the pair (y, saved); raise TypeError for anything else."""
         if type(y) is not tuple or len(y) != 2:
             raise TypeError(
-                f"op {self.__name__!r} has saves=True, so its function returns (y, saved); it "
-                f"returned {describe(y)}."
+                f"op {self.__name__!r} has saves=True, so its function must return (y, saved), but "
+                f"the function returned {describe(y)}."
             )
         return y
 
@@ -184,8 +186,8 @@ class Op:
                 return self._bind(bound.args, bound.kwargs)
             if isinstance(value, Variable):
                 raise TypeError(
-                    f"{self.__name__} takes {name}= as a plain setting, which has no derivative, "
-                    f"not {describe(value)}. Pass {name}=t.numpy() to use it as a constant."
+                    f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
+                    f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
         return inputs, {**self.defaults, **settings}
 
@@ -194,7 +196,8 @@ class Op:
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
-                f"{self.__name__}.vjp(...) with one for each, or detach() its output."
+                f"{self.__name__}.vjp(...) with one VJP for each input, or call detach() on the "
+                "op's output."
             )
         extra: dict[str, Any] = {}
         if self.saves:
@@ -206,8 +209,8 @@ class Op:
         contributions = self.joint_vjp(g, y, *inputs, **node.settings, **extra)
         if not isinstance(contributions, (tuple, list)) or len(contributions) != len(inputs):
             raise TypeError(
-                f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it returns a "
-                f"tuple of {len(inputs)}, a gradient or None for each input."
+                f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
+                f"return a tuple of length {len(inputs)}, with a gradient or None for each input."
             )
         return contributions
 
@@ -219,9 +222,10 @@ class Op:
                 self._check_saved(value)
         elif isinstance(saved, float) or getattr(getattr(saved, "dtype", None), "kind", "") == "f":
             raise TypeError(
-                f"op {self.__name__!r} saves {describe(saved)}, which is a constant to its VJP, so "
-                "the derivative of that VJP would be wrong. Write @op(saves=True, reference=f), "
-                "where f computes the same output from ops, or recompute the value in the VJP."
+                f"op {self.__name__!r} saves {describe(saved)}, which its VJP treats as a "
+                "constant, so a second derivative would be wrong. Write @op(saves=True, "
+                "reference=f), where f computes the same output from ops, or recompute the value "
+                "in the VJP."
             )
 
 
@@ -244,8 +248,8 @@ def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
 def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
     """Convert an operand that is neither a Tensor nor a Python number to an array.
 
-    If another operand is a Tensor, NumPy scalars and lists of numbers take its dtype, as Python
-    numbers do. So `x / np.sqrt(8)` stays float32.
+    If another operand is a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as
+    Python numbers do. So for a float32 Tensor x, `x / np.sqrt(8)` stays float32.
     """
     like = next((t._data.dtype for t in inputs if isinstance(t, Variable)), None)
     if isinstance(x, Symbolic):
@@ -256,8 +260,8 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
         return x
     if isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x):
         raise TypeError(
-            f"{op.__name__} got a {type(x).__name__} of Tensors. Join them first with np.stack or "
-            "np.concatenate."
+            f"{op.__name__} got a {type(x).__name__} of Tensors. Join the Tensors first with "
+            "np.stack or np.concatenate."
         )
     usable = isinstance(x, (list, tuple, ndarray)) and not isinstance(x, np.ma.MaskedArray)
     array = np.asarray(x) if usable else np.asarray(None)
@@ -265,9 +269,9 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
         return array.astype(like) if like.kind == "f" else array
     if not usable or like is not None and array.dtype.kind not in KINDS:
         raise TypeError(
-            f"{op.__name__} cannot take {describe(x)}. Operands are Tensors, NumPy arrays of real "
-            "numbers or booleans, and numbers. Convert it first, for example with np.asarray(x), "
-            "or np.where(mask, ..., ...) for a masked array."
+            f"{op.__name__} cannot take {describe(x)}. An operand must be a Tensor, a NumPy array "
+            "of real numbers or booleans, or a number. Convert the operand first, for example "
+            "with np.asarray(x), or with np.where(mask, ..., ...) for a masked array."
         )
     return array
 
@@ -277,9 +281,9 @@ def as_output(op: Op, y: Any) -> Any:
     array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
     if array is None or array.dtype.kind not in KINDS:
         raise TypeError(
-            f"op {op.__name__!r} returned {describe(y)}; an op returns one array of real numbers "
-            "or booleans. To save other values for its VJP, return (y, saved), with "
-            "@op(saves=True)."
+            f"op {op.__name__!r} returned {describe(y)}; an op must return one array of real "
+            "numbers or booleans. To save other values for the VJP, write @op(saves=True) and "
+            "return (y, saved)."
         )
     return array
 
@@ -304,8 +308,8 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
 
     Positional arguments are differentiable inputs; keyword-only arguments are settings. Each VJP
     gets g, the gradient of the loss with respect to the output y, then y and the inputs. It returns
-    the gradient of its input, in that input's shape, and must not change its arguments. A VJP
-    written with operators, methods and NumPy functions can be differentiated again.
+    the gradient with respect to its input, in the input's shape, and must not change its arguments.
+    A VJP written with operators, methods and NumPy functions can be differentiated again.
 
     Flags: with `broadcasts=True`, inputs broadcast as in NumPy, and gradients are summed back to
     the inputs' shapes. With `saves=True`, the function returns `(y, saved)`, and the joint VJP (see

@@ -1,7 +1,7 @@
 """Blocks of rows that stay in the cache and are divided among threads, and sums of rows.
 
-A kernel with ten NumPy calls on a large array would read and write memory ten times. If it works on
-blocks of rows, it does so only once.
+A kernel with ten NumPy calls on a large array would read and write memory ten times. A kernel that
+works on blocks of rows does so only once.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
 def products(rows: int, *factors: Any) -> list[ndarray]:
     """Return a @ b + bias for each (a, b, bias), on several threads if they are large.
 
-    `rows` is the number of rows of the activations. With few rows, no other work is worth a thread,
-    so BLAS may use its own threads, which would otherwise compete with ours.
+    `rows` is the number of rows of the activations. With few rows, no other work is worth a thread.
+    BLAS may then use its own threads, which would otherwise compete with ours.
     """
     few, n = rows < tuning.SHARED_ROWS, workers()
     if few or n == 1 or max(a.size * b.shape[1] for a, b, _ in factors) < tuning.SHARED_PRODUCT:

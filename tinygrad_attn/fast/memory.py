@@ -1,7 +1,8 @@
 """Keep freed memory for the next array.
 
-Each training step allocates and frees the same arrays. glibc returns large ones to the system,
-which must then clear new pages in the next step. That takes 10 to 40 % of the step's time.
+Each training step allocates and frees the same arrays. glibc returns large arrays to the system,
+which must then clear new pages in the next step. Clearing pages takes 10 to 40 % of the step's
+time.
 """
 
 from __future__ import annotations

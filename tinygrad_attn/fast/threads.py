@@ -37,7 +37,7 @@ def set_num_threads(n: int) -> None:
     """
     global _chosen
     if not is_integer(n) or n < 1:
-        raise ValueError(f"set_num_threads takes an integer of at least 1, got {describe(n)}.")
+        raise ValueError(f"set_num_threads needs an integer of at least 1, got {describe(n)}.")
     _chosen = int(n)
     if blas := _blas():
         blas[1](_chosen)

@@ -1,7 +1,7 @@
-"""Tensors in safetensors files, which are written atomically and are safe to read.
+"""Save Tensors to safetensors files, and load them.
 
-A safetensors file consists of a length, a JSON header and raw data. Reading one never runs code.
-See huggingface.co/docs/safetensors.
+A safetensors file consists of a length, a JSON header and raw data. Files are written atomically,
+and reading a file never runs code. See huggingface.co/docs/safetensors.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
 
     if not isinstance(mapping, Mapping):
         raise TypeError(
-            f"save takes a mapping of names to arrays, got {type(mapping).__name__}; write "
-            "ta.save(model.state_dict(), path) for a module, ta.save({'name': x}, path) for one "
-            "tensor."
+            f"save needs a mapping of names to arrays, got {type(mapping).__name__}; write "
+            f"ta.save(model.state_dict(), path) for a module, or ta.save({{'name': x}}, path) for "
+            "one tensor."
         )
     texts = [*mapping, *(metadata or {}).values()]
     if "__metadata__" in mapping or not all(isinstance(text, str) for text in texts):
         raise TypeError(
-            "names and metadata in a file are text; write str(...) or json.dumps(...). The name "
-            "'__metadata__' belongs to the format."
+            "names and metadata in a file must be strings; write str(...) or json.dumps(...). The "
+            "name '__metadata__' is reserved by the format."
         )
     arrays = {name: _array(name, value) for name, value in mapping.items()}
     write_atomically(encode(arrays, dict(metadata) if metadata else None), path)
@@ -63,8 +63,8 @@ def _array(name: str, value: Any) -> NDArray[Any]:
     dtype = getattr(value, "dtype", np.dtype(object))
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise TypeError(
-            f"{name!r} is {describe(value)}, which a file cannot hold; write an array of booleans, "
-            "integers or real numbers, and join nested names with a dot."
+            f"{name!r} is {describe(value)}, which a file cannot contain; use an array of "
+            "booleans, integers or real numbers, and join nested names with a dot."
         )
     # The library accepts only one of two equal dtypes such as int64 and longlong.
     return np.asarray(value, dtype=f"{dtype.kind}{dtype.itemsize}", order="C")
@@ -75,7 +75,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 
     Returns {name: ndarray} with new, writable arrays. bfloat16, which NumPy lacks, is converted to
     float32 without loss. Raises ValueError for a file that is truncated, damaged or in another
-    format, and OSError if it cannot be read.
+    format, and OSError if the file cannot be read.
     """
     return load_with_metadata(path)[0]
 
@@ -105,11 +105,13 @@ def _reading(path: Path) -> Iterator[tuple[Any, Any]]:
             yield library, file
         except (library.SafetensorError, ValueError, OverflowError) as error:
             file.seek(0)
-            what = "is cut short, damaged or not a safetensors file; copy or download it again"
+            what = (
+                "is truncated, damaged or not a safetensors file; copy or download the file again"
+            )
             if file.read(4).startswith((b"PK", b"\x80")):
                 what = (
-                    "is a zip archive or a pickle, probably PyTorch's, which can run code; open it "
-                    "with torch.load if you trust it, and save it with "
+                    "is a zip archive or a pickle, probably PyTorch's, which can run code; if you "
+                    "trust the file, open it with torch.load and save it with "
                     "safetensors.torch.save_file"
                 )
             raise ValueError(f"{file.name!r} {what} ({error}).") from error
@@ -124,5 +126,7 @@ def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArra
         return (np.frombuffer(data, dtype=np.uint8) != 0).reshape(shape)
     letter, size = dtype[0].lower(), dtype[1:]  # such as F32, I8 or U64
     if letter not in "iuf" or size not in ("8", "16", "32", "64"):
-        raise ValueError(f"{name!r} has dtype {dtype}, which NumPy lacks; convert it with torch")
+        raise ValueError(
+            f"{name!r} has dtype {dtype}, which NumPy lacks; convert the value with torch"
+        )
     return np.frombuffer(data, dtype=f"<{letter}{int(size) // 8}").reshape(shape)

@@ -36,7 +36,7 @@ def write_atomically(data: bytes | str, path: str | bytes | os.PathLike[str]) ->
         os.chmod(part, mode)
         os.replace(part, target)
     except BaseException as error:
-        error.add_note(f"could not save {path!r}; an older file of this name is unchanged.")
+        error.add_note(f"could not save {path!r}; an older file with this name is unchanged.")
         with suppress(OSError):
             os.unlink(part)
         raise
@@ -56,9 +56,11 @@ def _mode(target: str) -> int:
         return 0o666 & ~mask
     if not os.path.isfile(target):
         raise IsADirectoryError(
-            f"{target!r} is not an ordinary file; name one, such as x.safetensors."
+            f"{target!r} is not an ordinary file; choose a file name such as x.safetensors."
         )
     mode = stat.S_IMODE(os.stat(target).st_mode)
     if not mode & 0o222:  # os.replace would overwrite it
-        raise PermissionError(f"{target!r} is write-protected; choose another name, or chmod u+w.")
+        raise PermissionError(
+            f"{target!r} is write-protected; choose another name, or run chmod u+w."
+        )
     return mode

@@ -1,6 +1,6 @@
 """Checkpoints: a run that is killed and resumed ends with the same weights, bit for bit.
 
-This requires that the batches depend only on the step number and the random generator.
+For identical weights, the batches must depend only on the step number and the random generator.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ def load_checkpoint(
     """
     arrays, metadata = load_with_metadata(path)
     if "step" not in metadata:
-        raise ValueError(f"{path!r} holds weights but no checkpoint; read it with ta.load(path).")
+        raise ValueError(
+            f"{path!r} contains weights but no checkpoint; read the file with ta.load(path)."
+        )
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
-            raise ValueError(f"{path!r} was saved without {name}; load it without {name}=.")
+            raise ValueError(f"{path!r} was saved without {name}; omit {name}= when you load it.")
     try:
         saved = {name: json.loads(text) for name, text in metadata.items()}
         progress = Progress(int(saved["step"]), saved["extra"])
@@ -111,5 +113,6 @@ def _json(value: Any) -> str:
         return json.dumps(value, default=lambda x: x.item())
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise TypeError(
-            f"a checkpoint's step, extra and settings are numbers, text, lists and dicts; {error}."
+            "a checkpoint's step, extra and settings may contain only numbers, strings, lists and "
+            f"dicts; {error}."
         ) from error

@@ -29,8 +29,8 @@ from .checks import real
 class BlockedMask(np.ndarray):
     """A boolean array, True where a key is blocked; `causal_mask` and `padding_mask` return it.
 
-    `|`, `&`, indexing and reshaping return a BlockedMask; `~mask` returns a plain array. This lets
-    attention refuse a mask in the wrong convention.
+    `|`, `&`, indexing and reshaping return a BlockedMask; `~mask` returns a plain array. The class
+    lets attention reject a mask that follows the wrong convention.
     """
 
     __array_priority__ = 1.0
@@ -62,7 +62,7 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     max_length = longest if max_length is None else max_length
     if longest > max_length or lengths.min(initial=0) < 0:
         raise ValueError(
-            f"padding_mask: lengths lie in [0, max_length] = [0, {max_length}], got "
+            f"padding_mask: lengths must be in [0, max_length] = [0, {max_length}], got "
             f"{lengths.tolist()}."
         )
     return (np.arange(max_length) >= lengths[..., None]).view(BlockedMask)
@@ -78,7 +78,7 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
     """
     if x.shape[-1] % num_heads:
         raise ValueError(
-            f"split_heads: the last axis of {describe(x)} cannot be cut into {num_heads} equal "
+            f"split_heads: the last axis of {describe(x)} cannot be divided into {num_heads} equal "
             "heads."
         )
     *lead, t, e = x.shape
@@ -96,8 +96,8 @@ def repeat_heads(x: Any, q: Any, name: str) -> Any:
     *lead, h, s, d = x.shape
     if not h or q.shape[-3] % h:
         raise ValueError(
-            f"enable_gqa needs heads on axis -3, and q needs a multiple of {name}'s heads; got q "
-            f"{describe(q)}, {name} {describe(x)}."
+            "enable_gqa needs the heads on axis -3, and the number of heads of q must be a "
+            f"multiple of the number of heads of {name}; got q {describe(q)}, {name} {describe(x)}."
         )
     times = q.shape[-3] // h
     x = ops.broadcast_to(ops.reshape(x, shape=(*lead, h, 1, s, d)), shape=(*lead, h, times, s, d))
@@ -207,11 +207,12 @@ def scaled_dot_product_attention(
     scale is 1 / sqrt(D) by default. attn_mask broadcasts to (..., T, S); a boolean mask is True
     where a query *may* look, and a float mask is added to the scores. `is_causal` restricts query t
     to keys 0 .. t, in addition to a mask. A blocked key has a weight of exactly 0, so no output or
-    gradient depends on it as long as its values are finite. A query with all keys blocked gets a
-    zero output and no gradient. dropout_p always applies (pass 0.0 when not training). With
-    enable_gqa, k and v have fewer heads (on axis -3), each shared by equally many query heads. With
-    need_weights, the weights after dropout (..., T, S) are also returned. Raises ValueError or
-    TypeError for shapes and masks that do not fit. (Vaswani et al. 2017, arXiv:1706.03762)
+    gradient depends on that key as long as its values are finite. A query with all keys blocked
+    gets a zero output and no gradient. dropout_p always applies (pass 0.0 when not training). With
+    enable_gqa, k and v have fewer heads than q (on axis -3), and each of their heads serves the
+    same number of query heads. With need_weights, the weights after dropout (..., T, S) are also
+    returned. Raises ValueError or TypeError for shapes and masks that do not fit. (Vaswani et al.
+    2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))
@@ -220,9 +221,9 @@ def scaled_dot_product_attention(
         k, v = repeat_heads(k, q, "k"), repeat_heads(v, q, "v")
     if isinstance(attn_mask, BlockedMask):
         raise ValueError(
-            f"{name}: attn_mask is True where a query may look, but this mask, "
-            f"{describe(attn_mask)}, was made by F.causal_mask or F.padding_mask, which make masks "
-            "for nn: True where a key is blocked. Write ~mask."
+            f"{name}: attn_mask must be True where a query may look, but this mask, "
+            f"{describe(attn_mask)}, was made by F.causal_mask or F.padding_mask, whose masks are "
+            "for nn and are True where a key is blocked. Write ~mask."
         )
     mask = None if attn_mask is None else checks.values(attn_mask)
     shape = checks.check_attention(q, k, v, mask)

@@ -174,8 +174,9 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     x = real(x, "linear", weight.dtype)
     if weight.ndim > 2 or x.shape[-1:] != weight.shape[-1:]:
         raise ValueError(
-            "linear: the last size of the input must be the last size of the weight, which is "
-            f"(out, in); got {describe(x)} and weight {describe(weight)}."
+            "linear: the last axis of the input must have the same size as the last axis of the "
+            f"weight, whose shape is (out, in); got input {describe(x)} and weight "
+            f"{describe(weight)}."
         )
     y = ops.matmul(x, weight.T)
     if bias is None:
@@ -183,8 +184,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     bias = operand(bias, "linear")
     if bias.shape not in (weight.shape[:-1], ()):
         raise ValueError(
-            f"linear: a bias has one number for each row of the weight, {weight.shape[:-1]}; got "
-            f"{describe(bias)}."
+            "linear: the bias must have one element for each row of the weight, that is, shape "
+            f"{weight.shape[:-1]}; got {describe(bias)}."
         )
     return y + bias
 
@@ -192,8 +193,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
 def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
     """y = weight[indices]: one row of the table for each index; (...), (V, E) -> (..., E).
 
-    The row `padding_idx` gets no gradient; a negative one counts from the end. Raises TypeError for
-    indices that are not integers, and ValueError for indices outside the table.
+    The row `padding_idx` gets no gradient; a negative `padding_idx` counts from the end. Raises
+    TypeError for indices that are not integers, and ValueError for indices outside the table.
     """
     indices = checks.integers(indices, "embedding", "indices")
     checks.check_rows(indices, weight.shape[0])
@@ -207,9 +208,9 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
 def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
 
-    x may have any shape; it is returned as is if p = 0 or not training. Raises ValueError for p
-    outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same masks as in PyTorch.
-    (Srivastava et al. 2014)
+    x may have any shape, and is returned unchanged if p = 0 or if `training` is False. Raises
+    ValueError for p outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same masks as
+    in PyTorch. (Srivastava et al. 2014)
     """
     checks.check_probability(p, "dropout")
     x = operand(x, "dropout")
@@ -249,8 +250,8 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
     if x.shape != y.shape:
         raise ValueError(
             f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would "
-            "compare each element with several. Write y.reshape(x.shape) or x[:, 0], whichever is "
-            "meant."
+            "compare each element with several others. Write y.reshape(x.shape) or x[:, 0], "
+            "whichever you intend."
         )
     return reduce(ops.square(x - y), reduction)
 
@@ -265,12 +266,13 @@ def cross_entropy(
 ) -> Tensor:
     """-log softmax(x)_target, weighted by class and reduced; classes are on axis 1.
 
-    x is (N, C), (C,) or (N, C, d1, ...); weight is (C,). target is either class indices, integers
-    of shape (N,), () or (N, d1, ...), or probabilities, floats in the shape of x. For indices,
-    "mean" divides by the total weight of the targets other than `ignore_index` (NaN if there are
-    none). For probabilities, it divides by the number of samples. Label smoothing e replaces a
-    target by (1 - e) target + e / C. Raises TypeError for float class labels, and ValueError for
-    labels out of range and shapes that do not fit. Like torch.nn.functional.cross_entropy.
+    x is (N, C), (C,) or (N, C, d1, ...); weight is (C,). target contains either class indices
+    (integers of shape (N,), () or (N, d1, ...)) or probabilities (floats with the shape of x). For
+    indices, "mean" divides by the total weight of the targets other than `ignore_index` (NaN if no
+    such target exists). For probabilities, "mean" divides by the number of samples. Label smoothing
+    e replaces a target by (1 - e) target + e / C. Raises TypeError for float class labels, and
+    ValueError for labels out of range and shapes that do not fit. Like
+    torch.nn.functional.cross_entropy.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")
@@ -280,8 +282,8 @@ def cross_entropy(
         weight = real(weight, "cross_entropy")
         if weight.shape != (x.shape[axis],):
             raise ValueError(
-                f"cross_entropy: weight has one number for each of the {x.shape[axis]} classes, "
-                f"got {describe(weight)}."
+                f"cross_entropy: weight must have one element for each of the {x.shape[axis]} "
+                f"classes, got {describe(weight)}."
             )
     target = checks.values(target)
     if target.dtype.kind == "f":

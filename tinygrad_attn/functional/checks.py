@@ -24,8 +24,8 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
         return x
     if hasattr(x, "dtype") and not isinstance(x, np.generic):
         raise TypeError(
-            f"{function} takes Tensors, arrays and numbers, got {describe(x)}. Write "
-            "Tensor(x) first; no gradient flows back through that into the other library."
+            f"{function} accepts only Tensors, arrays and numbers, got {describe(x)}. Write "
+            "Tensor(x) first; gradients do not flow back into the other library."
         )
     return Tensor(x, dtype=dtype)
 
@@ -37,7 +37,7 @@ def real(x: Any, function: str, dtype: Any = None) -> Any:
     if kind in "iub":
         return x.astype(dtype or get_default_dtype())
     if kind != "f":
-        raise TypeError(f"{function} takes real numbers, got {describe(x)}.")
+        raise TypeError(f"{function} accepts only real numbers, got {describe(x)}.")
     return x
 
 
@@ -51,8 +51,8 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
         raise TypeError(
-            f"{function} needs integers as {name}, got {describe(x)}. Write "
-            f"{name}.astype(np.int64) if they are whole numbers."
+            f"{function} needs integers as {name}, got {describe(x)}. If the values are whole "
+            f"numbers, write {name}.astype(np.int64)."
         )
     return array
 
@@ -61,8 +61,8 @@ def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> 
     """Raise ValueError unless the value is one of the known values."""
     if value not in known:
         raise ValueError(
-            f"{function}: {name} is one of {', '.join(map(repr, known))}, got {describe(value)}."
-            + nearest(str(value), known)
+            f"{function}: {name} must be one of {', '.join(map(repr, known))}, got "
+            f"{describe(value)}." + nearest(str(value), known)
         )
 
 
@@ -75,7 +75,7 @@ def check_probability(p: Any, function: str, name: str = "p") -> None:
 def check_number(value: Any, function: str, name: str) -> Any:
     """Return the value if it is a plain number; raise TypeError for anything else."""
     if not is_number(value):
-        raise TypeError(f"{function}: {name} is a plain number, got {describe(value)}.")
+        raise TypeError(f"{function}: {name} must be a plain number, got {describe(value)}.")
     return value
 
 
@@ -86,8 +86,8 @@ def normalized_axes(
     shape = as_sizes((normalized_shape,))
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(
-            f"{function}: normalized_shape {shape} must be the last sizes of the input, which is "
-            f"{describe(x)}."
+            f"{function}: normalized_shape {shape} must equal the sizes of the last axes of the "
+            f"input, got {describe(x)}."
         )
     for name, parameter in parameters.items():
         if parameter is not None and operand(parameter, function).shape != shape:
@@ -127,7 +127,7 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         if labels.shape == x.shape:
             hint = " One-hot targets are probabilities: write target.astype(x.dtype)."
         elif labels.shape == x.shape[:-1]:
-            hint = f" With the classes on the last axis write np.moveaxis(x, -1, {axis})."
+            hint = f" If the classes are on the last axis, write np.moveaxis(x, -1, {axis})."
         raise ValueError(
             f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
             f"{expected}, got {labels.shape}.{hint}"
@@ -138,9 +138,9 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
     outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
     if outside.any():
         raise ValueError(
-            f"cross_entropy: class {labels[outside][0]} is not one of the {classes} classes 0 to "
-            f"{classes - 1} (nor ignore_index, {ignore_index}). Labels start at 0; for padding "
-            "pass ignore_index=."
+            f"cross_entropy: class {labels[outside][0]} is neither one of the {classes} classes 0 "
+            f"to {classes - 1} nor ignore_index, {ignore_index}. Labels start at 0; to ignore "
+            "padding, pass ignore_index=."
         )
 
 
@@ -148,16 +148,16 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None
     """Raise TypeError or ValueError unless target probabilities have the scores' shape."""
     if target.shape != x.shape:
         text = (
-            "cross_entropy: a float target holds probabilities and has the shape of the scores, "
-            f"{x.shape}; got {describe(target)}."
+            "cross_entropy: a float target contains probabilities and must have the shape of the "
+            f"scores, {x.shape}; got {describe(target)}."
         )
         if target.shape == x.shape[:axis] + x.shape[axis + 1 :]:
-            raise TypeError(f"{text} Class labels are integers: write target.astype(np.int64).")
+            raise TypeError(f"{text} Class labels must be integers: write target.astype(np.int64).")
         raise ValueError(f"{text} The scores come first: cross_entropy(scores, target).")
     if ignore_index is not None and ignore_index >= 0:
         raise ValueError(
-            f"cross_entropy: ignore_index={ignore_index} is for class labels, and the target "
-            "holds probabilities. Pick the samples that count: x[keep], target[keep]."
+            f"cross_entropy: ignore_index={ignore_index} works only with class labels, but the "
+            "target contains probabilities. Select the samples to keep: x[keep], target[keep]."
         )
 
 
@@ -166,24 +166,24 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
-            "attention needs q (..., T, D), k (..., S, D) and v (..., S, V): one value for each "
-            f"key; {given}."
+            "attention needs q (..., T, D), k (..., S, D) and v (..., S, V), with one value for "
+            f"each key; {given}."
         )
     try:
         lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     except ValueError:
         raise ValueError(
-            f"attention: the axes before the last two must be equal or 1; {given}. For fewer key "
-            "than query heads pass enable_gqa=True."
+            f"attention: the sizes of the axes before the last two must be equal or 1; {given}. If "
+            "there are fewer key heads than query heads, pass enable_gqa=True."
         ) from None
     scores = (*lead, q.shape[-2], k.shape[-2])
     if mask is None:
         return scores
     if mask.dtype.kind not in "bf" or not mask.ndim:
         raise TypeError(
-            "attn_mask is boolean (True = may look) or float (added to the scores) and broadcasts "
-            f"to the scores (..., T, S), got {describe(mask)}. Write mask.astype(bool) for a mask "
-            "of integers, is_causal=True for a causal one."
+            "attn_mask must be boolean (True = may look) or float (added to the scores) and must "
+            f"broadcast to the scores (..., T, S), got {describe(mask)}. Write mask.astype(bool) "
+            "for a mask of integers, or pass is_causal=True for a causal mask."
         )
     try:
         if np.broadcast_shapes(mask.shape, scores)[-2:] != scores[-2:]:
@@ -192,7 +192,8 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
         rows = f"mask[:, {'None, ' * (len(scores) - 2)}:]"
         raise ValueError(
             f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S): "
-            f"rows are queries, columns are keys. For a mask (B, S) over keys write {rows}."
+            "rows are queries, columns are keys. For a mask of shape (B, S) over keys, write "
+            f"{rows}."
         ) from None
     warn_of_a_doubtful_mask(mask, "attn_mask", blocked=False)
     return np.broadcast_shapes(scores, mask.shape)
@@ -212,12 +213,12 @@ def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
         if late and np.array_equal(mask, np.tri(n, dtype=bool) == blocked):
             warn(
                 "this attn_mask blocks every earlier position, so each query sees only later "
-                "ones. In nn True means blocked, in F.scaled_dot_product_attention True means "
-                "may look: write ~mask, or is_causal=True."
+                "positions. True means blocked in nn, but allowed in "
+                "F.scaled_dot_product_attention. Write ~mask, or pass is_causal=True."
             )
     elif mask.max(initial=0) == 1 and ((mask == 0) | (mask == 1)).all():
         warn(
-            f"this {name} holds zeros and ones of dtype {mask.dtype}, which are added to the "
-            "scores and block nothing. Write mask.astype(bool) if 1 stands for True, mask == 0 "
-            "if it stands for False."
+            f"this {name} contains zeros and ones of dtype {mask.dtype}, which are added to the "
+            "scores and block nothing. Write mask.astype(bool) if 1 means True, or mask == 0 if 1 "
+            "means False."
         )

@@ -31,8 +31,8 @@ class MultiheadAttention(Module):
 
     Vaswani et al., 2017. Arguments, parameters and initial values match
     torch.nn.MultiheadAttention. `add_bias_kv` appends a learned key and value, and `add_zero_attn`
-    appends a key and value of zeros. `head_dim` and `value_head_dim` set the head sizes, which are
-    always embed_dim / num_heads in PyTorch.
+    appends a key and value of zeros. `head_dim` and `value_head_dim` set the head sizes. In
+    PyTorch, both sizes are always embed_dim / num_heads.
     """
 
     _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
@@ -54,8 +54,8 @@ class MultiheadAttention(Module):
     ) -> None:
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
-                f"embed_dim={embed_dim} does not divide into num_heads={num_heads} equal heads. "
-                "Choose another number of heads, or set their size, for example "
+                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads. "
+                "Choose another number of heads, or set the head size, for example "
                 f"head_dim={embed_dim // num_heads + 1}."
             )
         check_probability(dropout, "MultiheadAttention", "dropout")
@@ -155,7 +155,8 @@ class MultiheadAttention(Module):
                 f"MultiheadAttention takes query ({t}, {self.embed_dim}), key ({s}, {self.kdim}) "
                 f"and value ({s}, {self.vdim}) since batch_first={self.batch_first}, or all three "
                 f"without B. Got query {describe(query)}, key {describe(key)}, value "
-                f"{describe(value)}. For other widths pass kdim= and vdim= to the constructor."
+                f"{describe(value)}. For keys or values of other widths, pass kdim= and vdim= to "
+                "the constructor."
             )
         if batched and self.batch_first:
             return query, key, value, batched

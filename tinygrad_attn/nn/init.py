@@ -35,8 +35,8 @@ def constant_(tensor: T, val: Any) -> T:
     """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
         raise TypeError(
-            f"an initialiser writes into a Tensor, got {describe(tensor)}; pass the parameter p "
-            "itself, such as layer.weight, not p.data."
+            f"an initialiser needs a Tensor to write into, got {describe(tensor)}; pass the "
+            "parameter p itself, such as layer.weight, not p.data."
         )
     tensor._array()[...] = val
     inplace.changed(tensor._data)
@@ -86,8 +86,8 @@ def _fans(tensor: Tensor) -> dict[str, int]:
     """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
     if tensor.ndim < 2:
         raise ValueError(
-            f"fan in and fan out need a weight with at least 2 dimensions, got {describe(tensor)}; "
-            "for a bias use uniform_, normal_ or zeros_"
+            "fan in and fan out require a weight with at least 2 dimensions, got "
+            f"{describe(tensor)}; for a bias, use uniform_, normal_ or zeros_"
         )
     out_features, in_features, *rest = tensor.shape
     window = math.prod(rest)

@@ -68,8 +68,8 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
         seen["layers.0.self_attn"][0]    # the first call's weights, an array (B, H, T, S)
 
     Names are relative to the outermost module that is called, or to `root`. Each call adds one
-    array, with dropout applied. An unbatched call counts as a batch of one. Direct calls of
-    `F.scaled_dot_product_attention` and calls in other threads are not recorded.
+    array, with dropout applied. An unbatched call counts as a batch of one. Direct calls to
+    `F.scaled_dot_product_attention` and calls from other threads are not recorded.
     """
     seen: dict[str, list[np.ndarray]] = {}
     keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
@@ -161,6 +161,7 @@ def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
         raise ValueError(
-            f"patch of {pattern!r}: the output has shape {old.shape}, its replacement {y.shape}."
+            f"patch of {pattern!r}: the output has shape {old.shape}, but its replacement has "
+            f"shape {y.shape}."
         )
     return (y, *output[1:]) if isinstance(output, tuple) else y

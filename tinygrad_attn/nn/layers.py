@@ -91,8 +91,8 @@ class _Norm(Module):
         name = type(self).__name__
         if eps is not None and check_number(eps, name, "eps") >= 1:
             raise ValueError(
-                f"{name}: eps is a small number such as 1e-5, got {eps}. For several sizes write "
-                f"a tuple: nn.{name}((rows, columns))."
+                f"{name}: eps must be a small number such as 1e-5, got {eps}. To normalise several "
+                f"axes, pass a tuple: nn.{name}((rows, columns))."
             )
         self.normalized_shape = as_sizes((normalized_shape,))
         self.eps, self.elementwise_affine = eps, elementwise_affine
@@ -277,15 +277,15 @@ class _Positions(Module):
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
             batch = "(B, T, E)" if self.batch_first else "(T, B, E)"
             raise ValueError(
-                f"positions need an input (T, E) or {batch} with E = {self.d_model}, got "
-                f"{describe(x)}."
+                f"positional encodings need an input of shape (T, E) or {batch} with E = "
+                f"{self.d_model}, got {describe(x)}."
             )
         time_first = x.ndim == 2 or not self.batch_first
         end = offset + x.shape[0 if time_first else 1]
         if offset < 0 or end > self.max_len:
             raise ValueError(
-                f"this layer has max_len={self.max_len} positions, but the input needs the "
-                f"positions {offset} to {end - 1}; create the layer with a larger max_len."
+                f"this layer has max_len={self.max_len} positions, but the input needs positions "
+                f"{offset} to {end - 1}; create the layer with a larger max_len."
             )
         rows = table[offset:end]
         return x + (rows[:, None] if x.ndim == 3 and time_first else rows)

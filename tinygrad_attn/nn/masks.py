@@ -25,8 +25,9 @@ def _plain(mask: Any, name: str) -> Any:
     mask = checks.values(mask)
     if mask.dtype.kind not in "bf":
         raise TypeError(
-            f"{name} is boolean (True = blocked) or float (added), got {describe(mask)}. If 1 "
-            "means blocked, write mask.astype(bool); if 1 means visible, write mask == 0."
+            f"{name} must be boolean (True = blocked) or float (added to the scores), got "
+            f"{describe(mask)}. If 1 means blocked, write mask.astype(bool); if 1 means visible, "
+            "write mask == 0."
         )
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
@@ -49,8 +50,8 @@ def check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
         return mask.reshape(shape)
     raise ValueError(
         f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-        f"{(batch * heads, queries, keys)}, got {describe(mask)}. A mask (B, S) is a "
-        f"key_padding_mask; for a mask (B, T, S) write np.repeat(mask, {heads}, axis=0)."
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}. Pass a mask of shape (B, S) as "
+        f"key_padding_mask; for a mask of shape (B, T, S), write np.repeat(mask, {heads}, axis=0)."
     )
 
 
@@ -61,15 +62,15 @@ def check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tru
     shape = (batch, keys) if batched else (keys,)
     if mask.shape != shape:
         raise ValueError(
-            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, here {shape}, "
-            f"got {describe(mask)}. Check batch_first, or transpose the mask."
+            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, which is {shape} "
+            f"here; got {describe(mask)}. Check batch_first, or transpose the mask."
         )
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():
             warn(
-                "this key_padding_mask blocks every key of a sequence, so its attention is zero. "
-                "In nn, True means blocked: write ~mask if True marks a token. Masks made by "
-                "F.padding_mask give no warning."
+                "this key_padding_mask blocks every key of a sequence, so that sequence gets zero "
+                "attention. In nn, True means blocked: write ~mask if True marks a token in your "
+                "mask. Masks made by F.padding_mask never cause this warning."
             )
     return mask.reshape(batch, 1, 1, keys)
 

@@ -63,8 +63,9 @@ class Module:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
         raise TypeError(
-            f"{type(self).__name__} defines no forward(). Write `def forward(self, x): ...` in the "
-            "class; module(x) calls it. Loop over a ModuleList, or use nn.Sequential."
+            f"{type(self).__name__} does not define forward(). Write `def forward(self, x): ...` "
+            "in the class; module(x) calls this method. To run a ModuleList, loop over it, or use "
+            "nn.Sequential instead."
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +78,10 @@ class Module:
             else:
                 y = self.forward(*args, **kwargs)
             if y is None:
-                warn(f"{type(self).__name__} returned None: does its forward end with return?")
+                warn(
+                    f"{type(self).__name__} returned None. Check that its forward() ends with a "
+                    "return statement."
+                )
             return y
         except Exception as error:
             # Only the innermost module adds this note.
@@ -129,8 +133,8 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
             raise AttributeError(
-                "a module has no attribute requires_grad; write "
-                f"module.requires_grad_({value!r}) to set it for every parameter."
+                f"a module has no attribute requires_grad; write module.requires_grad_({value!r}) "
+                "to set requires_grad for every parameter."
             )
         if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
@@ -141,8 +145,9 @@ class Module:
         if value is not None:
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
-                    f"{name!r} is a Parameter of {type(self).__name__}; with {describe(value)} it "
-                    "would no longer be trained. Write nn.Parameter(value), or use load_state_dict."
+                    f"{name!r} is a Parameter of {type(self).__name__}; assigning "
+                    f"{describe(value)} would replace the Parameter, so it would no longer be "
+                    "trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
                 old = self.__dict__.get(name)
@@ -175,7 +180,8 @@ class Module:
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
-                "For a list write nn.Sequential(*layers); for a class, pass an instance: nn.ReLU()."
+                "Instead of a list, pass nn.Sequential(*layers); instead of a class, pass an "
+                "instance such as nn.ReLU()."
             )
         if not name or "." in name or hasattr(type(self), name):
             raise ValueError(
@@ -324,7 +330,7 @@ class Module:
         if not isinstance(state_dict, Mapping):
             raise TypeError(
                 f"load_state_dict takes a mapping of names to values, got {describe(state_dict)}. "
-                "Write ta.load(path) for a file, or other.state_dict() for a module."
+                "To load a file, pass ta.load(path); to copy a module, pass other.state_dict()."
             )
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
@@ -338,11 +344,14 @@ class Module:
         for name, value in values.items():
             here = own[name].shape
             if value.shape != here:
-                text = f"shape: {name!r} is {here} here but {value.shape} in the mapping."
-                hint = " Transpose it: a Linear weight is (out, in)."
+                text = (
+                    f"shape: {name!r} has shape {here} in the module but {value.shape} in the "
+                    "mapping."
+                )
+                hint = " Transpose the value: a Linear weight has shape (out, in)."
                 problems.append(text + hint * (value.shape == here[::-1]))
         if problems:
-            head = f"the mapping does not fit {type(self).__name__}; nothing was changed."
+            head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
         for name, value in values.items():
             own[name][...] = value

@@ -19,8 +19,8 @@ class StateValue(Tensor):
 
     def _assigned(self, other: Any) -> Any:
         raise TypeError(
-            f"p -= x would make a new Tensor and leave {describe(self)} as it is. "
-            "Write p.data -= x.data to change it, or y = p - x."
+            f"p -= x would make a new Tensor and leave {describe(self)} unchanged. Write p.data -= "
+            "x.data to change the tensor, or y = p - x to make a new one."
         )
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned

@@ -26,10 +26,10 @@ def functional_call(
         stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
         loss(ta.functional_call(model, stepped, x)).backward()       # through the step too
 
-    The mapping's keys are dotted names. Parameters that it omits are not replaced. A shared
-    parameter is replaced under all its names. `args` is a tuple or a single argument. Other threads
-    see the replacement too, so they need their own copy of the module. Raises ValueError for an
-    unknown name or a wrong shape. Like torch.func.functional_call.
+    The mapping's keys are dotted names. Parameters that the mapping omits are not replaced. A
+    shared parameter is replaced under all its names. `args` is a tuple or a single argument. The
+    replacement is also visible to other threads, so each thread needs its own copy of the module.
+    Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
     parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
     values: dict[int, Any] = {}  # keyed by the id of the replaced tensor

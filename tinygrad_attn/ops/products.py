@@ -118,8 +118,8 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
             arrow, right = "->", _letters(arguments[-1])
     if len(names) != len(operands):
         raise ValueError(
-            f"einsum has {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} "
-            "operands; separate the groups with commas, one for each operand."
+            f"einsum got {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} "
+            "operands; write one group for each operand, and separate the groups with commas."
         )
     spare = [a for a in _LETTERS if a not in left + right]
     hidden = []  # for each operand, the number of axes that its '...' stands for
@@ -127,7 +127,7 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
         named = len(group.replace("...", ""))
         if named > ndim(x) or named < ndim(x) and "..." not in group:
             raise ValueError(
-                f"einsum labels {group!r} name {named} axes of an operand that has {ndim(x)}."
+                f"einsum labels {group!r} name {named} axes, but the operand has {ndim(x)}."
             )
         hidden.append(ndim(x) - named)
     dots = "".join(spare[: max(hidden, default=0)])
@@ -137,8 +137,9 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     if arrow:
         if dots and "..." not in right:
             raise ValueError(
-                f"einsum: '...' stands for axes of the Tensors that the result {right!r} leaves "
-                "out. Write '...' there too, or a letter for each axis that is to be summed over."
+                f"einsum: '...' stands for axes of the operands that the result {right!r} leaves "
+                "out. Write '...' in the result too, or use a letter for each axis that is to be "
+                "summed over."
             )
         return operands, labels, right.replace("...", dots)
     letters = "".join(names).replace("...", "")

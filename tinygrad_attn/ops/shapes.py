@@ -167,7 +167,7 @@ def scatter(g, *, index, shape):
     if np.shape(g) != places:
         raise ValueError(
             f"g must have the shape of the indexed elements, {places} in {shape}, but has "
-            f"{np.shape(g)}; np.broadcast_to(g, {places}) repeats a smaller one"
+            f"{np.shape(g)}; to repeat a smaller g, write np.broadcast_to(g, {places})"
         )
     np.add.at(out, index, g)
     return out

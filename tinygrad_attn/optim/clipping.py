@@ -22,9 +22,9 @@ def _gradients(parameters: Any) -> list[Array]:
     found = [p.grad._array() for p in distinct if p.grad is not None]
     if not found and (distinct or not isinstance(parameters, list | tuple)):
         warn(
-            "clipping changed nothing: no parameter has a gradient. Call it between "
+            "clipping changed nothing, because no parameter has a gradient. Clip gradients between "
             "loss.backward() and optimizer.step(). A generator such as model.parameters() can be "
-            "read only once; write list(model.parameters()) to use it twice."
+            "read only once; to use the parameters twice, write list(model.parameters())."
         )
     return found
 
@@ -48,7 +48,8 @@ def check_finite(total: float) -> None:
     """Raise ValueError if the norm is NaN or infinite."""
     if not math.isfinite(total):
         raise ValueError(
-            f"the norm of the gradients is {total}; ta.detect_anomaly() names the op responsible."
+            f"the norm of the gradients is {total}; use ta.detect_anomaly() to find the op "
+            "responsible."
         )
 
 

@@ -28,7 +28,7 @@ ARRAYS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
 class Work(NamedTuple):
-    """The arrays of one group in one step. Lists have one item per parameter with a gradient."""
+    """The arrays of one group in one step. Each list has an item per parameter with a gradient."""
 
     group: Group
     histories: list[History]
@@ -61,8 +61,8 @@ class Optimizer:
         if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
             raise TypeError(
                 f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
-                "SGD(model.parameters()) for a module, SGD([p]) for one tensor, "
-                "SGD([{'params': [p]}]) for a group."
+                "SGD(model.parameters()) for a module, SGD([p]) for one tensor, or "
+                f"SGD([{{'params': [p]}}]) for a group."
             )
         params = list(params)
         are_groups = params and isinstance(params[0], Mapping)
@@ -71,23 +71,25 @@ class Optimizer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self).get("defaults", ()):
-            raise AttributeError(f"write optimizer.param_groups[0][{name!r}] = {value!r}.")
+            raise AttributeError(
+                f"to change {name}, write optimizer.param_groups[0][{name!r}] = {value!r}."
+            )
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
             raise ValueError(
-                f"a parameter group has 'params' and some of {sorted(self.defaults)}; got "
-                f"{sorted(group)}."
+                "a parameter group must have 'params' and may have any of "
+                f"{sorted(self.defaults)}; got {sorted(group)}."
             )
         given = group["params"]
         params = [given] if isinstance(given, Tensor) else list(given)
         if not params:
             raise ValueError(
                 "the optimiser got no parameters. A generator such as model.parameters() can be "
-                "read only once; write list(model.parameters()) to use it twice. Parameters of a "
-                "module are nn.Parameter, not Tensor."
+                "read only once; to use the parameters twice, write list(model.parameters()). "
+                "Parameters of a module must be of type nn.Parameter, not Tensor."
             )
         taken = {id(p) for p in self._parameters()}
         for i, p in enumerate(params):
@@ -108,8 +110,8 @@ class Optimizer:
         work = [self._collected(group) for group in self.param_groups]  # raises before any change
         if not any(w.values for w in work):
             warn(
-                "step() changed nothing: no parameter has a gradient. Call loss.backward() first; "
-                "the loss must depend on the optimiser's parameters."
+                "step() changed nothing, because no parameter has a gradient. Call loss.backward() "
+                "first; the loss must depend on the optimiser's parameters."
             )
         for w in work:
             for history, step in zip(w.histories, w.steps):
@@ -134,7 +136,9 @@ class Optimizer:
 
     def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
         """Update the parameter p and its state in place, with the gradient g."""
-        raise NotImplementedError("use SGD, Adam or AdamW, or write _update in your own Optimizer")
+        raise NotImplementedError(
+            "use SGD, Adam or AdamW, or define _update in your own subclass of Optimizer"
+        )
 
     # ---- the arrays of a step
 
@@ -163,9 +167,9 @@ class Optimizer:
             kept = self.state[p].get(names[0], value) if names else value
             if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
                 raise ValueError(
-                    f"{describe(p)} has a gradient of shape {gradient.shape} and optimiser state "
-                    f"{kept.shape} {kept.dtype}; create the optimiser after model.astype(...), and "
-                    "set new values with p.data[...] = values."
+                    f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
+                    f"of shape {kept.shape} and dtype {kept.dtype}; create the optimiser after "
+                    "calling model.astype(...), and set new values with p.data[...] = values."
                 )
         histories = [self._history(p, names) for p in params]
         steps = [history["step"] + 1 for history in histories]
@@ -193,8 +197,8 @@ class Optimizer:
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
             raise ValueError(
-                f"the saved optimiser has groups of {theirs} parameters, but this one {ours}; "
-                "create it from the same model."
+                f"the saved optimiser has groups of {theirs} parameters, but this optimiser has "
+                f"groups of {ours}; create the optimiser from the same model."
             )
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         state: defaultdict[Tensor, History] = defaultdict(dict)
@@ -214,7 +218,8 @@ class Optimizer:
         ):
             raise ValueError(
                 f"this state belongs to another kind of optimiser: {type(self).__name__} has the "
-                f"settings {sorted(self.defaults)}, but the state {sorted({*saved} - {'params'})}."
+                f"settings {sorted(self.defaults)}, but the state has "
+                f"{sorted({*saved} - {'params'})}."
             )
         settings = {
             key: tuple(value) if isinstance(value, list) else value
@@ -241,7 +246,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
 def _check_parameter(p: Any, i: int) -> None:
     """Raise TypeError or ValueError unless p can be trained. A frozen Parameter is accepted."""
     if not isinstance(p, Tensor):
-        raise TypeError(f"an optimiser trains Tensors, but item {i} is {describe(p)}.")
+        raise TypeError(f"an optimiser can train only Tensors, but item {i} is {describe(p)}.")
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
         raise ValueError(
             f"item {i}, {describe(p)}, never gets a .grad: it was computed from other tensors or "

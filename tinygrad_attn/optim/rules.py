@@ -79,7 +79,9 @@ class Adam(Optimizer):
         super()._check(group)
         betas = group["betas"]
         if not all(is_number(b) and 0 <= b < 1 for b in betas):
-            raise ValueError(f"betas are two numbers in [0, 1), such as (0.9, 0.999); got {betas}.")
+            raise ValueError(
+                f"betas must be two numbers in [0, 1), such as (0.9, 0.999); got {betas}."
+            )
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))

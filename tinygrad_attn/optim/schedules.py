@@ -17,7 +17,7 @@ def _initial(group: dict[str, Any]) -> float:
 
 
 class Schedule:
-    """lr = initial_lr * factor(t), where t counts the calls of `step()`.
+    """lr = initial_lr * factor(t), where t counts the calls to `step()`.
 
     Like `torch.optim.lr_scheduler.LambdaLR`, but accepts any object with `param_groups`.
     """
@@ -68,8 +68,8 @@ def warmup_cosine(
     """
     if 0 < warmup_steps < 1 or not 0 <= warmup_steps < total_steps:
         raise ValueError(
-            "warmup_steps and total_steps count updates, 0 <= warmup_steps < total_steps; "
-            f"got {warmup_steps} and {total_steps}."
+            "warmup_steps and total_steps are numbers of updates with 0 <= warmup_steps < "
+            f"total_steps; got {warmup_steps} and {total_steps}."
         )
     peak = _initial({**optimizer.param_groups[0]})
     if not 0 <= min_lr <= peak:

@@ -1,7 +1,7 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-The model's outputs pass through an identity op. Its VJP registers a watcher, which averages all
-gradients at the end of the backward pass.
+The model's outputs pass through an identity op. The VJP of this op registers a watcher, which
+averages all gradients at the end of the backward pass.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class _Average(Watcher):
             average_over_ranks(trained, self.ranks)
         elif any(p is t for p in trained for t in tensors):
             raise RuntimeError(
-                "only loss.backward() averages a DataParallel model's gradients. With ta.grad use "
-                "model.module, and apply tinygrad_attn.parallel.mean to the result."
+                "only loss.backward() averages a DataParallel model's gradients. With ta.grad, use "
+                "model.module, and apply tinygrad_attn.parallel.mean to the gradients."
             )
 
 
@@ -85,8 +85,8 @@ def average_gradients(y: Any, *, average: _Average) -> Any:
 def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
     if isinstance(g, Variable):
         raise TypeError(
-            "DataParallel's gradients cannot be differentiated again; with create_graph=True use "
-            "model.module, and average at the end."
+            "DataParallel's gradients cannot be differentiated again; with create_graph=True, use "
+            "model.module, and average the gradients at the end."
         )
     if average not in context.watchers:
         context.watchers = (*context.watchers, average)

@@ -110,7 +110,7 @@ def _world() -> Any:
     except ImportError as error:
         if launched := [name for name in LAUNCHED if name in os.environ]:
             raise ImportError(
-                f"this is one of several ranks ({launched[0]} is set), which need mpi4py: "
+                f"this process is one of several ranks ({launched[0]} is set), which need mpi4py: "
                 "pip install 'tinygrad_attn[parallel]'"
             ) from error
         return None
@@ -140,7 +140,7 @@ def _stop_all_on_an_exception(comm: Any) -> None:
 
     def stop(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
         before(kind, error, traceback)
-        text = f"{name} ended with {kind.__name__}: {error}. All ranks are stopped."
+        text = f"{name} stopped with {kind.__name__}: {error}. All ranks will stop."
         print(text, file=sys.stderr, flush=True)
         sys.stdout.flush()
         time.sleep(FORWARDED)

@@ -105,8 +105,8 @@ class ParallelFeedForward(Module):
 class ParallelAttention(Module):
     """Multi-head attention with the heads divided among the ranks.
 
-    `attention` must be the same on every rank. Raises ValueError if the heads do not divide evenly
-    among the ranks, or if it uses dropout, add_bias_kv or add_zero_attn.
+    `attention` must be the same on every rank. Raises ValueError if the heads cannot be divided
+    evenly among the ranks, or if `attention` uses dropout, add_bias_kv or add_zero_attn.
     """
 
     def __init__(self, attention: MultiheadAttention, comm: Any = None) -> None:
@@ -114,8 +114,8 @@ class ParallelAttention(Module):
         count, rest = divmod(whole.num_heads, ranks.size)
         if rest or whole.dropout or whole.bias_k is not None or whole.add_zero_attn:
             raise ValueError(
-                f"ParallelAttention takes a multiple of {ranks.size} heads, without dropout, "
-                "add_bias_kv or add_zero_attn."
+                f"ParallelAttention needs a multiple of {ranks.size} heads, and does not support "
+                "dropout, add_bias_kv or add_zero_attn."
             )
         names = "kdim", "vdim", "batch_first", "head_dim", "value_head_dim"
         settings: dict[str, Any] = {name: getattr(whole, name) for name in names}

@@ -31,12 +31,12 @@ from .source import agree, gradients_of, largest_in
 from .trace import Trace, gradients, seed_of, stand_in, tracing
 
 PROGRAMS = 8
-"""The maximum number of programs per function. Further kinds of calls run the function itself."""
+"""The maximum number of programs for each function. Further kinds of calls run uncompiled."""
 INPUTS, RESULTS = (Variable, np.ndarray), (Variable, np.ndarray, np.generic)
 VALUES = (bool, int, float, str, type(None), type(...), np.generic)
 """Types whose values are built into the program."""
 LEAST = 0.005
-"""Numbers smaller than this are compared with the tolerance for this size."""
+"""Smaller numbers are compared with the tolerance for numbers of this size."""
 TRACING = threading.RLock()
 """A lock that is held while Tensors contain symbols instead of arrays."""
 
@@ -44,22 +44,23 @@ TRACING = threading.RLock()
 def compile(f: Any = None, *, check: bool = False) -> Any:
     """Return a version of f that runs as a flat NumPy program from its second call on.
 
-    Outputs and gradients of every order agree with those of f up to rounding. As with jax.jit,
+    Its outputs and gradients of every order equal those of f up to rounding. As with jax.jit,
     values other than arguments, parameters and buffers are read only once, during tracing.
 
     f is a function, a method or a module. For a module, `compile` returns a module of the same
     class with the same attributes. `compile` also works as a decorator.
 
-    Each program is for one kind of call. The kind depends on the shapes and dtypes of arrays, the
-    values of other arguments, which Tensors require gradients, `no_grad`, the default dtype, and
-    the parameters and `training` flags of the modules that f calls. f can have up to 8 programs.
-    On the first call of each kind, f runs twice, and its outputs and gradients are compared with
-    the program's. With `check=True`, every call is compared, and a difference raises RuntimeError.
+    Each program handles one kind of call. The kind of a call depends on the shapes and dtypes of
+    arrays, the values of other arguments, which Tensors require gradients, `no_grad`, the default
+    dtype, and the parameters and `training` flags of the modules that f calls. f can have up to 8
+    programs. On the first call of each kind, f runs twice, and its outputs and gradients are
+    compared with the program's outputs and gradients. With `check=True`, every call is compared,
+    and a difference raises RuntimeError.
 
     f runs uncompiled if it draws random numbers, reads a number from an array in Python, uses a
     library other than NumPy, or is called in more than 8 ways. `.report()` gives the reason. f also
     runs uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP
-    needs a different formula for the given numbers.
+    needs a different formula for the given values.
 
     While a call is being traced, other threads may use the same Tensors only through compiled
     functions. A program never issues NumPy warnings.
@@ -67,7 +68,7 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     if f is None:
         return functools.partial(compile, check=check)
     if not callable(f):
-        raise TypeError(f"ta.compile takes a function or a module, got {describe(f)}.")
+        raise TypeError(f"ta.compile needs a function or a module, got {describe(f)}.")
     if isinstance(f, types.MethodType):  # so that a copy of the object keeps a compiled method
         return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
@@ -120,7 +121,9 @@ class Programs:
 
     def report(self) -> list[str]:
         """Return one line per kind of call, with the size of its program or why it has none."""
-        other = f"(other arguments): not compiled: it is called in more than {PROGRAMS} ways"
+        other = (
+            f"(other arguments): not compiled: the function is called in more than {PROGRAMS} ways"
+        )
         return [str(e) for e in self.entries] + [other] * self.too_many
 
 
@@ -284,8 +287,9 @@ class Entry(Watcher):
         alike = theirs.form == ours.form and agree(*values, LEAST)
         if not (alike and agree(found, expected, size)):
             raise RuntimeError(
-                "the program gives different numbers than the function. The function may draw "
-                "random numbers or keep state between calls. Pass these as arguments."
+                "the program and the function return different numbers. The function may draw "
+                "random numbers or keep state between calls. Pass random numbers and state as "
+                "arguments."
             )
 
     def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
@@ -308,8 +312,9 @@ class Program(Op):
         if isinstance(g, Variable):  # for a second derivative, run the function itself again
             if not self.entry.fits():
                 raise RuntimeError(
-                    "a compiled function runs again for a second derivative, but its parameters or "
-                    "`training` were replaced after the call. Differentiate before replacing them."
+                    "to compute a second derivative, a compiled function runs again, but its "
+                    "parameters or `training` flags were replaced after the call. Compute the "
+                    "derivative before replacing them."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

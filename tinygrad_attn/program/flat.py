@@ -22,11 +22,11 @@ FRESH = {
 }
 """Methods and functions, besides ufuncs, that never return a view."""
 VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
-"""Methods that return a writable view, because no element occurs in it twice."""
+"""Methods that return a view that is safe to write to, because no element occurs in it twice."""
 
 
 class Changed(Exception):
-    """Raised if the package would take a different branch for these numbers than in the trace."""
+    """Raised if the package would take a different branch for these values than during tracing."""
 
 
 class Flat:

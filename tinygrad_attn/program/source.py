@@ -32,8 +32,9 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
     The program takes arrays of the same shapes and dtypes. It returns the value of f, and gradients
     with respect to floating-point arrays and to Tensors and parameters that require a gradient.
-    `params` is a module or a mapping from names to Tensors, by default the module that f is or
-    belongs to. Other arguments (numbers, None) and all other values that f reads become constants.
+    `params` is a module or a mapping from names to Tensors, by default f itself or the module that
+    f belongs to. Other arguments (numbers, None) and all other values that f reads become
+    constants.
 
     With `backward=False`, the program has only the forward pass, and f may also return several
     tensors in a tuple, list or dict. If the output is not a single number, the program takes its
@@ -41,11 +42,12 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
     numbers, uses a library other than NumPy, or returns a different value when called again. Also
-    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. The formula
-    in some VJPs depends on the numbers. The program raises ValueError if they need another formula.
+    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. In some
+    VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
+    that need a different formula.
     """
     if not callable(f):
-        raise TypeError(f"ta.source takes a function or a module, got {describe(f)}.")
+        raise TypeError(f"ta.source needs a function or a module, got {describe(f)}.")
     is_module = lambda x: hasattr(x, "named_buffers")
     own: Any = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
     params = own if params is None else params
@@ -53,7 +55,7 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     named = {} if params is None else params if module is None else dict(module.named_parameters())
     if not isinstance(named, Mapping) or not all(isinstance(p, Variable) for p in named.values()):
         raise TypeError(
-            "ta.source: params= is a module, or a mapping from names to Tensors, such as "
+            "ta.source: params= must be a module or a mapping from names to Tensors, such as "
             "dict(model.named_parameters())."
         )
     given = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
@@ -96,7 +98,7 @@ class Program:
             wanted, got = ([f"{n} {kinds[n]}" for n in kinds] for kinds in (known, given))
             raise ValueError(
                 f"{self.name} takes {len(known)} arguments, {', '.join(wanted)}, got {len(args)}, "
-                f"{', '.join(got)}. Write another program with ta.source for other shapes."
+                f"{', '.join(got)}. For other shapes, write another program with ta.source."
             )
         return self.function(*arrays.values(), **self.arrays())
 
@@ -130,9 +132,10 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(inside(outputs, object), expected, size):
         raise TypeError(
-            "ta.source: the function returns a different value when it is called again. It may "
-            "draw random numbers, keep state between calls (a cache, a counter), or change an "
-            "array through a view. Pass such values as arguments, and return new arrays."
+            "ta.source: the function returns a different value when it is called again. The "
+            "function may draw random numbers, keep state between calls (a cache, a counter), or "
+            "change an array through a view. Pass random numbers and state as arguments, and "
+            "return new arrays."
         )
 
 

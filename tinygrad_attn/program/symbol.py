@@ -1,8 +1,8 @@
 """Symbols, which stand for arrays while a function is traced.
 
 A Symbol replaces a Tensor's array. Each NumPy call on it becomes an expression, with a shape and
-dtype from the example arguments. If the package reads a number in Python, the program checks that
-the number is the same in each call. If other code reads a number, tracing raises TypeError.
+dtype from the example arguments. If this package reads a number in Python, the program checks that
+the number is the same in each call. If any other code reads a number, tracing raises TypeError.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
         if not calls or isinstance(answer, (float, list)):
             raise self.listing.refusal(
-                "reads a number, so the program would be right only for that number",
+                "reads a number in Python, so the program would be correct only for that number",
                 "Use np.where(condition, a, b), or choose before the call and pass the choice as "
                 "an argument that is not an array.",
             )
@@ -151,8 +151,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         raise self.listing.refusal(
             "turns an argument, or a value computed from one, into a plain array",
             "Use operators, methods and functions of NumPy, without np.asarray, np.array or other "
-            "libraries. To index a plain array with it, pass that array as an argument too. To "
-            "write it into an array, create that array with np.zeros_like.",
+            "libraries. If the argument indexes a plain array, pass the array as an argument too. "
+            "If the argument is written into an array, create the array with np.zeros_like.",
         )
 
     # ---- calls of NumPy
@@ -162,7 +162,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             value = np.asarray(value)[()]
         if isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
             raise self.listing.refusal(
-                f"calls {name}", "A program can only call functions that return one array."
+                f"calls {name}", "A program can call only functions that return one array."
             )
         made = Symbol(self.listing.make(kind, name, value, *args, **settings), self.listing)
         if self.listing in context.watchers:
@@ -201,7 +201,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         name = self._name(function)
         if name in SHAPED_BY_NUMBERS.split() or function is np.where and len(args) == 1:
             raise self.listing.refusal(
-                f"calls np.{name}, whose result has a different shape for different numbers",
+                f"calls np.{name}, whose result has a shape that depends on the values",
                 "Use np.where(condition, a, b), or pass the indices as an argument.",
             )
         value = function(*concrete(args), **concrete(settings))
@@ -234,7 +234,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return name
         raise self.listing.refusal(
             f"calls {function.__name__}, which is not a NumPy function",
-            "A program uses only NumPy; write the function with NumPy's functions.",
+            "A program can use only NumPy; rewrite the function with NumPy's functions.",
         )
 
     # ---- writing in place (a write through a view is found when program and function are compared)
@@ -243,7 +243,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         """Make the symbol stand for the changed array."""
         if self.lent or self.expression.kind == "input":
             raise self.listing.refusal(
-                "changes an argument, or a Tensor's array, in place", "Change a copy, x.copy()."
+                "changes an argument, or a Tensor's array, in place", "Change a copy: x.copy()."
             )
         self.expression = expression
         return self

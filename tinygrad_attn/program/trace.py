@@ -238,10 +238,10 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
         drawn = np.random.get_state(), random.get_rng_state()
         if pickle.dumps(drawn) != pickle.dumps(states):
             raise TypeError(
-                "ta.source: the function draws random numbers (dropout in training mode, for "
-                "example), "
-                "but a program would use the same ones in every call. Call model.eval() first, or "
-                "draw the numbers outside and pass them as an argument."
+                "ta.source: the function draws random numbers (for example, for dropout in "
+                "training mode), but a program would use the same numbers in every call. Call "
+                "model.eval() first, or draw the numbers outside the function and pass them as an "
+                "argument."
             )
         for error in found.refused:
             raise error
@@ -303,13 +303,13 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     """Run the backward pass on symbols."""
     if not is_symbol(array_of(y)) or array_of(y) is y:
         raise TypeError(
-            "ta.source differentiates a function that returns one Tensor computed from its "
-            f"arguments, got {describe(y)}. Return only the loss, or pass backward=False."
+            "ta.source can differentiate only a function that returns one Tensor computed from "
+            f"its arguments, got {describe(y)}. Return only the loss, or pass backward=False."
         )
     if not y._tracked:
         raise ValueError(
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
-            "floating-point array, Tensor(..., requires_grad=True), params= or backward=False."
+            "floating-point array, a Tensor(..., requires_grad=True), params= or backward=False."
         )
     found.seed = Symbol(found.constant(np.ones((), y.dtype)), found)
     if y.shape:

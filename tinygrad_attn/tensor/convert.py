@@ -36,8 +36,8 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
         found = np.dtype(object)
     if found.kind != "f":
         raise TypeError(
-            f"the dtype of {what} must be a floating-point one, such as np.float32 or np.float64, "
-            f"got {describe(dtype)}."
+            f"the dtype of {what} must be a floating-point dtype, such as np.float32 or "
+            f"np.float64, got {describe(dtype)}."
         )
     return found
 
@@ -52,9 +52,9 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
     elif isinstance(data, (list, tuple)):
         if holds("_node", data):
             raise TypeError(
-                f"a Tensor of a {type(data).__name__} of Tensors would lose their graph. "
-                "Join them with np.stack or np.concatenate, or take .item() of each. If one call "
-                "returned them, unpack them: y, weights = ..."
+                f"making a Tensor from a {type(data).__name__} of Tensors would lose their graph. "
+                "Join the Tensors with np.stack or np.concatenate, or call .item() on each one. "
+                "If a function returned several Tensors, unpack the result: y, weights = ..."
             )
         try:
             found = np.array(data)
@@ -69,27 +69,29 @@ def as_array(data: Any, dtype: Any) -> np.ndarray:
 def check_numbers(data: Any, dtype: Any = None) -> np.ndarray:
     """Return an array of real numbers or booleans; raise TypeError for anything else."""
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
-        raise TypeError("a Tensor would lose the mask of a masked array. Write x.filled(0).")
+        raise TypeError(
+            "converting a masked array to a Tensor would lose the mask. Write x.filled(0)."
+        )
     array = np.asarray(data)
     if array.dtype.kind in "fiub":
         return array
     given = describe(data) if dtype is None else f"dtype={dtype!r}"
     hint = " Did a function forget to return its result?" if data is None else ""
-    raise TypeError(f"a Tensor holds real numbers or booleans; got {given}.{hint}")
+    raise TypeError(f"a Tensor can hold only real numbers or booleans; got {given}.{hint}")
 
 
 def ragged(error: ValueError) -> ValueError:
     """Return the error for a list whose rows differ in length."""
     return ValueError(
-        "the rows of this list differ in length. Pad them to one length (and hide the padding with "
-        f"F.padding_mask), or keep several Tensors. NumPy says: {error}"
+        "the rows of this list differ in length. Pad them to the same length (and hide the "
+        f"padding with F.padding_mask), or make one Tensor for each row. NumPy says: {error}"
     )
 
 
 def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
     """Convert a value that will be written into a tensor, without a copy where possible.
 
-    Arrays keep their own dtype; Python numbers and lists take the tensor's.
+    Arrays keep their own dtype; Python numbers and lists get the tensor's dtype.
     """
     if isinstance(value, Variable):
         return np.asarray(value._data)
@@ -148,7 +150,7 @@ def as_index(index: Any) -> Any:
     array = copied(index)
     if array.dtype.kind not in "iub":
         raise IndexError(
-            f"an index must hold integers or booleans, got {describe(index)}; write "
+            f"an index must contain integers or booleans, got {describe(index)}; write "
             "index.astype(int)."
         )
     return array
@@ -162,7 +164,7 @@ def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
         return tuple(map(operator.index, sizes))
     except TypeError:
         raise TypeError(
-            f"sizes and axes are integers, got {tuple(sizes)}; divide with // instead of /."
+            f"sizes and axes must be integers, got {tuple(sizes)}; divide with // instead of /."
         ) from None
 
 

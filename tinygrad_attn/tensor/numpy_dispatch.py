@@ -1,9 +1,10 @@
 """NumPy's own functions on Tensors: `np.exp(t)`, `np.sum(t, axis=-1)`, `np.concatenate([...])`.
 
-NumPy lets an operand handle the call (`__array_ufunc__`, `__array_function__`; NEP 13 and 18). A
-Tensor looks up the function in two tables: `UFUNCS`, and `FUNCTIONS`, which numpy_functions.py
-fills. Functions that return booleans, integers or constants (`PLAIN`) get plain arrays. Any other
-function of floating-point Tensors raises a TypeError, so no output silently loses its graph.
+NumPy passes calls on Tensors to the Tensor class (`__array_ufunc__`, `__array_function__`; NEP 13
+and 18), which looks up the function in two tables: `UFUNCS`, and `FUNCTIONS`, which
+numpy_functions.py fills. Functions that return booleans, integers or constants (`PLAIN`) get plain
+arrays. Any other function of floating-point Tensors raises a TypeError, so no output silently loses
+its graph.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
 def implements(*numpy_functions: Any) -> Callable:
     """Register the decorated function as the implementation of these NumPy functions.
 
-    The operand comes first. Other parameters have NumPy's names; only those that apply to Tensors
-    are needed. A `dtype` is applied to the operand. Other arguments must have their defaults.
+    The first parameter is the operand. The other parameters have NumPy's names; parameters that do
+    not apply to Tensors may be omitted. A `dtype` argument is applied to the operand. Arguments for
+    omitted parameters must equal NumPy's defaults.
     """
 
     def enter(f: Callable) -> Callable:
@@ -94,10 +96,10 @@ def _called_as(function: Any, f: Callable) -> Callable:
 def refuse(function: str, name: str, value: Any) -> None:
     """Raise TypeError for an argument that does not apply to Tensors."""
     advice = {
-        "out": "A Tensor's memory is not overwritten: write y = f(...) for a new one",
-        "where": "Choose afterwards with np.where(mask, a, b)",
-    }.get(name, "Leave it out, or leave the graph on purpose with t.numpy()")
-    raise TypeError(f"{function} of a Tensor does not take {name}={describe(value)}. {advice}.")
+        "out": "NumPy functions cannot write to a Tensor; write y = f(...) to get a new one",
+        "where": "Select elements afterwards with np.where(mask, a, b)",
+    }.get(name, "Omit this argument, or leave the graph on purpose with t.numpy()")
+    raise TypeError(f"{function} of a Tensor does not accept {name}={describe(value)}. {advice}.")
 
 
 # ---- operands
@@ -137,8 +139,9 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if floating(x) and np.dtype(dtype).kind != "f":
         raise TypeError(
-            f"dtype={np.dtype(dtype)} would drop the fractions of {describe(x)} and with them the "
-            f"gradient. If that is meant, write .astype({np.dtype(dtype)}) after the result."
+            f"dtype={np.dtype(dtype)} would drop the fractional parts of {describe(x)} and with "
+            f"them the gradient. If you want this dtype, write .astype({np.dtype(dtype)}) after "
+            "the call."
         )
     if isinstance(x, SEQUENCES):
         return [cast(part, dtype) for part in x]
@@ -149,13 +152,13 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
-    """Handle calls of Tensor.__array_ufunc__ that are not simply `UFUNCS[ufunc](*inputs)`."""
+    """Handle calls to Tensor.__array_ufunc__ that are not simply `UFUNCS[ufunc](*inputs)`."""
     name = f"{ufunc.__name__}.{method}".removesuffix(".__call__")
     if kwargs.get("out") is not None or method == "at" and floating(inputs):
         raise TypeError(
-            f"np.{name} would write a Tensor's values into an array, which keeps no gradient. "
+            f"np.{name} would write a Tensor's values into a plain array and lose their gradient. "
             "Write a = a + t instead of a += t, a = a + ta.ops.scatter(t, index=rows, "
-            "shape=a.shape) instead of a[rows] += t, or a += t.data where no gradient is needed."
+            "shape=a.shape) instead of a[rows] += t, or a += t.data if no gradient is needed."
         )
     if ufunc in PLAIN or not floating(inputs):
         y = getattr(ufunc, method)(*plain(inputs), **{k: plain(v) for k, v in kwargs.items()})
@@ -204,9 +207,9 @@ def no_rule(name: str) -> TypeError:
     """Return the error for a function that is not in the tables."""
     hint = written_here(name.rpartition(".")[2])
     return TypeError(
-        f"{name} has no derivative for Tensors.{hint if 'np.' not in hint else ''} Leave the "
-        "graph on purpose with t.numpy(), compose it from functions that have one, or write it as "
-        "an op: @ta.op on the function, its partial derivatives with .vjp under it."
+        f"{name} has no derivative for Tensors.{hint if 'np.' not in hint else ''} Leave the graph "
+        "on purpose with t.numpy(), build the function from differentiable ones, or define it as "
+        "an op: decorate it with @ta.op and register its derivatives with .vjp."
     )
 
 

@@ -30,8 +30,8 @@ _UNSET: Any = np._NoValue
 def moved(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Return function(x, ...) for a NumPy function that only moves or repeats elements.
 
-    The function is applied to the positions of the elements, and the output picks the elements at
-    the moved positions. x is an array or a nested list of arrays.
+    The function is applied to the positions of the elements, and the output consists of the
+    elements at the resulting positions. x is an array or a nested list of arrays.
     """
     parts = together(_leaves(x))
     starts = np.cumsum([0, *(part.size for part in parts)]).tolist()
@@ -111,9 +111,9 @@ def transpose(a, axes=None):
     axes = None if axes is None else tuple(axes)
     if axes is not None and a.ndim == 2 and tuple(i % 2 for i in axes) == (0, 1):
         warn(
-            f"transpose{axes} of {describe(a)} changes nothing: as in NumPy, it lists the axes in "
-            "their new order, which is the old one. Write t.mT or t.swapaxes(0, 1) to exchange the "
-            "two, as PyTorch's transpose does."
+            f"transpose{axes} of {describe(a)} changes nothing: as in NumPy, the arguments list "
+            "the axes in their new order, which is the same as the old order. To exchange two "
+            "axes, as PyTorch's transpose does, write t.mT or t.swapaxes(0, 1)."
         )
     return ops.transpose(a, axes=axes)
 
@@ -285,7 +285,9 @@ def _gradient(f, *varargs, axis=None, edge_order=1):
     if edge_order != 1:
         refuse("np.gradient", "edge_order", edge_order)
     if any(f.shape[i] < 2 for i in axes):
-        raise ValueError(f"np.gradient needs two elements along each axis, got {describe(f)}.")
+        raise ValueError(
+            f"np.gradient needs at least two elements along each axis, got {describe(f)}."
+        )
     slopes = [_slopes(f, i, h) for i, h in zip(axes, steps, strict=True)]
     return slopes[0] if len(slopes) == 1 else tuple(slopes)
 
@@ -341,8 +343,8 @@ def _tensordot(a, b, axes=2):
     n, sizes = len(left), [a.shape[i] for i in left]
     if sizes != [b.shape[i] for i in right]:
         raise ValueError(
-            f"np.tensordot sums over the axes {left} of {describe(a)} and {right} of "
-            f"{describe(b)}, whose sizes must be equal."
+            f"np.tensordot sums over axes {left} of {describe(a)} and axes {right} of "
+            f"{describe(b)}, so the sizes of these axes must be equal."
         )
     # One matrix product, with these axes last in a and first in b.
     a, b = np.moveaxis(a, left, range(-n, 0)), np.moveaxis(b, right, range(n))
@@ -377,7 +379,9 @@ def _cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
         axisa = axisb = axisc = axis
     a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
     if len(a) != 3 or len(b) != 3:
-        raise ValueError(f"np.cross takes vectors of three numbers, got {len(a)} and {len(b)}.")
+        raise ValueError(
+            f"np.cross needs vectors with three elements, got {len(a)} and {len(b)} elements."
+        )
     return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axisc)
 
 
@@ -399,7 +403,7 @@ def _norm(x, ord=None, axis=None, keepdims=False):
     if len(axes) == 1:
         return _vector_norm(x, axes, keepdims, ord)
     if len(axes) != 2:
-        raise ValueError(f"np.linalg.norm of {describe(x)} needs axis=, one axis or two.")
+        raise ValueError(f"np.linalg.norm of {describe(x)} needs axis= with one or two axes.")
     y = _matrix_norm(np.moveaxis(x, axes, (-2, -1)), ord)
     return np.expand_dims(y, axes) if keepdims else y
 
@@ -428,7 +432,10 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
     if ord == "nuc":
         return ops.sum(ops.singular_values(x), axis=-1)
     if ord not in (1, -1, 2, -2, math.inf, -math.inf):
-        raise ValueError(f"a matrix norm has ord 'fro', 'nuc', 1, 2, inf or minus these: {ord!r}.")
+        raise ValueError(
+            "the ord of a matrix norm must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got "
+            f"{ord!r}."
+        )
     summed = -2 if abs(ord) == 1 else -1
     sizes = ops.singular_values(x) if abs(ord) == 2 else ops.sum(ops.absolute(x), axis=summed)
     return (ops.max if ord > 0 else ops.min)(sizes, axis=-1)

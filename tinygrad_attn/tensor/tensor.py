@@ -51,11 +51,10 @@ class Tensor(Variable):
     """A NumPy array with reverse-mode differentiation.
 
     `Tensor(data, requires_grad=False, dtype=None)` copies its data. Python numbers and lists of
-    them get the default dtype (float32); an ndarray keeps its own. With `requires_grad=True`, ops
-    on the tensor are recorded, and `backward()` on an output fills `.grad`. Integer and boolean
-    tensors cannot require a gradient. Methods behave like NumPy's methods of the same name;
-    `relu`, `sigmoid`, `view` and `clone` come from PyTorch. Raises TypeError for data that is not
-    numeric.
+    numbers get the default dtype (float32); an ndarray keeps its dtype. With `requires_grad=True`,
+    ops on the tensor are recorded, and `backward()` on an output fills `.grad`. Integer and boolean
+    tensors cannot require a gradient. Methods behave like NumPy's methods of the same name; `relu`,
+    `sigmoid`, `view` and `clone` come from PyTorch. Raises TypeError for data that is not numeric.
     """
 
     __slots__ = ()
@@ -90,7 +89,8 @@ class Tensor(Variable):
     def data(self) -> np.ndarray:
         """The array itself, not a copy.
 
-        If you change it while a graph still needs the old values, backward() raises an error.
+        If you change the array while a graph still needs the old values, backward() raises an
+        error.
         """
         inplace.hand_out(self._array())
         return self._data
@@ -99,7 +99,9 @@ class Tensor(Variable):
     def data(self, value: Any) -> None:
         array = as_data(value, self._data.dtype)
         if self._tracked and array.dtype.kind != "f":
-            raise TypeError(f"{describe(self)} requires a gradient; it cannot hold {array.dtype}.")
+            raise TypeError(
+                f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
+            )
         self._data = array
         inplace.hand_out(array)
         inplace.changed(array)
@@ -109,8 +111,8 @@ class Tensor(Variable):
         """The gradient accumulated by backward(), or None."""
         if self._grad is None and self._node and self._tracked is not RETAINED:
             warnings.warn(
-                "the .grad of a tensor that is not a leaf is not kept. Call retain_grad() on it "
-                "before backward(), or use ta.grad().",
+                "a tensor that is not a leaf does not keep its .grad. Call retain_grad() on the "
+                "tensor before backward(), or use ta.grad().",
                 UserWarning,
                 stacklevel=2,
             )
@@ -122,7 +124,8 @@ class Tensor(Variable):
             value = value if isinstance(value, Tensor) else Tensor(as_gradient(value, self.dtype))
             if value.shape != self.shape:
                 raise ValueError(
-                    f"a gradient has its tensor's shape: got {value.shape} for {describe(self)}."
+                    f"a gradient must have its tensor's shape, but got {value.shape} for "
+                    f"{describe(self)}."
                 )
         self._grad = value
 
@@ -135,8 +138,8 @@ class Tensor(Variable):
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(
-                f"requires_grad must be True or False, got {describe(value)}. Write Tensor(data, "
-                "dtype=...) for a dtype, and Tensor(np.zeros((2, 3))) for a tensor of a shape."
+                f"requires_grad must be True or False, got {describe(value)}. To set the dtype, "
+                "write Tensor(data, dtype=...); to set the shape, write Tensor(np.zeros((2, 3)))."
             )
         if value and self._data.dtype.kind != "f":
             raise TypeError(
@@ -144,7 +147,9 @@ class Tensor(Variable):
                 f"{describe(self)}. Write .astype(np.float32) first."
             )
         if not value and self._node is not None:
-            raise ValueError("requires_grad can only be switched off on a leaf; use detach().")
+            raise ValueError(
+                "requires_grad can be switched off only on a leaf; for other tensors, use detach()."
+            )
         if value != self.requires_grad:
             self._tracked = bool(value)
 
@@ -204,7 +209,7 @@ class Tensor(Variable):
         if self._data.size != 1:
             raise ValueError(
                 f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t "
-                "> 0).any(); to choose element by element write np.where(t > 0, a, b)."
+                "> 0).any(); to choose element by element, write np.where(t > 0, a, b)."
             )
         return bool(self._data)
 
@@ -229,12 +234,12 @@ class Tensor(Variable):
     ) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
-        `gradient` has this tensor's shape and weights its elements; a single number needs none. The
-        pass releases the graph unless `retain_graph` is True. With `create_graph`, the gradients
-        are recorded too. Each `.grad` then refers to a graph that refers back to its tensor, so
-        clear it with zero_grad(), or use ta.grad. Raises ValueError if `gradient` is missing or has
-        the wrong shape, or if a needed value was changed in place. Raises RuntimeError if the graph
-        has been released. Like torch.Tensor.backward.
+        `gradient` has this tensor's shape and weights its elements; it may be omitted for a single
+        number. The pass releases the graph unless `retain_graph` is True. With `create_graph`, the
+        gradients are recorded too. Each `.grad` then refers to a graph that refers back to its
+        tensor, so clear `.grad` with zero_grad(), or use ta.grad. Raises ValueError if `gradient`
+        is missing or has the wrong shape, or if a needed value was changed in place. Raises
+        RuntimeError if the graph has been released. Like torch.Tensor.backward.
         """
         backward.backward([self], [gradient], retain_graph, create_graph)
 
@@ -250,8 +255,9 @@ class Tensor(Variable):
         """Return the only element as a Python number."""
         if self._data.size != 1:
             raise ValueError(
-                f"item(), float() and math.sin() need exactly one element, this is "
-                f"{describe(self)}. Write np.sin(t) for math.sin(t), .tolist(), or reduce it first."
+                "item(), float() and math.sin() need exactly one element, but this is "
+                f"{describe(self)}. Write np.sin(t) instead of math.sin(t), call .tolist(), or "
+                "reduce the tensor first."
             )
         return self._data.item()
 
@@ -267,7 +273,7 @@ class Tensor(Variable):
         """Keep .grad in the next backward pass even though this tensor is not a leaf."""
         if not self._tracked:
             raise ValueError(
-                f"{describe(self)} does not require a gradient; there is none to keep."
+                f"{describe(self)} does not require a gradient, so there is no gradient to keep."
             )
         if self._node is not None:
             self._tracked = RETAINED
@@ -284,8 +290,8 @@ class Tensor(Variable):
     def __getstate__(self) -> Any:
         if self._node is not None:
             raise TypeError(
-                "only leaf tensors can be deep-copied or pickled. Use .detach() for the values of "
-                "an output; .clone() stays in the graph."
+                "only leaf tensors can be deep-copied or pickled. To copy only the values of an "
+                "output, call .detach() first; a copy made by .clone() stays in the graph."
             )
         return object.__getstate__(self)
 
@@ -301,7 +307,9 @@ class Tensor(Variable):
     def _mask(self) -> Any:
         # numpy.ma reads _mask, and would otherwise use _data and lose the gradient.
         if self._tracked and context.recording:
-            raise TypeError(f"{describe(self)} meets a masked array a: write a.filled(0).")
+            raise TypeError(
+                f"{describe(self)} cannot be combined with a masked array a; write a.filled(0)."
+            )
         raise AttributeError("_mask")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -309,8 +317,8 @@ class Tensor(Variable):
         if self._tracked and context.recording and not integers:
             raise TypeError(
                 f"{describe(self)} requires a gradient, which a plain array would lose. Write "
-                "t.numpy() to leave the graph on purpose, or join tensors with np.stack / "
-                "np.concatenate to stay in it."
+                "t.numpy() to leave the graph on purpose, or join tensors with np.stack or "
+                "np.concatenate to stay in the graph."
             )
         inplace.hand_out(self._array())
         if integers and self._data.dtype.kind == "f":
@@ -333,8 +341,8 @@ class Tensor(Variable):
     ) -> Any:
         name = function.__name__
         raise TypeError(
-            f"PyTorch's {name} takes PyTorch's tensors, not a {cls.__name__} of this package."
-            f"{written_here(name)} To leave the graph on purpose give it "
+            f"PyTorch's {name} accepts only PyTorch tensors, not a {cls.__name__} of this "
+            f"package.{written_here(name)} To leave the graph on purpose, pass "
             "torch.from_numpy(t.numpy())."
         )
 
@@ -361,8 +369,9 @@ class Tensor(Variable):
     def _assigned(self, other: Any) -> Any:
         if self._tracked and self._node is None and not context.recording:
             raise TypeError(
-                f"p += x, p -= x and the like would leave {describe(self)} as it is, because they "
-                "make a new Tensor. Write p.data -= x.data to change it, or y = p - x."
+                f"in-place operators such as p += x and p -= x would leave {describe(self)} "
+                "unchanged, because they make a new Tensor. Write p.data -= x.data to change the "
+                "tensor, or y = p - x to make a new one."
             )
         return NotImplemented  # Then Python computes p + x and assigns it to p.
 
@@ -388,8 +397,8 @@ class Tensor(Variable):
         if context.recording and (self._tracked or tracked(value)):
             raise TypeError(
                 "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
-                "np.where(mask, value, t) or join parts with np.concatenate; or change it under "
-                "ta.no_grad() if no gradient is meant."
+                "np.where(mask, value, t) or join parts with np.concatenate; if no gradient is "
+                "needed, change the tensor inside ta.no_grad()."
             )
         array = as_data(value, self._data.dtype)
         try:
@@ -444,9 +453,9 @@ class Tensor(Variable):
         """Repeat each element, or each slice along `axis`; PyTorch's repeat is called np.tile."""
         if axis is None:
             text = (
-                f"t.repeat repeats each element of {describe(self)}, as in NumPy. Write "
-                f"np.repeat(t, {repeats}, axis) for that, and np.tile(t, {(repeats, *more)}) for "
-                "PyTorch's repeat."
+                f"as in NumPy, t.repeat repeats each element of {describe(self)}. To repeat "
+                f"elements, write np.repeat(t, {repeats}, axis); to repeat the whole tensor, as "
+                f"PyTorch's repeat does, write np.tile(t, {(repeats, *more)})."
             )
             if more:
                 raise TypeError(text)
@@ -464,7 +473,9 @@ class Tensor(Variable):
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """Return a copy converted to another dtype, real or boolean."""
         if np.dtype(dtype).kind not in "fiub":
-            raise TypeError(f"a Tensor holds real numbers or booleans, not {np.dtype(dtype)}.")
+            raise TypeError(
+                f"a Tensor can hold only real numbers or booleans, not {np.dtype(dtype)}."
+            )
         return ops.astype(self, dtype=np.dtype(dtype))
 
     # ---- reductions and the rest of NumPy's methods

@@ -48,8 +48,9 @@ class _Run:
             y = self.call(stand_ins)
         if not isinstance(y, Variable):
             raise TypeError(
-                "checkpoint() needs a function that returns one Tensor, but it returned "
-                f"{describe(y)}. Checkpoint each part separately, or join them with np.concatenate."
+                "checkpoint() needs a function that returns one Tensor, but the function returned "
+                f"{describe(y)}. Checkpoint each part of the function separately, or join the "
+                "outputs with np.concatenate."
             )
         closure.note(y)
         self.value: Any = y._data
@@ -92,15 +93,16 @@ def _run_again(
     result = run.again(fresh)
     if not isinstance(result, Tensor) or result.shape != y.shape:
         raise ValueError(
-            "a checkpointed function must return the same output when it runs again, but it "
-            f"returned {describe(result)} instead of shape {y.shape}."
+            "a checkpointed function must return the same output when it runs again, but the "
+            f"second run returned {describe(result)} instead of a Tensor of shape {y.shape}."
         )
     first = array_of(y)
     if _differs(result._data, first):
         raise ValueError(
             "a checkpointed function must return the same output when it runs again, but the "
-            "numbers differ. Do not change its arrays or call train() or eval() in between, and "
-            "draw random numbers with ta.rand and similar functions."
+            "numbers differ. Between the two runs, do not change arrays that the function uses, "
+            "and do not call train() or eval(). Draw random numbers with ta.rand and similar "
+            "functions."
         )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
@@ -137,7 +139,7 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     those that f uses from outside, such as parameters. Both runs draw the same random numbers, for
     example in dropout. Checkpoints can be nested and differentiated more than once. Inside f, take
     gradients with value_and_grad or vjp. Raises TypeError unless f returns one Tensor, and
-    ValueError if the second run returns a different one. Like torch.utils.checkpoint. Source: T.
+    ValueError if the second run returns a different output. Like torch.utils.checkpoint. Source: T.
     Chen et al., "Training deep nets with sublinear memory cost" (2016).
     """
     if not context.recording:

@@ -51,8 +51,8 @@ def _input(x: Any, create_graph: bool) -> Tensor:
         if several or isinstance(x, dict):
             raise TypeError(
                 f"an argument must be one Tensor, array or number, got {describe(x)}. Pass several "
-                "one by one, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) and "
-                "jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors, such as "
+                "arguments separately, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) "
+                "and jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors, such as "
                 "list(model.parameters())."
             )
         return Tensor(x, requires_grad=True)
@@ -93,7 +93,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
         depth.value -= 1
     if not isinstance(y, Tensor):
         raise TypeError(
-            f"the function to differentiate returned {describe(y)}; it must return one Tensor. "
+            f"the function to differentiate must return one Tensor, but it returned {describe(y)}. "
             "Compute with tensor methods or np.* functions (.numpy(), .item() and .data leave the "
             "graph). Combine several outputs with np.concatenate or a weighted sum."
         )
@@ -103,7 +103,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 def _check_function(f: Any) -> None:
     if isinstance(f, Variable) or not callable(f):
         raise TypeError(
-            "a transform takes a function and then the values, as in jacobian(f, x), got "
+            "a transform needs a function followed by the values, as in jacobian(f, x), got "
             f"{describe(f)}."
         )
 
@@ -154,7 +154,7 @@ def vjp(
     y = _call(f, inputs)
 
     def pullback(g: Any) -> tuple[Tensor, ...]:
-        g = _direction(g, y, "g has y's shape")
+        g = _direction(g, y, "g must have y's shape")
         # g may come from an enclosing transform although no input does.
         again = recorded or g._tracked and _recorded(create_graph)
         return _gradients(y, inputs, g, again, True)
@@ -170,18 +170,21 @@ def jvp(
     `xs` and `vs` are both sequences, or both a single Tensor, array or number. Raises ValueError
     unless each x has a v of the same shape. Like jax.jvp.
 
-    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. This takes two
-    backward passes and needs no forward-mode derivatives.
+    The pullback g -> g^T J is linear in g, so its own pullback applied to v is J v. Therefore, jvp
+    takes two backward passes and needs no forward-mode derivatives.
     """
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))
     xs, vs = ([xs], [vs]) if single else (xs, vs)
     if len(xs) != len(vs):
-        raise ValueError(f"jvp() got {len(xs)} inputs but {len(vs)} tangents; give one for each.")
+        raise ValueError(
+            f"jvp() got {len(xs)} inputs but {len(vs)} tangents; pass one tangent for each input."
+        )
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     vs = [
-        _direction(v, x, "a tangent has its input's shape") for x, v in zip(inputs, vs, strict=True)
+        _direction(v, x, "a tangent must have its input's shape")
+        for x, v in zip(inputs, vs, strict=True)
     ]
     tangent = None
     if y._tracked:
@@ -199,7 +202,7 @@ def value_and_grad(
 ) -> Callable[..., tuple[Tensor, Any]]:
     """Return a function that computes f(*args) and its gradient with respect to args[argnums].
 
-    It returns a tuple of gradients if `argnums` is a sequence, and passes keywords on to f. f must
+    The gradient is a tuple if `argnums` is a sequence. Keyword arguments are passed on to f. f must
     return a single number (else ValueError). Raises TypeError if an argument in `argnums` is not
     positional. Like jax.value_and_grad.
     """
@@ -215,8 +218,8 @@ def value_and_grad(
     def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         if any(not -len(args) <= i < len(args) for i in chosen):
             raise TypeError(
-                f"argnums={argnums} counts from 0, but {len(args)} arguments are positional. Pass "
-                "the value to differentiate by position, not by name."
+                f"argnums={argnums} (counted from 0) is out of range for {len(args)} positional "
+                "arguments. Pass the value to differentiate by position, not by name."
             )
         recorded = _recorded(create_graph)
         places = [i % len(args) for i in chosen]
@@ -225,9 +228,9 @@ def value_and_grad(
         y = _call(f, given, kwargs)
         if y.size != 1:
             raise ValueError(
-                "this transform needs a function that returns a single number, but it returned "
-                f"{describe(y)}. Reduce it first, for example with .sum() or .mean(), or use vjp "
-                "or jacobian."
+                "this transform needs a function that returns a single number, but the function "
+                f"returned {describe(y)}. Reduce the output first, for example with .sum() or "
+                ".mean(), or use vjp or jacobian."
             )
         found = _gradients(y, inputs, None, recorded, False)
         return _outcome(y, recorded), found if several else found[0]
@@ -236,7 +239,7 @@ def value_and_grad(
 
 
 def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return all dy_i / dx_j, of shape y.shape + x.shape, using one backward pass per y_i."""
+    """Return all dy_i / dx_j with shape y.shape + x.shape, using one backward pass for each y_i."""
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
     y = _call(f, [x])
@@ -253,7 +256,7 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
 
 
 def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
-    """Return d^2 f / (dx_i dx_j) for all i and j, in the shape x.shape + x.shape.
+    """Return d^2 f / (dx_i dx_j) for all i and j, with shape x.shape + x.shape.
 
     f must return a single number (else ValueError).
     """
@@ -268,6 +271,6 @@ def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = No
     """
     recorded = _recorded(create_graph)
     x = _input(x, recorded)
-    v = _direction(v, x, "v has x's shape")
+    v = _direction(v, x, "v must have x's shape")
     slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
     return _gradients(slope, [x], v, recorded, False)[0]

@@ -19,7 +19,7 @@ def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[st
     """Return one label per position, by default its number, with visible blanks."""
     tokens = [str(x) for x in (range(count) if given is None else given)]
     if len(tokens) != count:
-        raise ValueError(f"{len(tokens)} labels for {count} {what}; give one label for each.")
+        raise ValueError(f"{len(tokens)} labels for {count} {what}; pass one label for each.")
     return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
 
 
@@ -30,8 +30,8 @@ def _with_heads(x: Any, what: str) -> np.ndarray:
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(
-            f"{what} must be a matrix, or one for each head, got {describe(x)}. For a batch, "
-            f"choose one element, {what}[0]."
+            f"{what} must be a matrix, or one matrix for each head, got {describe(x)}. For a "
+            f"batch, choose one element, {what}[0]."
         )
     return array
 
@@ -54,7 +54,7 @@ def attention(
     columns = _labels(keys, heads.shape[2], "keys")
     axes = np.array(_new_axes(heads) if ax is None else ax, dtype=object).reshape(-1)
     if len(axes) != len(heads):
-        raise ValueError(f"{len(heads)} heads and {len(axes)} Axes; give one Axes for each head.")
+        raise ValueError(f"{len(heads)} heads and {len(axes)} Axes; pass one Axes for each head.")
     top = max(float(heads.max()), 1e-12)
     for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
         image = one.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
@@ -75,8 +75,8 @@ def _new_axes(heads: np.ndarray) -> list[Any]:
         import matplotlib.pyplot as plt  # optional
     except ImportError:
         raise ImportError(
-            'heat maps need matplotlib: pip install "tinygrad_attn[viz]". The page of '
-            "ta.viz.attention_html works without it."
+            'heat maps need matplotlib: pip install "tinygrad_attn[viz]". '
+            "ta.viz.attention_html works without matplotlib."
         ) from None
     across, down = min(len(heads), 4), -(-len(heads) // 4)
     inches = 0.42 if heads[0].size <= 100 else 0.2  # per row or column
@@ -107,10 +107,11 @@ def attention_html(
 ) -> Page:
     """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
-    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv), or each with a leading
-      axis of H heads. A boolean `mask` is True where attention is allowed; a float mask is added.
-    - `attention_html(model, x)` calls a module or function with one to three inputs. It shows every
-      attention call, for the first element of the batch.
+    - `attention_html(q, k, v, mask)` takes q (T, D), k (S, D) and v (S, Dv). All three may have a
+      leading axis of H heads. A boolean `mask` is True where attention is allowed; a float mask is
+      added.
+    - `attention_html(model, x)` calls a module or function with one to three inputs. The page shows
+      every attention call, for the first element of the batch.
     - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
     `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
@@ -129,8 +130,8 @@ def attention_html(
         calls = list(_called(lambda: scaled_dot_product_attention(q, k, v, mask, scale=scale)))
     if not calls:
         raise ValueError(
-            "no attention was called. Give a model with scaled dot-product attention and its "
-            "input, or q, k and v."
+            "the model never called attention. Pass a model with scaled dot-product attention and "
+            "its input, or pass q, k and v."
         )
     for call in calls:
         sides = ("queries", queries), ("keys", keys)
@@ -151,7 +152,9 @@ def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
         numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
         for name in "qkv":
             if not np.isfinite(numbers[name]).all():
-                raise ValueError(f"{name} holds NaN or Inf; ta.detect_anomaly() finds the cause.")
+                raise ValueError(
+                    f"{name} contains NaN or Inf; use ta.detect_anomaly() to find the cause."
+                )
         scores = numbers.pop("scores")
         numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
         if given["mask"] is not None or given["is_causal"]:  # what the mask added

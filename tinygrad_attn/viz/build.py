@@ -36,8 +36,8 @@ class Source:
         for root in self.roots:
             if not isinstance(root, Variable):
                 raise TypeError(
-                    "a picture shows how a Tensor was computed; it needs that Tensor, or a "
-                    f"function that returns it, got {describe(root)}. For a module write "
+                    "a picture shows how a Tensor was computed, so pass a Tensor or a function "
+                    f"that returns a Tensor, got {describe(root)}. For a module, write "
                     "ta.viz.graph(module(x), model=module)."
                 )
         self.ops = history(self.roots)

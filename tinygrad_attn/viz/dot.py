@@ -88,8 +88,8 @@ def render(picture: Picture, format: str) -> bytes:
     except ImportError:
         raise RuntimeError(
             "no Graphviz was found. Install it (apt install graphviz, brew install graphviz, or "
-            'from graphviz.org), or pip install "tinygrad_attn[viz]" for pygraphviz. Without '
-            "either, .dot and .text() work."
+            'from graphviz.org), or pip install "tinygrad_attn[viz]" for pygraphviz. .dot and '
+            ".text() work without Graphviz."
         ) from None
     return bytes(pygraphviz.AGraph(string=text).draw(format=format, prog="dot"))
 

@@ -53,8 +53,8 @@ class Graph:
             write_atomically(self.text() + "\n", path)
         else:
             raise ValueError(
-                f"{os.fsdecode(path)!r}: end the name in .svg, .png, .pdf, .dot or .txt. For an "
-                "HTML page write ta.viz.graph_html(tensor).save(path)."
+                f"{os.fsdecode(path)!r}: the file name must end in .svg, .png, .pdf, .dot or .txt. "
+                "For an HTML page, write ta.viz.graph_html(tensor).save(path)."
             )
 
     __repr__ = __str__ = text
@@ -78,9 +78,10 @@ def graph(
     """Draw the ops that computed a tensor, with their operands and a frame around each module.
 
     `tensor` is a Tensor, a list of Tensors, or a function without arguments that returns one.
-    Dotted names start from `model`, by default the outermost module that was called. `depth` levels
-    of modules are opened, by default 1. `expand=["layers.0.self_attn"]` opens single modules. The
-    depth is reduced until the picture has at most `limit` boxes.
+    Dotted names are relative to `model`, by default the outermost module that was called. `depth`
+    is the number of levels of modules that are opened, by default 1.
+    `expand=["layers.0.self_attn"]` opens single modules. If the picture would have more than
+    `limit` boxes, the depth is reduced.
 
     With `plain=True`, the function runs in plain mode, and all levels are opened. Softmax,
     attention, layer norm and GELU are drawn as formulas, with the variable names from the code.

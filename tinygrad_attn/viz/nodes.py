@@ -56,7 +56,7 @@ def _memory(x: Any) -> int:
 
 
 class Names:
-    """Dotted names of modules, parameters and arrays, which start from a model or outer call."""
+    """Dotted names of modules, parameters and arrays, relative to a model or an outer call."""
 
     def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
         if model is not None and not isinstance(model, Module):

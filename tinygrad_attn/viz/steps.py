@@ -158,9 +158,9 @@ def backward_steps(
 ) -> Steps:
     """Run `loss.backward(gradient, retain_graph)` and record each op as a step.
 
-    Each `Step` has the op's equation and its incoming gradient. For each input, it has the backward
-    rule, the contribution and the sum so far. View the steps with `.text()`, or write a page with
-    `.save("steps.html")`. Dotted names of parameters start from `model`.
+    Each `Step` has the op's equation and its incoming gradient. For each input, the `Step` also has
+    the backward rule, the contribution and the sum so far. View the steps with `.text()`, or write
+    a page with `.save("steps.html")`. Dotted names of parameters are relative to `model`.
 
     `loss` is a Tensor, or a function that returns one. With `plain=True`, the function runs in
     plain mode, and the steps show the formulas of softmax, attention, layer norm and GELU.

@@ -22,7 +22,9 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     wrong, else 0.
     """
     if not all(map(find_spec, ("sklearn", "matplotlib", "tqdm"))):
-        raise ValueError('the demo needs more libraries: pip install "tinygrad_attn[examples,viz]"')
+        raise ValueError(
+            'the demo needs additional libraries: pip install "tinygrad_attn[examples,viz]"'
+        )
     from .report import accuracy_table, write_report
 
     reuse_memory()

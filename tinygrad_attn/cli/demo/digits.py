@@ -27,7 +27,8 @@ def load_split(seed: int | None) -> Split:
     """Return 1,437 images for training and 360 for testing.
 
     With a seed, the split is random, with the same proportions of digits. With None, the last fifth
-    of the file is for testing. Other people wrote those digits, so this split is harder.
+    of the file is for testing. The digits in the last fifth were written by other people, so this
+    split is harder.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
