@@ -214,7 +214,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def written_here(name: str) -> str:
-    """Return a hint ` Write ...` for a name from PyTorch, this package or NumPy, or ''."""
+    """Return ` Write ...` if the name is from PyTorch, NumPy or this package, else ''."""
     if name in WRITE:
         return f" Write {WRITE[name]}."
     package = __name__.partition(".")[0]

@@ -416,7 +416,9 @@ MISTAKES = {  # what an error says
     "index 5 is outside the table": lambda: F.embedding([0, 5], np.ones((4, 2))),
     "index -1 is outside": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),
-    "padding_idx=4 is not one of the 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),
+    "padding_idx=4 is out of range for a table with 4 rows": lambda: F.embedding(
+        [0], np.ones((4, 2)), 4
+    ),
     r"in \[0, 1\], got 1.5": lambda: F.dropout(X, 1.5),
     r"the shapes differ, array \(4, 1\)": lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)),
     "reduction must be one of 'none', 'mean', 'sum'": lambda: F.mse_loss(X, X, "avg"),

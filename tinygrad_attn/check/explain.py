@@ -136,7 +136,7 @@ def elsewhere(c: Case) -> Iterator[Row]:
 
 
 def factors(c: Case) -> Iterator[Row]:
-    """Yield rows for a factor that only R or only J has."""
+    """Yield rows for a factor that appears in only one of R and J."""
     text = "the gradient is g itself: the op's own derivative is missing"
     yield "wrong factor", text, c.R, c.in_J * 1.0
     yield "wrong axis", "the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)

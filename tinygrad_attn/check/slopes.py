@@ -68,8 +68,8 @@ class Program:
         if not tensors:
             raise TypeError(
                 "the function must return a floating-point tensor, or a tuple that contains one, "
-                f"but it returned {describe(found)}. Compute with {backend.computes} leave the "
-                "graph."
+                f"but it returned {describe(found)}. Compute it with {backend.computes}: "
+                f"{backend.leaves} leave the graph."
             )
         return tensors
 

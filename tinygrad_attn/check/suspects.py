@@ -17,7 +17,7 @@ LARGE = 10_000  # elements of the largest Jacobian that is computed
 
 
 def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
-    """Return a dict from input numbers to the entries with a wrong gradient."""
+    """Return the entries with a wrong gradient in a dict, keyed by the index of the input."""
     entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
     return {k: entry for k, entry in entries.items() if entry.wrong.any()}
 

@@ -24,7 +24,7 @@ class TorchBackend(Backend):
     kind = torch.Tensor
     double = "x.double(), or module.double()"
     writes = "torch functions of the saved tensors and the incoming gradient"
-    computes = "torch functions; .numpy(), .item() and .detach()"
+    computes, leaves = "torch functions", ".numpy(), .item() and .detach()"
     recording = staticmethod(torch.enable_grad)
 
     def leaf(self, array: Array) -> Any:

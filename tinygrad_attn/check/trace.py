@@ -99,7 +99,7 @@ class Backend:
     kind: Any = Variable
     double = "x.astype(np.float64), or module.astype(np.float64)"
     writes = "operators, methods and np.* functions on g, y and the inputs"
-    computes = "tensor methods or np.* functions; .numpy(), .item() and .data"
+    computes, leaves = "tensor methods or np.* functions", ".numpy(), .item() and .data"
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:

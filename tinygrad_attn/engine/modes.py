@@ -101,7 +101,7 @@ class _Mode(ContextDecorator):
 class no_grad(_Mode):
     """Disable recording, so that ops compute values without building a graph.
 
-    It is a context manager and a decorator, also for generators, and affects only one thread.
+    It works as a context manager or a decorator, and affects only the current thread.
     """
 
     _setting, _value = "recording", False

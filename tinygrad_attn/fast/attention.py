@@ -192,7 +192,7 @@ def with_heads(x: ndarray) -> ndarray:
 
 
 def in_rows(x: ndarray) -> ndarray:
-    """Return x, or a copy if its rows are not contiguous or overlap."""
+    """Return x itself, or a copy if rows of x overlap or are not contiguous."""
     row, item = x.strides[-2:]
     fine = item == x.itemsize and row >= x.shape[-1] * item
     return x if fine else np.ascontiguousarray(x)

@@ -114,7 +114,7 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
         raise ValueError(
-            f"{function}: padding_idx={padding_idx!r} is not one of the {rows} rows of the table."
+            f"{function}: padding_idx={padding_idx!r} is out of range for a table with {rows} rows."
         )
     return int(padding_idx) % rows
 

@@ -152,11 +152,11 @@ class MultiheadAttention(Module):
         ):
             t, s = ("B, T", "B, S") if self.batch_first else ("T, B", "S, B")
             raise ValueError(
-                f"MultiheadAttention takes query ({t}, {self.embed_dim}), key ({s}, {self.kdim}) "
-                f"and value ({s}, {self.vdim}) since batch_first={self.batch_first}, or all three "
-                f"without B. Got query {describe(query)}, key {describe(key)}, value "
-                f"{describe(value)}. For keys or values of other widths, pass kdim= and vdim= to "
-                "the constructor."
+                f"with batch_first={self.batch_first}, MultiheadAttention takes query "
+                f"({t}, {self.embed_dim}), key ({s}, {self.kdim}) and value ({s}, {self.vdim}), or "
+                f"all three without B. Got query {describe(query)}, key {describe(key)}, value "
+                f"{describe(value)}. If keys or values have a different width from queries, pass "
+                "kdim= and vdim= to the constructor."
             )
         if batched and self.batch_first:
             return query, key, value, batched

@@ -257,11 +257,11 @@ class Module:
         return ((path, p) for path, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Iterate over the parameters, each once."""
+        """Iterate over the parameters, without repetitions."""
         return (p for _, _, _, p in self._named_parts(Parameter, recurse=recurse))
 
     def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
-        """Iterate over (dotted name, buffer), each once."""
+        """Iterate over pairs (dotted name, buffer), without repetitions."""
         return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
 
     def train(self, mode: bool = True) -> Self:

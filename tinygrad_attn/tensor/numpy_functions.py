@@ -107,7 +107,7 @@ def _diag(v, k=0):
 
 @implements(np.transpose)
 def transpose(a, axes=None):
-    """Permute the axes; warn if this leaves a matrix unchanged, unlike in PyTorch."""
+    """Permute the axes; warn if a matrix stays unchanged where PyTorch would transpose it."""
     axes = None if axes is None else tuple(axes)
     if axes is not None and a.ndim == 2 and tuple(i % 2 for i in axes) == (0, 1):
         warn(

@@ -37,7 +37,7 @@ class Source:
             if not isinstance(root, Variable):
                 raise TypeError(
                     "a picture shows how a Tensor was computed, so pass a Tensor or a function "
-                    f"that returns a Tensor, got {describe(root)}. For a module, write "
+                    f"that returns one; got {describe(root)}. For a module, write "
                     "ta.viz.graph(module(x), model=module)."
                 )
         self.ops = history(self.roots)

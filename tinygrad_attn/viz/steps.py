@@ -64,7 +64,7 @@ class _Recorder(Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Add a contribution to the step of its op."""
+        """Add a contribution to the step for the op that produced it."""
         if node.number not in self.boxes:
             return  # from a graph inside a VJP
         op, box, copy = node.op, self.boxes[node.number], lambda x: np.array(array_of(x))
