@@ -6,7 +6,7 @@ Rajbhandari et al., 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,9 +37,8 @@ class ShardedAdamW(AdamW):
             owner = self._owners[p] = int(np.argmin(self._loads))
             self._loads[owner] += p.size
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self) -> None:
         """Update every parameter that has a gradient. A collective."""
-        loss = None if closure is None else closure()
         grads = {p: p.grad for p in self._owners}
         for p, owner in self._owners.items():
             p.grad = grads[p] if owner == self._group.rank else None
@@ -52,7 +51,6 @@ class ShardedAdamW(AdamW):
         for p, array in changed:
             p._array()[...] = array
             inplace.changed(p._data)
-        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state on every rank, in AdamW's format. A collective."""
