@@ -76,7 +76,7 @@ def through_infinity(f: Program) -> Found:
 
 
 def scaled(x: Array, by: Array) -> Array:
-    """Multiply x by factors, and move each zero by as much as a one would move."""
+    """Multiply x by factors. Where x is 0, add the change that an element of 1 would have."""
     return np.where(x == 0, by - 1, x * by)
 
 

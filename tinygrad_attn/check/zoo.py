@@ -300,7 +300,7 @@ def log_softmax_batch(g, y, x, axis=-1):
 
 @published(function("layer_norm", "x", "weight", "bias"))
 def layer_norm_weight(g, y, x, weight, bias, **settings):
-    """The VJP multiplies by the weight after taking its means, not before.
+    """The VJP averages over g before it multiplies g by the weight, not afterwards.
     Found in numpy-transformer (layer_norm.py, backward).
     Symptom: the gradient is right for the initial weight of ones, and wrong after the first update.
     """
@@ -309,7 +309,7 @@ def layer_norm_weight(g, y, x, weight, bias, **settings):
 
 @published(function("rms_norm", "x", "weight"))
 def rms_norm_weight(g, y, x, weight, **settings):
-    """The VJP multiplies by the weight after taking its mean, not before.
+    """The VJP averages over g before it multiplies g by the weight, not afterwards.
     Found in Tricycle (layers.py, RMSNorm.back_fn).
     Symptom: the gradient is right for the initial weight of ones, and wrong after the first update.
     """

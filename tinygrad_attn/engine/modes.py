@@ -56,7 +56,7 @@ def watching(watcher: Any) -> Iterator[Any]:
 
 
 class _Mode(ContextDecorator):
-    """A context manager and decorator that changes one setting of the thread."""
+    """A context manager and decorator that changes one setting of the current thread."""
 
     _setting: str
     _value: bool

@@ -149,8 +149,9 @@ def rms_norm(
 ) -> Tensor:
     """y = x / sqrt(mean(x^2) + eps) * weight, over the trailing axes `normalized_shape`.
 
-    x and y have shape (..., *normalized_shape); weight has normalized_shape. By default, eps is the
-    machine epsilon of the dtype used for computing. (Zhang and Sennrich 2019, arXiv:1910.07467)
+    x and y have shape (..., *normalized_shape); weight has shape normalized_shape. By default, eps
+    is the machine epsilon of the dtype used for computing. (Zhang and Sennrich 2019,
+    arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)

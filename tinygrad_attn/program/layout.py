@@ -48,7 +48,7 @@ class Layout:
         return e.id in self.lines or e.id in self.given
 
     def name(self, e: Expression) -> str | None:
-        """Return the name of e or None; before `give_names`, a placeholder of similar length."""
+        """Return e's name, if any. Before `give_names`, return a placeholder of similar length."""
         if self.has_name(e):
             return self.names.get(e.id) or f"{self.prefixed(self.wished(e), e)}_"
         return None
