@@ -157,7 +157,8 @@ class Program:
         moves = np.zeros(middle.shape, bool)
         while h > min(1e-9 * min(own, typical), 1e-3):
             before, (above, below, d) = d, self.sides(which, direction, h)
-            curve, former = above - 2 * middle + below, curve  # falls by 16 where F is smooth
+            # If F is smooth, `curve` is 16 times smaller at each step. The rest is rounding.
+            curve, former = above - 2 * middle + below, curve
             last_rough, rough = rough, np.abs(curve - former / 16)
             noise = np.fmax(rough, last_rough / 16) / h
             bend, less = np.fmax(np.abs(curve) / (2 * h), np.abs(d - before)), bend / 2

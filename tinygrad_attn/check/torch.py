@@ -252,7 +252,8 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
                 f"weight transposed: our module uses {name!r} transposed. A torch Linear weight "
                 "has shape (out, in): y = x @ weight.T."
             )
-            yield text, lambda module, _: module.load_state_dict({name: p.mT}, strict=False)  # noqa: B023
+            weight = {name: p.mT}
+            yield text, lambda module, _: module.load_state_dict(weight, strict=False)  # noqa: B023
 
 
 def masks(f: Callable[[Any], Any]) -> Callable:

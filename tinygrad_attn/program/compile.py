@@ -93,6 +93,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
 
 class Programs:
+    """A function and its programs."""
+
     def __init__(self, f: Any, check: bool) -> None:
         self.f, self.check, self.too_many = f, check, False
         self.entries: list[Entry] = []
