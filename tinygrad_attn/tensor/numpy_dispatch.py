@@ -49,9 +49,6 @@ PLAIN_NAMES = """
 """
 PLAIN = {getattr(np, name) for name in PLAIN_NAMES.split()}
 
-REDUCED = {np.add: np.sum, np.multiply: np.prod, np.maximum: np.max, np.minimum: np.min}
-ACCUMULATED = {np.add: np.cumsum, np.multiply: np.cumprod}
-
 
 def implements(*numpy_functions: Any) -> Callable:
     """Register the decorated function as the implementation of these NumPy functions.
@@ -163,14 +160,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
     if ufunc in PLAIN or not floating(inputs):
         y = getattr(ufunc, method)(*plain(inputs), **{k: plain(v) for k, v in kwargs.items()})
         return _wrapped(y) if ufunc in UFUNCS else y
-    if method == "reduce" and ufunc in REDUCED:
-        return FUNCTIONS[REDUCED[ufunc]](*inputs, **{"axis": 0, **kwargs})
-    if method == "accumulate" and ufunc in ACCUMULATED:
-        return FUNCTIONS[ACCUMULATED[ufunc]](*inputs, **{"axis": 0, **kwargs})
     f = UFUNCS.get(ufunc)
-    if f is not None and method == "outer":
-        a, b = together(inputs)
-        return ufunc(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
     if f is None or method != "__call__":
         # The ufunc may be SciPy's or the user's own.
         raise no_rule(f"np.{name}" if getattr(np, ufunc.__name__, None) is ufunc else name)

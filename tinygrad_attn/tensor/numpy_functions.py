@@ -74,13 +74,11 @@ for _name in MOVING_NAMES.split():
 
 
 @implements(np.take)
-def _take(a, indices, axis=None, mode="raise"):
+def _take(a, indices, axis=None):
     # Moving the positions of a whole embedding table would take a lot of memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
-    places, n = copied(plain(indices)), a.shape[axis]
+    places = copied(plain(indices))
     places = places.astype(int) if places.dtype == bool else places  # NumPy reads True as 1 here.
-    if mode != "raise":
-        places = places % n if mode == "wrap" else places.clip(0, n - 1)
     return ops.getitem(a, index=(slice(None),) * axis + (places,))
 
 
@@ -234,37 +232,7 @@ def _full_like(a, fill_value):
     return ops.broadcast_to(cast(fill_value, a.dtype), shape=np.shape(a))
 
 
-# ---- reductions
-
-
-def _given(x: Any) -> bool:
-    return x is not None and x is not True and x is not _UNSET
-
-
-def _reducing(op: Callable, begin: Callable, neutral: float) -> Callable:
-    """Return a reduction in which `neutral` replaces the elements excluded by `where`."""
-
-    def reduction(a, axis=None, keepdims=False, initial=None, where=True):
-        if _given(where):
-            if math.isinf(neutral) and not _given(initial):
-                raise ValueError(f"np.{op.__name__} with where= needs initial=.")
-            a = ops.where(plain(where), a, neutral)
-        y = op(a, axis=axis, keepdims=keepdims)
-        return begin(y, initial) if _given(initial) else y
-
-    return reduction
-
-
-@implements(np.mean)
-def _mean(a, axis=None, keepdims=False, where=True):
-    if not _given(where):
-        return ops.mean(a, axis=axis, keepdims=keepdims)
-    mask = np.broadcast_to(plain(where), a.shape)
-    count = mask.sum(axis=axis, keepdims=keepdims, dtype=a.dtype)
-    return ops.sum(ops.where(mask, a, 0), axis=axis, keepdims=keepdims) / count
-
-
-# ---- differences and lines between points
+# ---- differences
 
 
 @implements(np.diff)
@@ -309,17 +277,6 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(start.dtype, stop.dtype))
     share = share.reshape(-1, *(1,) * max(start.ndim, stop.ndim))
     return np.moveaxis(start * (1 - share) + stop * share, 0, axis)
-
-
-@implements(np.interp)
-def _interp(x, xp, fp):
-    """Interpolate linearly; the slope at a knot is the slope of the line to its right."""
-    x, xp, fp = together([x, xp, fp])
-    at, knots = plain(x), plain(xp)
-    i = np.searchsorted(knots, at, "right").clip(1, len(knots) - 1) - 1
-    inside = ops.where((at < knots[0]) | (at >= knots[-1]), knots[i], x)
-    y = fp[i] + (fp[i + 1] - fp[i]) / (xp[i + 1] - xp[i]) * (inside - xp[i])
-    return ops.where(at < knots[0], fp[0], ops.where(at >= knots[-1], fp[-1], y))
 
 
 # ---- products
@@ -504,11 +461,12 @@ SHORT: dict[Any, Callable] = {
     np.linalg.solve: lambda a, b: ops.solve(*together([a, b])),
     np.linalg.svdvals: ops.singular_values,
     np.matrix_transpose: lambda x: ops.swapaxes(x, a=-1, b=-2),
-    np.max: _reducing(ops.max, ops.maximum, -math.inf),
-    np.min: _reducing(ops.min, ops.minimum, math.inf),
+    np.max: ops.max,
+    np.mean: ops.mean,
+    np.min: ops.min,
     np.outer: _outer,
     np.partition: ops.partition,
-    np.prod: _reducing(ops.prod, ops.multiply, 1),
+    np.prod: ops.prod,
     np.ravel: lambda a: ops.reshape(a, shape=(-1,)),
     np.real: ops.clone,
     np.real_if_close: ops.clone,
@@ -520,7 +478,7 @@ SHORT: dict[Any, Callable] = {
     np.split: _splitting(np.split),
     np.stack: lambda arrays, axis=0: ops.stack(*together(arrays), axis=axis),
     np.std: ops.std,
-    np.sum: _reducing(ops.sum, ops.add, 0),
+    np.sum: ops.sum,
     np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
     np.take_along_axis: lambda arr, indices, axis=-1: ops.take_along_axis(
         arr, indices=copied(plain(indices)), axis=axis
@@ -553,7 +511,5 @@ FUNCTIONS |= {
     np.rollaxis: _permuting(np.rollaxis),
     np.squeeze: _reshaping(np.squeeze),
 }
-if hasattr(np, "unstack"):  # NumPy 2.1
-    FUNCTIONS[np.unstack] = lambda x, /, *, axis=0: tuple(np.moveaxis(x, axis, 0))
 if hasattr(np, "fix"):  # Deprecated since NumPy 2.5.
     FUNCTIONS[np.fix] = ops.trunc
