@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ..files.atomic import write_atomically
+from ..files import write_atomically
 from . import dot
 from .build import Builder, Source
 from .page import Page, as_json, page

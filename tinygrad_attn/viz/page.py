@@ -9,7 +9,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from ..files.atomic import write_atomically
+from ..files import write_atomically
 
 TEMPLATES = resources.files(__package__).joinpath("templates")
 
