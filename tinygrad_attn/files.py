@@ -60,12 +60,7 @@ def _array(name: str, value: Any) -> NDArray[Any]:
     if isinstance(value, Tensor):
         value = value._array()
     elif hasattr(value, "detach") and hasattr(value, "cpu"):
-        try:
-            value = value.detach().cpu().numpy()
-        except TypeError as error:
-            raise TypeError(
-                f"{name!r}: NumPy has no {value.dtype}; save {name}.float() instead."
-            ) from error
+        value = value.detach().cpu().numpy()
     dtype = getattr(value, "dtype", np.dtype(object))
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise TypeError(
