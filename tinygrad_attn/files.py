@@ -227,14 +227,11 @@ def load_checkpoint(
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
             raise ValueError(f"{path!r} was saved without {name}; omit {name}= when you load it.")
-    try:
-        saved = {name: json.loads(text) for name, text in metadata.items()}
-        progress = Progress(int(saved["step"]), saved["extra"])
-        parts: list[tuple[Any, Any]] = [(model, under("model.", arrays))]
-        if optimizer is not None:
-            parts.append((optimizer, {**saved["optimizer"], "state": _optimizer_state(arrays)}))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path!r} is damaged ({error!r}). Nothing was changed.") from error
+    saved = {name: json.loads(text) for name, text in metadata.items()}
+    progress = Progress(saved["step"], saved["extra"])
+    parts: list[tuple[Any, Any]] = [(model, under("model.", arrays))]
+    if optimizer is not None:
+        parts.append((optimizer, {**saved["optimizer"], "state": _optimizer_state(arrays)}))
     if schedule is not None:
         parts.append((schedule, saved["schedule"]))
     changes = [(x.load_state_dict, copy.deepcopy(x.state_dict()), new) for x, new in parts]
