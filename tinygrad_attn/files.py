@@ -149,12 +149,6 @@ def write_atomically(data: bytes | str, path: Path) -> None:
         with suppress(OSError):
             os.unlink(part)
         raise
-    with suppress(OSError):  # Windows and some network disks refuse this
-        opened = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(opened)  # makes the rename durable
-        finally:
-            os.close(opened)
 
 
 def _mode(target: pathlib.Path) -> int:
