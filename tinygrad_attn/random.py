@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .errors import is_integer
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
 
@@ -63,9 +62,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
-        if not is_integer(seed):
-            raise TypeError(f"manual_seed needs an integer, got {seed!r}.")
-        legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
+        legacy: Any = np.random.RandomState(index(seed) % 2**32).get_state(legacy=False)
         self._bits.state = legacy
         self._spare_normal = math.nan  # the second normal of a pair, or NaN
         return self
@@ -198,12 +195,10 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
 
 
 def _size(shape: Any) -> int:
-    lengths = shape if isinstance(shape, Sequence) else [shape]
-    if not all(is_integer(n) and n >= 0 for n in lengths):
-        raise TypeError(
-            f"a shape must consist of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
-        )
-    return math.prod(map(int, lengths))
+    lengths = [index(n) for n in (shape if isinstance(shape, Sequence) else [shape])]
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"a shape must consist of integers >= 0, got {shape}")
+    return math.prod(lengths)
 
 
 _default = Generator()
