@@ -137,33 +137,14 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         error.add_note(f"in {op} of {listed(inputs)}")
         return error
     shapes = [np.shape(getattr(x, "_data", x)) for x in inputs if x is not None]
-    text = "these shapes cannot be multiplied" if op == "matmul" else str(error).rstrip(".")
-    return kind(f"{op} of {listed(inputs)}: {text}. {_hint(op, inputs, shapes, error)}".rstrip())
-
-
-def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -> str:
-    text = str(error)
+    text, hint = str(error).rstrip("."), ""
     if any(x is None for x in inputs) and ("NoneType" in text or op == "matmul"):
-        return "An operand is None: check that the function that computed it returns its result."
-    if op == "matmul" and len(shapes) == 2:
-        return matmul_hint(*shapes)
-    if "integer" in text and "interpreted" in text:
-        return "Axes and sizes must be integers: write int(...), or divide with // instead of /."
-    if "reshape" in text:
-        return "The number of elements must stay the same; write -1 for one size to be inferred."
-    if "broadcast" in text:
-        return broadcast_hint(shapes)
-    if shapes and isinstance(error, np.exceptions.AxisError):
-        rank = len(shapes[0])
-        return f"An axis of a tensor of shape {shapes[0]} must be in [-{rank}, {rank})." * (
-            rank > 0
-        )
-    if shapes and isinstance(error, IndexError):
-        return (
-            f"The tensor has shape {shapes[0]}; an index along an axis of size n must be an "
-            "integer in [-n, n), a slice, or an array of integers or booleans."
-        )
-    return ""
+        hint = "An operand is None: check that the function that computed it returns its result."
+    elif op == "matmul" and len(shapes) == 2:
+        text, hint = "these shapes cannot be multiplied", matmul_hint(*shapes)
+    elif "broadcast" in text:
+        hint = broadcast_hint(shapes)
+    return kind(f"{op} of {listed(inputs)}: {text}. {hint}".rstrip())
 
 
 def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
