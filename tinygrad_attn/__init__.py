@@ -136,7 +136,7 @@ if not TYPE_CHECKING:  # else a type checker would accept misspelt names
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name not in _LAZY:
-            raise errors.missing_from(__name__, name, globals())
+            return errors.missing_names(__name__, globals())(name)
         try:
             home = import_module(f"{__name__}.{_LAZY[name]}")
         except ModuleNotFoundError as missing:

@@ -205,21 +205,16 @@ def written_here(name: str) -> str:
     return f" Write np.{name}." if hasattr(np, name) else ""
 
 
-def missing_from(module: str, name: str, known: Mapping[str, Any]) -> AttributeError:
-    """Return the error for a name missing from a module with the namespace `known`."""
-    public = known.get("__all__") or [
-        k for k, value in known.items() if getattr(value, "__module__", None) == module
-    ]
-    slip = name.lower() in map(str.lower, public)
-    hint = "" if slip else written_here(name)
-    return AttributeError(f"{module} has no {name!r}.{hint or nearest(name, public)}")
-
-
 def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]:
     """Return a `__getattr__` function for a module with the namespace `known`."""
 
     def missing(name: str) -> Any:
-        raise missing_from(module, name, known)
+        public = known.get("__all__") or [
+            k for k, value in known.items() if getattr(value, "__module__", None) == module
+        ]
+        slip = name.lower() in map(str.lower, public)
+        hint = "" if slip else written_here(name)
+        raise AttributeError(f"{module} has no {name!r}.{hint or nearest(name, public)}")
 
     return missing
 
