@@ -12,10 +12,8 @@ Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. A sing
 neither.
 """
 
-from .data_parallel import DataParallel
+from .data_parallel import Batch, DataParallel, DistributedSampler, ShardedAdamW
 from .group import barrier, rank, set_time_limit, world_size
-from .sampler import Batch, DistributedSampler
-from .sharded import ShardedAdamW
 from .tensor_parallel import (
     ColumnParallelLinear,
     ParallelAttention,
