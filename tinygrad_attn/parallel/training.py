@@ -92,12 +92,11 @@ def save_checkpoint(
         f"ranks.{rank}.{name}": value
         for rank, state in enumerate(states[1:], 1) for name, value in state.items()
     }  # fmt: skip
-    joined = None  # joining a ShardedAdamW's state takes all ranks
     if optimizer is not None:
-        state = optimizer.state_dict()
-        joined = SimpleNamespace(state_dict=lambda: state)
+        state = optimizer.state_dict()  # of a ShardedAdamW, a collective
+        optimizer = SimpleNamespace(state_dict=lambda: state)
     if ranks.rank == 0:
-        files.save_checkpoint(path, model=_bare(model), optimizer=joined, beside=beside, **more)
+        files.save_checkpoint(path, model=_bare(model), optimizer=optimizer, beside=beside, **more)
     barrier(comm)
 
 
