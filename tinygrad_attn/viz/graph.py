@@ -3,67 +3,16 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from ..files import write_atomically
-from . import dot
-from .build import Builder, Source
+from .build import Builder
 from .page import Page, as_json, page
-from .picture import Picture
+from .picture import Graph
+from .source import Source
 
 LIMIT = 150  # boxes in a readable picture
 MOST_BOXES, MOST_PICTURES = 200, 60  # boxes in each picture of a page; pictures on a page
-
-
-class Graph:
-    """A picture of the computation graph. Notebooks display it, and it keeps no tensor alive."""
-
-    def __init__(self, picture: Picture) -> None:
-        self.picture = picture
-
-    @property
-    def dot(self) -> str:
-        """The picture as DOT text, the same on every run."""
-        return dot.to_dot(self.picture)
-
-    def svg(self) -> str:
-        """Return the picture as an SVG element.
-
-        Raises RuntimeError without Graphviz, and ValueError for more than 1,000 boxes.
-        """
-        return dot.svg(self.picture)
-
-    def text(self) -> str:
-        """Return the graph as a text tree, from the outputs to the inputs."""
-        return self.picture.text()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture to a .svg, .png, .pdf, .dot or .txt file.
-
-        Raises ValueError for any other suffix, and the same errors as `svg`.
-        """
-        suffix = os.path.splitext(os.fsdecode(path))[1].lower()
-        if suffix in (".svg", ".png", ".pdf"):
-            write_atomically(dot.render(self.picture, suffix[1:]), path)
-        elif suffix in (".dot", ".gv"):
-            write_atomically(self.dot, path)
-        elif suffix == ".txt":
-            write_atomically(self.text() + "\n", path)
-        else:
-            raise ValueError(
-                f"{os.fsdecode(path)!r}: the file name must end in .svg, .png, .pdf, .dot or .txt. "
-                "For an HTML page, write ta.viz.graph_html(tensor).save(path)."
-            )
-
-    __repr__ = __str__ = text
-
-    def _repr_html_(self) -> str | None:
-        try:
-            return self.svg()
-        except Exception:  # the notebook then shows the text
-            return None
 
 
 def graph(
@@ -89,7 +38,26 @@ def graph(
     Raises TypeError for anything other than Tensors, and ValueError if `expand` names a module that
     was not called.
     """
-    return Graph(Source(tensor, model, plain).picture(depth, expand, limit))
+    source = Source(tensor, model, plain)
+    expand = (expand,) if isinstance(expand, str) else expand
+    source.check(expand)
+    top = source.opened if depth is None else depth
+
+    def is_open(place: int, scope: Any) -> bool:
+        name = source.module(scope)
+        inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
+        return place < level or any(inside)
+
+    notes = []
+    for level in range(min(top, source.deepest), -1, -1):
+        picture = Builder(source, is_open).graph
+        count = len(picture.boxes)
+        if limit is None or count <= limit:
+            break
+        then = f": folded to depth={level - 1}" if level else ", and no module is left to fold"
+        notes.append(f"{count:,} boxes, more than limit={limit}{then}.")
+    picture.notes = notes
+    return picture
 
 
 def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
@@ -100,13 +68,13 @@ def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
     boxes, or if the page already has 60 pictures.
     """
     source = Source(tensor, model, plain)
-    chains = sorted(dict.fromkeys(source.names.chains.values()), key=len)
+    chains = sorted(dict.fromkeys(source.chains.values()), key=len)
     plans: list[tuple[int, tuple[Any, ...]]] = [(depth, ()) for depth in range(source.deepest + 1)]
     plans += [(1, chain) for chain in chains if len(chain) > 1]  # a chain: only its calls are open
     states: dict[Any, Builder] = {}
     for depth, opened in plans[:MOST_PICTURES]:
         drawn = Builder(source, lambda level, scope: level < depth or scope in opened)  # noqa: B023
-        if depth == 0 or len(drawn.result.boxes) <= MOST_BOXES:
+        if depth == 0 or len(drawn.graph.boxes) <= MOST_BOXES:
             states[depth, opened] = drawn
     numbers = {plan: i for i, plan in enumerate(states)}
     start = max(plan for plan in states if plan[0] <= source.opened and not plan[1])
@@ -117,12 +85,12 @@ def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
         plan = lambda chain: (1, chain) if len(chain) > 1 else (len(chain), ())
         targets = {name: numbers.get(plan(chain)) for name, chain in wanted.items()}
         shown.append({"depth": None if opened else depth, "targets": targets})
-    drawings = [f"<template>{dot.drawing(x.result)}</template>" for x in states.values()]
+    drawings = [f"<template>{x.graph.drawing()}</template>" for x in states.values()]
     return page(
         "The computation graph",
         "graph",
         drawings="\n".join(drawings),
         deepest=str(source.deepest),
-        text=html.escape(states[start].result.text()),
+        text=html.escape(states[start].graph.text()),
         data=as_json({"states": shown, "start": numbers[start]}),
     )

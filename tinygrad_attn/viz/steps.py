@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Watcher, array_of, watching
-from . import dot, rules, values
-from .build import Builder, Source
-from .nodes import computed, op_name
+from . import rules, values
+from .build import Builder
 from .page import Page, as_json, page
-from .picture import Picture
+from .picture import Graph
+from .source import Source, computed, op_name
 
 MOST = 1000  # steps on a page
 
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 class _Recorder(Watcher):
     """A watcher that copies the values of a backward pass and keeps no tensor alive."""
 
-    def __init__(self, picture: Picture, numbers: dict[int, int], ops: list[Any]) -> None:
+    def __init__(self, picture: Graph, numbers: dict[int, int], ops: list[Any]) -> None:
         self.picture, self.numbers = picture, numbers
         self.boxes = {t._node.number: numbers[id(t)] for t in ops}  # by sequence number
         self.steps: list[Step] = []
@@ -83,7 +83,7 @@ class _Recorder(Watcher):
 class Steps(list[Step]):
     """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
-    def __init__(self, base: Picture, steps: list[Step]) -> None:
+    def __init__(self, base: Graph, steps: list[Step]) -> None:
         super().__init__(steps)
         self.base = base
 
@@ -120,7 +120,7 @@ class Steps(list[Step]):
         return page(
             "Backward, step by step",
             "steps",
-            drawing=dot.drawing(self.base),
+            drawing=self.base.drawing(),
             note=note,
             last=str(len(shown) - 1),
             text=html.escape(note or self.text()),
@@ -170,7 +170,7 @@ def backward_steps(
     source = Source(loss, model, plain)
     (root,) = source.roots
     drawn = Builder(source, lambda *_: True)
-    recorder = _Recorder(drawn.result, drawn.numbers, source.ops)
+    recorder = _Recorder(drawn.graph, drawn.numbers, source.ops)
     del source, drawn  # they keep the graph alive
     with watching(recorder):
         root.backward(gradient, retain_graph=retain_graph)
