@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import nearest
 from .build import Builder
 from .page import Page, as_json, page
 from .picture import Graph
@@ -40,7 +41,13 @@ def graph(
     """
     source = Source(tensor, model, plain)
     expand = (expand,) if isinstance(expand, str) else expand
-    source.check(expand)
+    called = {source.module(scope) for scope in source.chains if scope} - {""}
+    for name in expand:
+        if name not in called:
+            raise ValueError(
+                f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
+                f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
+            )
     top = source.opened if depth is None else depth
 
     def is_open(place: int, scope: Any) -> bool:

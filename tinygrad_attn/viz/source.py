@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ..engine import Variable, array_of, history
-from ..errors import describe, nearest
+from ..errors import describe
 from ..nn import Module
 from . import values
 from .opened import FunctionCall, Run, run_plainly
@@ -162,13 +161,3 @@ class Source:
                 found |= arrays
                 weights |= set() if leaves else {id(t)}
         return found - self.arrays.keys()
-
-    def check(self, expand: Iterable[str]) -> None:
-        """Raise ValueError if `expand` names a module that was not called."""
-        called = {self.module(scope) for scope in self.chains if scope} - {""}
-        for name in expand:
-            if name not in called:
-                raise ValueError(
-                    f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
-                    f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
-                )

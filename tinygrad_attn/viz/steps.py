@@ -101,20 +101,10 @@ class Steps(list[Step]):
                 lines.append("       freed: " + ", ".join(step.freed))
         return "\n".join(lines)
 
-    def html(self) -> str:
-        """Return the HTML of a page that steps through the backward pass."""
-        return self._page().text
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file."""
-        self._page().save(path)
-
     __repr__ = __str__ = text
 
-    def _repr_html_(self) -> str:
-        return self._page()._repr_html_()
-
-    def _page(self) -> Page:
+    def html(self) -> Page:
+        """Return a page that steps through the backward pass."""
         many = f"This page has the first {MOST:,} of {len(self):,} steps."
         note = many if len(self) > MOST else ""
         shown = [self._as_dict(step) for step in self[:MOST]]
@@ -127,6 +117,13 @@ class Steps(list[Step]):
             text=html.escape(note or self.text()),
             data=as_json(shown),
         )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file."""
+        self.html().save(path)
+
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()
 
     def _as_dict(self, step: Step) -> dict[str, Any]:
         """Return the data of a step for the page's script."""
