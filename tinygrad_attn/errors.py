@@ -25,7 +25,6 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
     "permute": "t.transpose(1, 0, 2)",
     "expand": "np.broadcast_to(t, shape)",
-    "expand_as": "np.broadcast_to(t, other.shape)",
     "flatten": "t.reshape(len(t), -1) for start_dim=1",
     "transpose": "np.swapaxes(t, axis1, axis2)",
     "t": "t.T",
@@ -33,26 +32,18 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "numel": "t.size",
     "contiguous": "nothing: memory order does not matter here",
     "cat": "np.concatenate([t, other], axis)",
-    "chunk": "np.split(t, parts, axis)",
     "split": "np.split(t, range(size, t.shape[axis], size), axis)",
-    "repeat_interleave": "np.repeat(t, repeats, axis)",
     # Choosing elements.
     "masked_fill": "np.where(mask, value, t)",
-    "narrow": "t[:, start:start + length] for dim=1",
     "gather": "np.take_along_axis(t, indices, axis)",
-    "topk": "np.take_along_axis(t, indices, -1), indices = np.argsort(-t.numpy())[..., :k]",
     "one_hot": "np.eye(classes, dtype=np.float32)[np.asarray(labels)]",
     # Arithmetic.
     "clamp": "t.clip(min, max)",
-    "rsqrt": "1 / np.sqrt(t)",
     "norm": "np.linalg.norm(t)",
     "erf": "ta.ops.erf(t)",
-    "softplus": "np.logaddexp(t, 0)",
-    "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "softmax": "F.softmax(t, axis=-1)",
     "log_softmax": "F.log_softmax(t, axis=-1)",
     "logsumexp": "F.logsumexp(t, axis)",
-    "l1_loss": "np.mean(np.abs(t - target))",
     "nll_loss": "F.cross_entropy(t, target), which accepts scores or their log_softmax",
     # Dtypes, devices, making tensors.
     "to": "t.astype(dtype) for another dtype; everything is on the CPU",
@@ -61,9 +52,6 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "long": "t.astype(np.int64)",
     "int": "t.astype(np.int32)",
     "bool": "t.astype(bool)",
-    "cpu": "nothing: everything is on the CPU",
-    "cuda": "nothing: everything is on the CPU",
-    "device": "nothing: everything is on the CPU",
     "from_numpy": "Tensor(array)",
     "zeros": "Tensor(np.zeros(shape, np.float32))",
     "ones": "Tensor(np.ones(shape, np.float32))",
@@ -88,18 +76,18 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "vmap": "leading axes: ops and layers handle all leading axes at once",
     "autocast": "nothing: training in half precision is not supported",
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
-    "LambdaLR": "optim.Schedule(optimizer, factor)",
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
     "DistributedDataParallel": "parallel.DataParallel(model)",
 }
 _RECIPES = """
-Adagrad BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d AvgPool2d Conv1d Conv2d DataLoader ELU
-ExponentialLR GRU GRUCell GroupNorm HuberLoss KLDivLoss L1Loss LBFGS LSTM LSTMCell LeakyReLU
-MaxPool2d NLLLoss OneCycleLR PReLU RMSprop RNN RNNCell SmoothL1Loss Softplus StepLR
+Adagrad AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d DataLoader ELU
+ExponentialLR GRU GRUCell GroupNorm HuberLoss KLDivLoss L1Loss LBFGS LSTM LSTMCell LambdaLR
+LeakyReLU MaxPool2d NLLLoss OneCycleLR PReLU RMSprop RNN RNNCell SmoothL1Loss Softplus StepLR
 adaptive_avg_pool2d avg_pool2d batch_norm binary_cross_entropy binary_cross_entropy_with_logits
-conv1d conv2d cosine_similarity elu group_norm huber_loss kl_div max_pool2d
-multinomial normalize prelu scatter_add smooth_l1_loss unfold
+chunk conv1d conv2d cosine_similarity elu group_norm huber_loss kl_div l1_loss leaky_relu max_pool2d
+multinomial normalize prelu repeat_interleave rsqrt scatter_add smooth_l1_loss softplus topk unfold
 """
+WRITE |= dict.fromkeys(("cpu", "cuda", "device"), "nothing: everything is on the CPU")
 WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
 
 
