@@ -188,8 +188,9 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
 
-    `extra` is any JSON value, such as past losses or settings. `beside` maps names to additional
-    arrays, which `ta.load` also returns. Raises the same errors as `ta.save`.
+    `extra` is any JSON value, such as past losses or settings; an array in it becomes a list.
+    `beside` maps names to additional arrays, which `ta.load` also returns. Raises the same errors
+    as `ta.save`.
     """
     arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
     arrays |= {f"generator.{name}": value for name, value in get_rng_state().items()}
@@ -257,11 +258,5 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, 
 
 
 def _json(value: Any) -> str:
-    """Return the value as JSON, with NumPy numbers as plain numbers."""
-    try:
-        return json.dumps(value, default=lambda x: x.item())
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            "a checkpoint's step, extra and settings may contain only numbers, strings, lists and "
-            f"dicts; {error}."
-        ) from error
+    """Return the value as JSON, with arrays as lists and NumPy's numbers as plain numbers."""
+    return json.dumps(value, default=lambda x: x.tolist())

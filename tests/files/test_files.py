@@ -494,9 +494,11 @@ def test_checkpoints_that_do_not_fit(path, training):
         load_checkpoint(
             path, model=training["model"], optimizer=optim.SGD([Tensor([1.0], requires_grad=True)])
         )
-    with pytest.raises(TypeError, match="extra and settings may contain only numbers, strings"):
-        save_checkpoint(path, model=training["model"], extra=np.ones(2))
+    with pytest.raises(AttributeError, match="'set' object"):
+        save_checkpoint(path, model=training["model"], extra={1, 2})
     assert load_checkpoint(path, **training) == (0, None)
+    save_checkpoint(path, model=training["model"], step=np.int64(3), extra=[np.ones(2)])
+    assert load_checkpoint(path, model=training["model"]) == (3, [[1.0, 1.0]])
 
 
 @pytest.mark.parametrize(
