@@ -81,11 +81,6 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     return load_with_metadata(path)[0]
 
 
-def load_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a file. Raises the same errors as `load`."""
-    return load_with_metadata(path)[1]
-
-
 def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the arrays and the metadata of a file. Raises the same errors as `load`."""
     import safetensors
