@@ -45,12 +45,8 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
             f"ta.save(model.state_dict(), path) for a module, or ta.save({{'name': x}}, path) for "
             "one tensor."
         )
-    texts = [*mapping, *(metadata or {}).values()]
-    if "__metadata__" in mapping or not all(isinstance(text, str) for text in texts):
-        raise TypeError(
-            "names and metadata in a file must be strings; write str(...) or json.dumps(...). The "
-            "name '__metadata__' is reserved by the format."
-        )
+    if "__metadata__" in mapping:
+        raise ValueError("the name '__metadata__' is reserved by the format.")
     arrays = {name: _array(name, value) for name, value in mapping.items()}
     write_atomically(encode(arrays, dict(metadata) if metadata else None), path)
 
