@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine import Watcher, array_of, watching
 from . import rules, values
-from .build import Builder
+from .graph import Builder
 from .page import Page, as_json, page
 from .picture import Graph
 from .source import Source, computed, op_name
@@ -105,8 +105,7 @@ class Steps(list[Step]):
 
     def html(self) -> Page:
         """Return a page that steps through the backward pass."""
-        many = f"This page has the first {MOST:,} of {len(self):,} steps."
-        note = many if len(self) > MOST else ""
+        note = f"This page has the first {MOST:,} of {len(self):,} steps." if len(self) > MOST else ""
         shown = [self._as_dict(step) for step in self[:MOST]]
         return page(
             "Backward, step by step",
