@@ -16,7 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,15 +220,13 @@ def load_checkpoint(
         parts.append((optimizer, {**saved["optimizer"], "state": _optimizer_state(arrays)}))
     if schedule is not None:
         parts.append((schedule, saved["schedule"]))
-    changes = [(x.load_state_dict, copy.deepcopy(x.state_dict()), new) for x, new in parts]
-    changes.append((set_rng_state, get_rng_state(), under("generator.", arrays)))
-    try:
-        for change, _, new in changes:
-            change(new)
-    except BaseException:  # including interrupts
-        for change, old, _ in reversed(changes):
-            change(old)
-        raise
+    with ExitStack() as undo:  # after an error, also an interrupt, everything is as before
+        for part, new in parts:
+            undo.callback(part.load_state_dict, copy.deepcopy(part.state_dict()))
+            part.load_state_dict(new)
+        undo.callback(set_rng_state, get_rng_state())
+        set_rng_state(under("generator.", arrays))
+        undo.pop_all()
     return progress
 
 
