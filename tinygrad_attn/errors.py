@@ -112,17 +112,13 @@ def describe(x: Any) -> str:
     return f"{kind} {tuple(shape)} {dtype}" + (f" {name!r}" if name else "")
 
 
-def listed(inputs: Iterable[Any]) -> str:
-    """Return descriptions of the operands of an op, separated by commas."""
-    return ", ".join(describe(x) for x in inputs if x is not None)
-
-
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     """Add the op, its operands and a hint to NumPy's error; add a note to any other error."""
+    place = f"{op} of {', '.join(describe(x) for x in inputs if x is not None)}"
     kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), None)
     if kind is None or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
-        error.add_note(f"in {op} of {listed(inputs)}")
+        error.add_note(f"in {place}")
         return error
     shapes = [np.shape(getattr(x, "_data", x)) for x in inputs if x is not None]
     text, hint = str(error).rstrip("."), ""
@@ -132,7 +128,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         text, hint = "these shapes cannot be multiplied", matmul_hint(*shapes)
     elif "broadcast" in text:
         hint = broadcast_hint(shapes)
-    return kind(f"{op} of {listed(inputs)}: {text}. {hint}".rstrip())
+    return kind(f"{place}: {text}. {hint}".rstrip())
 
 
 def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:

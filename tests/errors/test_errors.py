@@ -61,7 +61,6 @@ def test_values_are_named():
     named = t(2)
     named.name = "w"
     assert errors.describe(named) == "Tensor (2,) float64 'w'"
-    assert errors.listed([np.ones(2), None, 3]) == "array (2,) float64, 3"
     assert errors.describe("x" * 99) == "a str"
     assert errors.is_number(np.float32(1)) and not errors.is_number(True)
     assert errors.is_integer(np.int8(1)) and not errors.is_integer(1.0)
@@ -72,8 +71,8 @@ def test_an_error_of_the_users_own_keeps_its_kind():
         pass
 
     error = Mine("text")
-    assert errors.explain("f", [t(2)], error) is error
-    assert error.__notes__ == ["in f of Tensor (2,) float64"]
+    assert errors.explain("f", [t(2), np.ones(2), None, 3], error) is error
+    assert error.__notes__ == ["in f of Tensor (2,) float64, array (2,) float64, 3"]
 
 
 def test_nearest_names():
