@@ -105,7 +105,9 @@ class Steps(list[Step]):
 
     def html(self) -> Page:
         """Return a page that steps through the backward pass."""
-        note = f"This page has the first {MOST:,} of {len(self):,} steps." if len(self) > MOST else ""
+        note = ""
+        if len(self) > MOST:
+            note = f"This page has the first {MOST:,} of {len(self):,} steps."
         shown = [self._as_dict(step) for step in self[:MOST]]
         return page(
             "Backward, step by step",
