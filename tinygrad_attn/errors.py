@@ -191,9 +191,7 @@ def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]
     """Return a `__getattr__` function for a module with the namespace `known`."""
 
     def missing(name: str) -> Any:
-        public = known.get("__all__") or [
-            k for k, value in known.items() if getattr(value, "__module__", None) == module
-        ]
+        public = known["__all__"]
         slip = name.lower() in map(str.lower, public)
         hint = "" if slip else written_here(name)
         raise AttributeError(f"{module} has no {name!r}.{hint or nearest(name, public)}")
