@@ -13,11 +13,11 @@ import json
 import os
 import pathlib
 import stat
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,13 +127,14 @@ def write_atomically(data: bytes | str, path: Path) -> None:
         with suppress(OSError):
             if time.time() - old.stat().st_mtime > ABANDONED:
                 old.unlink()
-    descriptor, part = tempfile.mkstemp(".part", ".saving-", target.parent)
+    part = target.with_name(f".saving-{uuid4().hex}.part")
     try:
-        with open(descriptor, "wb") as file:
+        with open(part, "xb") as file:
+            if mode is not None:
+                os.chmod(part, mode)
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(part, mode)
         os.replace(part, target)
     except BaseException as error:
         error.add_note(f"could not save {path!r}; an older file with this name is unchanged.")
@@ -142,12 +143,10 @@ def write_atomically(data: bytes | str, path: Path) -> None:
         raise
 
 
-def _mode(target: pathlib.Path) -> int:
-    """Return the permissions of the old file, or the default ones for a new file."""
+def _mode(target: pathlib.Path) -> int | None:
+    """Return the permissions of the old file, or None for a new file."""
     if not target.exists():
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        return None
     if not target.is_file():
         raise IsADirectoryError(
             f"'{target}' is not an ordinary file; choose a file name such as x.safetensors."
