@@ -107,9 +107,7 @@ def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArra
         return (np.frombuffer(data, dtype=np.uint8) != 0).reshape(shape)
     letter, size = dtype[0].lower(), dtype[1:]  # such as F32, I8 or U64
     if letter not in "iuf" or size not in ("8", "16", "32", "64"):
-        raise ValueError(
-            f"{name!r} has dtype {dtype}, which NumPy lacks; convert the value with torch"
-        )
+        raise ValueError(f"{name!r} has dtype {dtype}, which NumPy lacks; convert it with torch")
     return np.frombuffer(data, dtype=f"<{letter}{int(size) // 8}").reshape(shape)
 
 
@@ -153,9 +151,7 @@ def _mode(target: pathlib.Path) -> int | None:
         )
     mode = stat.S_IMODE(target.stat().st_mode)
     if not mode & 0o222:  # os.replace would overwrite it
-        raise PermissionError(
-            f"'{target}' is write-protected; choose another name, or run chmod u+w."
-        )
+        raise PermissionError(f"'{target}' is write-protected; choose another name, or chmod u+w.")
     return mode
 
 
@@ -206,9 +202,7 @@ def load_checkpoint(
     """
     arrays, metadata = load_with_metadata(path)
     if "step" not in metadata:
-        raise ValueError(
-            f"{path!r} contains weights but no checkpoint; read the file with ta.load(path)."
-        )
+        raise ValueError(f"{path!r} has weights but no checkpoint; read it with ta.load(path).")
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
             raise ValueError(f"{path!r} was saved without {name}; omit {name}= when you load it.")

@@ -229,9 +229,7 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
     elif low is None or high is None:  # randint(10, size=(2, 3)), or high=10
         low, high = 0, low if high is None else high
     if not isinstance(size, (tuple, list)):
-        raise TypeError(
-            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
-        )
+        raise TypeError(f"randint needs a tuple as shape, got {size!r}; write randint(10, (2, 3)).")
     return Tensor(_default.integers(index(low), index(high), size))
 
 

@@ -475,7 +475,7 @@ def test_a_checkpoint_with_a_damaged_end_changes_nothing(path, training, array, 
 
 def test_checkpoints_that_do_not_fit(path, training):
     save(training["model"].state_dict(), path)
-    with pytest.raises(ValueError, match=r"weights but no checkpoint; read the file with ta.load"):
+    with pytest.raises(ValueError, match=r"weights but no checkpoint; read it with ta.load"):
         load_checkpoint(path, **training)
     save_checkpoint(path, **training)
     with pytest.raises(ValueError, match="weight"):

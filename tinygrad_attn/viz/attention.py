@@ -148,9 +148,7 @@ def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
         numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
         for name in "qkv":
             if not np.isfinite(numbers[name]).all():
-                raise ValueError(
-                    f"{name} contains NaN or Inf; use ta.detect_anomaly() to find the cause."
-                )
+                raise ValueError(f"{name} contains NaN or Inf; ta.detect_anomaly() finds the op.")
         scores = numbers.pop("scores")
         numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
         if given["mask"] is not None or given["is_causal"]:  # what the mask added
