@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +124,7 @@ def write_atomically(data: bytes | str, path: Path) -> None:
         with suppress(OSError):
             if time.time() - old.stat().st_mtime > ABANDONED:
                 old.unlink()
-    part = target.with_name(f".saving-{uuid4().hex}.part")
+    part = target.with_name(f".saving-{os.urandom(8).hex()}.part")
     try:
         with open(part, "xb") as file:
             if mode is not None:

@@ -68,12 +68,12 @@ class Group:
             raise RuntimeError(f"the ranks make different calls. {texts}. {SAME}")
         return list(values)
 
-    def sum(self, call: str, *arrays: np.ndarray) -> None:
-        """Replace contiguous arrays with their sums over the ranks."""
+    def sum(self, call: str, array: np.ndarray) -> None:
+        """Replace a contiguous array with its sum over the ranks."""
         if self.size > 1:
             from mpi4py import MPI
 
-            self.wait(call, *(self.comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays))
+            self.wait(call, self.comm.Iallreduce(MPI.IN_PLACE, array))
 
     def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
         """For each (array, root), copy the contiguous array from rank `root` to all ranks."""
