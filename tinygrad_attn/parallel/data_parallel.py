@@ -127,8 +127,11 @@ def _compare(tensors: Mapping[str, Tensor], ranks: Group) -> None:
 
 def _send(owned: Iterable[tuple[Tensor, int]], ranks: Group, call: str) -> None:
     """Copy each tensor's values from the rank that owns it to all ranks."""
+    if ranks.size == 1:
+        return
     values = [(t, np.ascontiguousarray(t._array()), owner) for t, owner in owned]
-    ranks.broadcast(call, *((array, owner) for _, array, owner in values))
+    octets = [(array.reshape(-1).view(np.uint8), owner) for _, array, owner in values]
+    ranks.wait(call, *(ranks.comm.Ibcast(array, owner) for array, owner in octets))
     for t, array, _ in values:
         t._array()[...] = array
         inplace.changed(t._data)

@@ -75,12 +75,6 @@ class Group:
 
             self.wait(call, self.comm.Iallreduce(MPI.IN_PLACE, array))
 
-    def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
-        """For each (array, root), copy the contiguous array from rank `root` to all ranks."""
-        if self.size > 1:
-            octets = [(array.reshape(-1).view(np.uint8), root) for array, root in arrays]
-            self.wait(call, *(self.comm.Ibcast(array, root) for array, root in octets))
-
 
 _known: dict[Any, Group] = {}  # keyed by MPI's handle for the communicator
 
