@@ -1,8 +1,8 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-The model's outputs pass through an identity op. The VJP of this op registers a watcher, which
-averages all gradients at the end of the backward pass. `ShardedAdamW` divides the optimiser's state
-among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
+The model's outputs pass through an identity op, whose VJP makes the DataParallel a watcher of the
+backward pass. At the end of the pass, the watcher averages all gradients. `ShardedAdamW` divides
+the optimiser's state among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
 """
 
 from __future__ import annotations
