@@ -32,7 +32,7 @@ from _manual import Manual, n_gram_losses
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import nn, optim
-from tinygrad_attn.files import load_metadata
+from tinygrad_attn.files import load_with_metadata
 from tinygrad_attn.random import default_generator
 
 QUICK = os.environ.get("TINYGRAD_ATTN_QUICK") == "1"
@@ -318,7 +318,7 @@ def settings_of(chosen):
     """The settings of this run, or of the resumed run."""
     if not chosen.resume:
         return SETTINGS | {"steps": chosen.steps or SETTINGS["steps"]}
-    settings = json.loads(load_metadata(chosen.checkpoint).get("extra", "null"))
+    settings = json.loads(load_with_metadata(chosen.checkpoint)[1].get("extra", "null"))
     if not isinstance(settings, dict) or settings.keys() != SETTINGS.keys():
         raise ValueError(
             f"{str(chosen.checkpoint)!r} was not saved by this program; leave out --resume, or "

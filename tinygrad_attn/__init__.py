@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     )
     from .fast.memory import reuse_memory
     from .fast.threads import get_num_threads, set_num_threads
-    from .files import load, save
-    from .files.checkpoints import load_checkpoint, save_checkpoint
+    from .files import load, load_checkpoint, save, save_checkpoint
     from .nn.inside import activations, patch, record_attention
     from .nn.stateless import functional_call
     from .program.compile import compile
@@ -50,9 +49,8 @@ _HOMES = {
     "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
     "program": ("Program", "compile", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
-    "files": ("load", "save"),
+    "files": ("load", "load_checkpoint", "save", "save_checkpoint"),
     "nn.stateless": ("functional_call",),
-    "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
     "nn.inside": ("activations", "patch", "record_attention"),
     "fast.memory": ("reuse_memory",),
     "fast.threads": ("get_num_threads", "set_num_threads"),
@@ -138,7 +136,7 @@ if not TYPE_CHECKING:  # else a type checker would accept misspelt names
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name not in _LAZY:
-            raise errors.missing_from(__name__, name, globals())
+            return errors.missing_names(__name__, globals())(name)
         try:
             home = import_module(f"{__name__}.{_LAZY[name]}")
         except ModuleNotFoundError as missing:

@@ -25,7 +25,6 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "unsqueeze": "np.expand_dims(t, axis) or t[:, None]",
     "permute": "t.transpose(1, 0, 2)",
     "expand": "np.broadcast_to(t, shape)",
-    "expand_as": "np.broadcast_to(t, other.shape)",
     "flatten": "t.reshape(len(t), -1) for start_dim=1",
     "transpose": "np.swapaxes(t, axis1, axis2)",
     "t": "t.T",
@@ -33,26 +32,18 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "numel": "t.size",
     "contiguous": "nothing: memory order does not matter here",
     "cat": "np.concatenate([t, other], axis)",
-    "chunk": "np.split(t, parts, axis)",
     "split": "np.split(t, range(size, t.shape[axis], size), axis)",
-    "repeat_interleave": "np.repeat(t, repeats, axis)",
     # Choosing elements.
     "masked_fill": "np.where(mask, value, t)",
-    "narrow": "t[:, start:start + length] for dim=1",
     "gather": "np.take_along_axis(t, indices, axis)",
-    "topk": "np.take_along_axis(t, indices, -1), indices = np.argsort(-t.numpy())[..., :k]",
     "one_hot": "np.eye(classes, dtype=np.float32)[np.asarray(labels)]",
     # Arithmetic.
     "clamp": "t.clip(min, max)",
-    "rsqrt": "1 / np.sqrt(t)",
     "norm": "np.linalg.norm(t)",
     "erf": "ta.ops.erf(t)",
-    "softplus": "np.logaddexp(t, 0)",
-    "leaky_relu": "np.where(t > 0, t, 0.01 * t)",
     "softmax": "F.softmax(t, axis=-1)",
     "log_softmax": "F.log_softmax(t, axis=-1)",
     "logsumexp": "F.logsumexp(t, axis)",
-    "l1_loss": "np.mean(np.abs(t - target))",
     "nll_loss": "F.cross_entropy(t, target), which accepts scores or their log_softmax",
     # Dtypes, devices, making tensors.
     "to": "t.astype(dtype) for another dtype; everything is on the CPU",
@@ -61,9 +52,6 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "long": "t.astype(np.int64)",
     "int": "t.astype(np.int32)",
     "bool": "t.astype(bool)",
-    "cpu": "nothing: everything is on the CPU",
-    "cuda": "nothing: everything is on the CPU",
-    "device": "nothing: everything is on the CPU",
     "from_numpy": "Tensor(array)",
     "zeros": "Tensor(np.zeros(shape, np.float32))",
     "ones": "Tensor(np.ones(shape, np.float32))",
@@ -88,18 +76,18 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "vmap": "leading axes: ops and layers handle all leading axes at once",
     "autocast": "nothing: training in half precision is not supported",
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
-    "LambdaLR": "optim.Schedule(optimizer, factor)",
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
     "DistributedDataParallel": "parallel.DataParallel(model)",
 }
 _RECIPES = """
-Adagrad BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d AvgPool2d Conv1d Conv2d DataLoader ELU
-ExponentialLR GRU GRUCell GroupNorm HuberLoss KLDivLoss L1Loss LBFGS LSTM LSTMCell LeakyReLU
-MaxPool2d NLLLoss OneCycleLR PReLU RMSprop RNN RNNCell SmoothL1Loss Softplus StepLR
+Adagrad AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d DataLoader ELU
+ExponentialLR GRU GRUCell GroupNorm HuberLoss KLDivLoss L1Loss LBFGS LSTM LSTMCell LambdaLR
+LeakyReLU MaxPool2d NLLLoss OneCycleLR PReLU RMSprop RNN RNNCell SmoothL1Loss Softplus StepLR
 adaptive_avg_pool2d avg_pool2d batch_norm binary_cross_entropy binary_cross_entropy_with_logits
-conv1d conv2d cosine_similarity elu group_norm huber_loss kl_div max_pool2d
-multinomial normalize prelu scatter_add smooth_l1_loss unfold
+chunk conv1d conv2d cosine_similarity elu group_norm huber_loss kl_div l1_loss leaky_relu max_pool2d
+multinomial normalize prelu repeat_interleave rsqrt scatter_add smooth_l1_loss softplus topk unfold
 """
+WRITE |= dict.fromkeys(("cpu", "cuda", "device"), "nothing: everything is on the CPU")
 WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
 
 
@@ -124,46 +112,23 @@ def describe(x: Any) -> str:
     return f"{kind} {tuple(shape)} {dtype}" + (f" {name!r}" if name else "")
 
 
-def listed(inputs: Iterable[Any]) -> str:
-    """Return descriptions of the operands of an op, separated by commas."""
-    return ", ".join(describe(x) for x in inputs if x is not None)
-
-
 def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     """Add the op, its operands and a hint to NumPy's error; add a note to any other error."""
+    place = f"{op} of {', '.join(describe(x) for x in inputs if x is not None)}"
     kinds = (np.linalg.LinAlgError, IndexError, ValueError, TypeError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), None)
     if kind is None or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
-        error.add_note(f"in {op} of {listed(inputs)}")
+        error.add_note(f"in {place}")
         return error
     shapes = [np.shape(getattr(x, "_data", x)) for x in inputs if x is not None]
-    text = "these shapes cannot be multiplied" if op == "matmul" else str(error).rstrip(".")
-    return kind(f"{op} of {listed(inputs)}: {text}. {_hint(op, inputs, shapes, error)}".rstrip())
-
-
-def _hint(op: str, inputs: Sequence[Any], shapes: list[Any], error: Exception) -> str:
-    text = str(error)
+    text, hint = str(error).rstrip("."), ""
     if any(x is None for x in inputs) and ("NoneType" in text or op == "matmul"):
-        return "An operand is None: check that the function that computed it returns its result."
-    if op == "matmul" and len(shapes) == 2:
-        return matmul_hint(*shapes)
-    if "integer" in text and "interpreted" in text:
-        return "Axes and sizes must be integers: write int(...), or divide with // instead of /."
-    if "reshape" in text:
-        return "The number of elements must stay the same; write -1 for one size to be inferred."
-    if "broadcast" in text:
-        return broadcast_hint(shapes)
-    if shapes and isinstance(error, np.exceptions.AxisError):
-        rank = len(shapes[0])
-        return f"An axis of a tensor of shape {shapes[0]} must be in [-{rank}, {rank})." * (
-            rank > 0
-        )
-    if shapes and isinstance(error, IndexError):
-        return (
-            f"The tensor has shape {shapes[0]}; an index along an axis of size n must be an "
-            "integer in [-n, n), a slice, or an array of integers or booleans."
-        )
-    return ""
+        hint = "An operand is None: check that the function that computed it returns its result."
+    elif op == "matmul" and len(shapes) == 2:
+        text, hint = "these shapes cannot be multiplied", matmul_hint(*shapes)
+    elif "broadcast" in text:
+        hint = broadcast_hint(shapes)
+    return kind(f"{place}: {text}. {hint}".rstrip())
 
 
 def broadcast_hint(shapes: Sequence[tuple[int, ...]]) -> str:
@@ -185,9 +150,7 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
         return "A number has no rows or columns: multiply with * instead of @."
     inner = b[0] if len(b) == 1 else b[-2]
     if a[-1] == inner:
-        return (
-            "The axes before the last two are aligned on the right; their sizes must be equal or 1."
-        )
+        return "The axes before the last two must have equal sizes, or 1, counted from the right."
     which = "only" if len(b) == 1 else "next-to-last"
     hint = (
         f"The first operand's last axis (size {a[-1]}) must be as long as the second operand's "
@@ -224,21 +187,14 @@ def written_here(name: str) -> str:
     return f" Write np.{name}." if hasattr(np, name) else ""
 
 
-def missing_from(module: str, name: str, known: Mapping[str, Any]) -> AttributeError:
-    """Return the error for a name missing from a module with the namespace `known`."""
-    public = known.get("__all__") or [
-        k for k, value in known.items() if getattr(value, "__module__", None) == module
-    ]
-    slip = name.lower() in map(str.lower, public)
-    hint = "" if slip else written_here(name)
-    return AttributeError(f"{module} has no {name!r}.{hint or nearest(name, public)}")
-
-
 def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]:
     """Return a `__getattr__` function for a module with the namespace `known`."""
 
     def missing(name: str) -> Any:
-        raise missing_from(module, name, known)
+        public = known["__all__"]
+        slip = name.lower() in map(str.lower, public)
+        hint = "" if slip else written_here(name)
+        raise AttributeError(f"{module} has no {name!r}.{hint or nearest(name, public)}")
 
     return missing
 

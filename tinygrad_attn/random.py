@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .errors import is_integer
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
 
@@ -63,9 +62,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
-        if not is_integer(seed):
-            raise TypeError(f"manual_seed needs an integer, got {seed!r}.")
-        legacy: Any = np.random.RandomState(int(seed) % 2**32).get_state(legacy=False)
+        legacy: Any = np.random.RandomState(index(seed) % 2**32).get_state(legacy=False)
         self._bits.state = legacy
         self._spare_normal = math.nan  # the second normal of a pair, or NaN
         return self
@@ -80,16 +77,11 @@ class Generator:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state returned by `get_state`. Raises ValueError for anything else."""
-        try:
-            key = np.asarray(state["key"], dtype=np.uint32)
-            position, spare = int(state["position"]), float(state["spare_normal"])
-            if key.shape != (624,) or not 0 <= position <= 624:
-                raise ValueError(f"key of shape {key.shape}, position {position}")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"not a generator state ({error!r}); pass a state returned by get_state()."
-            ) from error
+        """Restore a state returned by `get_state`."""
+        key = np.asarray(state["key"], dtype=np.uint32)
+        position, spare = int(state["position"]), float(state["spare_normal"])
+        if key.shape != (624,) or not 0 <= position <= 624:
+            raise ValueError("not a generator state; pass a state returned by get_state().")
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
         self._spare_normal = spare
 
@@ -168,9 +160,7 @@ class Generator:
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Draw int64 integers from [low, high), as `torch.randint` does."""
         if not -(2**63) <= low < high <= 2**63:
-            raise ValueError(
-                f"randint needs low < high, within int64, got low={low} and high={high}"
-            )
+            raise ValueError(f"randint needs int64 low < high, got low={low} and high={high}")
         spread = high - low
         draw = self._double_words if spread >= 2**28 else self._words
         words: NDArray[Any] = draw(_size(shape))
@@ -198,12 +188,10 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
 
 
 def _size(shape: Any) -> int:
-    lengths = shape if isinstance(shape, Sequence) else [shape]
-    if not all(is_integer(n) and n >= 0 for n in lengths):
-        raise TypeError(
-            f"a shape must consist of integers >= 0, got {shape}; write rand(2, 3) or rand((2, 3))"
-        )
-    return math.prod(map(int, lengths))
+    lengths = [index(n) for n in (shape if isinstance(shape, Sequence) else [shape])]
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"a shape must consist of integers >= 0, got {shape}")
+    return math.prod(lengths)
 
 
 _default = Generator()
@@ -241,9 +229,7 @@ def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:
     elif low is None or high is None:  # randint(10, size=(2, 3)), or high=10
         low, high = 0, low if high is None else high
     if not isinstance(size, (tuple, list)):
-        raise TypeError(
-            f"randint needs the shape as a tuple, got {size!r}; write randint(10, (2, 3))."
-        )
+        raise TypeError(f"randint needs a tuple as shape, got {size!r}; write randint(10, (2, 3)).")
     return Tensor(_default.integers(index(low), index(high), size))
 
 

@@ -30,7 +30,7 @@ except ImportError as error:
         "'tinygrad_attn[docs]'."
     )
 
-from tinygrad_attn.files.atomic import write_atomically
+from tinygrad_attn.files import write_atomically
 
 COURSE = Path(__file__).resolve().parent
 PACKAGED = "_docs"

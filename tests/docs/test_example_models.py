@@ -19,7 +19,7 @@ import sort_sequences
 
 import tinygrad_attn as ta
 from tinygrad_attn import nn
-from tinygrad_attn.files import load_metadata
+from tinygrad_attn.files import load_with_metadata
 
 
 def run(script, *arguments, folder, quick=True, output="utf-8", **more):
@@ -158,7 +158,7 @@ def test_stopped_and_resumed_is_the_same_as_never_stopped(manual, tmp_path, monk
         patched.setattr(language_model, "Progress", CtrlC)
         assert not language_model.train(other, manual, SETTINGS, cut, resume=False)
     assert signal.getsignal(signal.SIGINT) is handler
-    assert load_metadata(cut)["step"] == "5", "what was learned up to Ctrl-C is kept"
+    assert load_with_metadata(cut)[1]["step"] == "5", "what was learned up to Ctrl-C is kept"
     resumed = fresh(manual)
     assert language_model.train(resumed, manual, SETTINGS, cut, resume=True)
     for (name, a), b in zip(model.named_parameters(), resumed.parameters()):

@@ -27,16 +27,16 @@ def t(*shape):
         (
             lambda: t(2, 3, 4) @ t(5, 4, 6),
             ValueError,
-            r"before the last two are aligned on the right",
+            r"before the last two must have equal sizes",
         ),
         (lambda: t(2, 3) @ 2.0, ValueError, r"multiply with \* instead of @"),
         (lambda: t(2, 3) + t(2, 4), ValueError, r"add of .*axis -1 the sizes 3 and 4 differ"),
         (lambda: t(3, 2) * t(3), ValueError, r"x\[:, None\]"),
-        (lambda: t(2, 3).reshape(4, 2), ValueError, r"number of elements must stay the same"),
-        (lambda: t(2, 3).sum(axis=2), IndexError, r"shape \(2, 3\) must be in \[-2, 2\)"),
-        (lambda: t(2, 3).sum(axis=1.0), TypeError, r"write int\(\.\.\.\)"),
-        (lambda: t(3)[5], IndexError, r"index 5 is out of bounds.*\[-n, n\)"),
-        (lambda: t(3)[0, 0], IndexError, r"too many indices.*shape \(3,\)"),
+        (lambda: t(2, 3).reshape(4, 2), ValueError, r"reshape of Tensor \(2, 3\).*cannot reshape"),
+        (lambda: t(2, 3).sum(axis=2), IndexError, r"sum of Tensor \(2, 3\).*axis 2 is out of"),
+        (lambda: t(2, 3).sum(axis=1.0), TypeError, r"sum of .*interpreted as an integer\.$"),
+        (lambda: t(3)[5], IndexError, r"getitem of Tensor \(3,\).*index 5 is out of bounds"),
+        (lambda: t(3)[0, 0], IndexError, r"Tensor \(3,\).*too many indices"),
         (lambda: t(3) + None, TypeError, r"check that the function that computed it returns"),
         (lambda: t(3).unsqueeze(0), AttributeError, r"Write np\.expand_dims"),
         (lambda: t(3).conv2d(0), AttributeError, r"Write it as docs/from-pytorch\.md shows"),
@@ -61,7 +61,6 @@ def test_values_are_named():
     named = t(2)
     named.name = "w"
     assert errors.describe(named) == "Tensor (2,) float64 'w'"
-    assert errors.listed([np.ones(2), None, 3]) == "array (2,) float64, 3"
     assert errors.describe("x" * 99) == "a str"
     assert errors.is_number(np.float32(1)) and not errors.is_number(True)
     assert errors.is_integer(np.int8(1)) and not errors.is_integer(1.0)
@@ -72,8 +71,8 @@ def test_an_error_of_the_users_own_keeps_its_kind():
         pass
 
     error = Mine("text")
-    assert errors.explain("f", [t(2)], error) is error
-    assert error.__notes__ == ["in f of Tensor (2,) float64"]
+    assert errors.explain("f", [t(2), np.ones(2), None, 3], error) is error
+    assert error.__notes__ == ["in f of Tensor (2,) float64, array (2,) float64, 3"]
 
 
 def test_nearest_names():

@@ -81,7 +81,7 @@ PICTURES = {
 
 
 def titles(graph):
-    return [box.title for box in graph.picture.boxes]
+    return [box.title for box in graph.boxes]
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -92,14 +92,14 @@ def test_the_dot_text_is_the_golden_one(name):
 
 
 def test_every_operand_has_its_edge_and_a_reused_tensor_says_so():
-    picture = twice().picture
+    picture = twice()
     assert [(a.source, a.target, a.index) for a in picture.arrows] == [(0, 1, 0), (0, 1, 1)]
     assert "used 2 times: grad = sum of 2" in picture.boxes[0].lines
 
 
 def test_broadcast_operands_say_to_what():
     x, w, b, s = leaf(np.ones((2, 5, 4))), leaf(np.ones((4, 3))), leaf(np.ones(3)), leaf(2.0)
-    labels = [a.label for a in viz.graph((x @ w + b) * s * 3.0).picture.arrows]
+    labels = [a.label for a in viz.graph((x @ w + b) * s * 3.0).arrows]
     shapes = ["(4, 3) -> (2, 4, 3)", "(3,) -> (2, 5, 3)", "() -> (2, 5, 3)"]
     assert labels == [x for text in shapes for x in ("0", f"1: {text}")] + ["0", "1"]
 
@@ -108,7 +108,7 @@ def test_small_values_show_their_numbers_and_large_ones_their_statistics():
     a, big = leaf([1.0, 2.0], "a"), leaf(np.arange(8.0), "big")
     loss = (a.sum() * big).sum()
     loss.backward(retain_graph=True)
-    boxes = {box.title: box.lines for box in viz.graph(loss).picture.boxes}
+    boxes = {box.title: box.lines for box in viz.graph(loss).boxes}
     assert "data 1 2 | grad 28 28" in boxes["a"]
     assert boxes["big"] == ["(8,) float64", "mean 3.5  std 2.29", "|grad| 8.49"]
     assert values.numbers(np.array([[1, 2], [3, 4]])) == "1 2; 3 4"
@@ -143,7 +143,7 @@ def test_leaves_have_the_names_of_parameters_and_of_arrays_that_modules_keep():
     model = nn.Sequential(Shift())
     graph = viz.graph(model(leaf(np.ones(3))), model, depth=9)
     assert titles(graph) == ["input", "0.scale", "multiply", "0.by", "add"]
-    assert [box.kind for box in graph.picture.boxes][1] == "parameter"
+    assert [box.kind for box in graph.boxes][1] == "parameter"
 
 
 def test_an_input_without_a_gradient_is_drawn_and_a_mask_made_inside_is_not():
@@ -161,13 +161,13 @@ def test_an_input_without_a_gradient_is_drawn_and_a_mask_made_inside_is_not():
         with context():
             y = layer(ta.randn(2, 3, 8))
         assert titles(viz.graph(y, layer, depth=0)) == ["input", "TransformerEncoderLayer"]
-        assert len(viz.graph(y, layer).picture.boxes) == 9
+        assert len(viz.graph(y, layer).boxes) == 9
 
 
 def test_frozen_parameters_keep_their_names():
     model = Stack(2, 3)
     model.blocks[1].inner.weight.requires_grad = False
-    boxes = viz.graph(model(leaf(np.ones((2, 3)))), model, depth=9).picture.boxes
+    boxes = viz.graph(model(leaf(np.ones((2, 3)))), model, depth=9).boxes
     names = {box.title for box in boxes if box.kind == "parameter"}
     assert names == {name for name, _ in model.named_parameters()}
 
@@ -177,7 +177,7 @@ def test_depth_folds_modules_and_expand_opens_them():
     assert titles(stack()) == ["x", "blocks.0", "blocks.1", "blocks.2"]
     inside = ["blocks.1.inner", "tanh", "blocks.1.outer", "add"]
     assert titles(stack(expand=["blocks.1"])) == ["x", "blocks.0", *inside, "blocks.2"]
-    module = stack(depth=0).picture.boxes[1]
+    module = stack(depth=0).boxes[1]
     assert module.lines == ["72 parameters", "-> (2, 3)"] and module.kind == "module"
     with pytest.raises(ValueError, match=r"blocks.1.iner.*Did you mean 'blocks.1.inner'"):
         stack(expand=["blocks.1.iner"])
@@ -188,25 +188,23 @@ def test_depth_folds_modules_and_expand_opens_them():
 def test_past_the_limit_the_depth_falls_and_the_picture_says_so():
     graph = stack(depth=9, limit=4)
     assert titles(graph) == titles(stack(depth=1))
-    assert graph.picture.notes[-1].endswith("folded to depth=1.") and "depth=1" in graph.text()
+    assert graph.notes[-1].endswith("folded to depth=1.") and "depth=1" in graph.text()
     y = leaf(1.0, "x")
     for _ in range(3000):
         y = y * 1.001
     chain = viz.graph(y)
-    assert chain.picture.notes == [
-        "6,001 boxes, more than limit=150, and no module is left to fold."
-    ]
+    assert chain.notes == ["6,001 boxes, more than limit=150, and no module is left to fold."]
     assert chain._repr_html_() is None and chain.text().count("\n") > 6000, "drawing takes hours"
     with pytest.raises(ValueError, match="6,001 boxes are too many to draw"):
         chain.svg()
-    assert not viz.graph(y, limit=None).picture.notes
+    assert not viz.graph(y, limit=None).notes
     assert max(map(len, chain.text().splitlines())) < 200, "a deep tree begins again at the margin"
 
 
 def test_a_shared_parameter_is_one_box_with_two_arrows():
     model = Stack(2, 3)
     model.blocks[1] = model.blocks[0]
-    picture = viz.graph(model(leaf(np.ones((2, 3)))), model).picture
+    picture = viz.graph(model(leaf(np.ones((2, 3)))), model)
     (shared,) = [box for box in picture.boxes if box.title == "blocks.0.inner.weight"]
     assert sum(a.source == shared.number for a in picture.arrows) == 2
     assert "used 2 times: grad = sum of 2" in shared.lines
@@ -218,12 +216,12 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
         model = Stack(1, 3)
         model.blocks[0].inner.weight.data[0, 0] = np.nan
         folded = viz.graph(model(leaf(np.ones((2, 3)))), model, depth=0)
-    assert graph.picture.boxes[1].not_finite == "1 NaN, 1 Inf"
+    assert graph.boxes[1].not_finite == "1 NaN, 1 Inf"
     assert "#CC0000" in graph.dot and "NOT FINITE" in graph.text()
-    assert folded.picture.boxes[1].not_finite == "2 NaN in matmul" and "#CC0000" in folded.dot
+    assert folded.boxes[1].not_finite == "2 NaN in matmul" and "#CC0000" in folded.dot
     x = leaf([1.0])
     x.grad = Tensor(np.array([np.inf]))
-    assert viz.graph(x * 2.0).picture.boxes[0].not_finite == "1 Inf in the gradient"
+    assert viz.graph(x * 2.0).boxes[0].not_finite == "1 Inf in the gradient"
 
 
 def test_no_tensor_is_kept_alive_and_a_released_graph_says_so():
@@ -241,7 +239,7 @@ def test_no_tensor_is_kept_alive_and_a_released_graph_says_so():
 def test_several_outputs_and_leaves_as_outputs():
     x, free = leaf([1.0], "x"), Tensor(np.ones(2))
     y = np.exp(x)
-    boxes = viz.graph([y, y * 2.0, x, free, y]).picture.boxes
+    boxes = viz.graph([y, y * 2.0, x, free, y]).boxes
     assert [box.title for box in boxes if box.output] == ["x", "input", "exp", "multiply"]
     for wrong in ("text", [x, 3], nn.Linear(2, 2)):
         with pytest.raises(TypeError, match="shows how a Tensor was computed"):
@@ -260,7 +258,7 @@ def test_a_folded_call_lists_the_shapes_of_all_outputs_that_are_used():
             return y, y.sum()
 
     a, b = Two()(leaf(np.ones((2, 3))))
-    boxes = viz.graph((a * b).sum(), depth=0).picture.boxes
+    boxes = viz.graph((a * b).sum(), depth=0).boxes
     assert boxes[1].lines[-1] == "-> (2, 3), ()"
 
 
@@ -318,7 +316,7 @@ def test_the_text_tree():
 def test_an_opened_function_has_frames_and_the_names_of_its_code():
     q, k, v = (leaf(np.random.default_rng(i).normal(size=(2, 3, 4))) for i in range(3))
     attend = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    picture = viz.graph(attend, plain=True).picture
+    picture = viz.graph(attend, plain=True)
     assert [frame.title for frame in picture.frames] == [
         "attention",
         "attention_weights",
@@ -330,7 +328,7 @@ def test_an_opened_function_has_frames_and_the_names_of_its_code():
     assert "largest of each row, a constant" in names
     scores = next(box for box in picture.boxes if box.title == "scores = where")
     assert scores.lines == ["(2, 3, 3) float64", "6 of 18 blocked (-inf)"] and not scores.not_finite
-    assert len(viz.graph(attend).picture.boxes) == 4 and not ta.is_plain() and not sys.getprofile()
+    assert len(viz.graph(attend).boxes) == 4 and not ta.is_plain() and not sys.getprofile()
     folded = titles(viz.graph(attend, plain=True, depth=0))
     assert sorted(folded) == ["attention", "k", "q", "v"]
     with pytest.raises(TypeError, match="Write lambda"):
@@ -342,7 +340,7 @@ def test_an_opened_function_has_frames_and_the_names_of_its_code():
 
 def test_modules_that_only_call_a_function_show_its_equation():
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True)
-    picture = viz.graph(lambda: layer(ta.randn(1, 3, 8)), layer, plain=True).picture
+    picture = viz.graph(lambda: layer(ta.randn(1, 3, 8)), layer, plain=True)
     frames = {frame.title: frame.equation for frame in picture.frames}
     assert frames["norm1 LayerNorm"].startswith("y = (x - mean) / sqrt(var + eps)")
     assert {"gelu", "softmax", "packed_attention", "self_attn MultiheadAttention"} <= frames.keys()

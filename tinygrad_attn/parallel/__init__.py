@@ -1,21 +1,11 @@
 """Training in several processes on one or more machines: `mpiexec -n 4 python train.py`.
 
-    from tinygrad_attn import parallel
-
-    model = parallel.DataParallel(model)                        # averages gradients over the ranks
-    optimizer = parallel.ShardedAdamW(model.parameters())       # each rank keeps 1 / N of the state
-    sampler = parallel.DistributedSampler(len(x))
-    for indices, weight, _ in sampler.batches(64):              # this rank's part of each batch
-        (weight * loss_of(model, x[indices], y[indices])).backward()
-
 Needs mpi4py and an MPI library: `pip install 'tinygrad_attn[parallel]'`. A single process needs
-neither.
+neither. docs/more-than-one-machine.md and examples/data_parallel.py show how to train.
 """
 
-from .data_parallel import DataParallel
+from .data_parallel import Batch, DataParallel, DistributedSampler, ShardedAdamW
 from .group import barrier, rank, set_time_limit, world_size
-from .sampler import Batch, DistributedSampler
-from .sharded import ShardedAdamW
 from .tensor_parallel import (
     ColumnParallelLinear,
     ParallelAttention,

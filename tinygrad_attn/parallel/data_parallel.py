@@ -1,26 +1,29 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-The model's outputs pass through an identity op. The VJP of this op registers a watcher, which
-averages all gradients at the end of the backward pass.
+The model's outputs pass through an identity op, whose VJP makes the DataParallel a watcher of the
+backward pass. At the end of the pass, the watcher averages all gradients. `ShardedAdamW` divides
+the optimiser's state among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine import Variable, Watcher, context, inplace, op, tracked
 from ..nn import Module
+from ..optim import AdamW
 from ..program.ir import replaced
+from ..random import Generator
 from ..tensor import Tensor
 from .group import Group, group
 
 
-class DataParallel(Module):
+class DataParallel(Module, Watcher):
     """A module whose gradients `backward()` averages over all ranks.
 
     All ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, which
@@ -33,15 +36,16 @@ class DataParallel(Module):
         self.module = module
         self._group = group(comm)
         self._averages = True
-        self._average = _Average(module, self._group)
-        _copy_from_rank_0(module, self._group)
+        tensors = dict([*module.named_parameters(), *module.named_buffers()])
+        _compare(tensors, self._group)
+        _send(((t, 0) for t in tensors.values()), self._group, "the copy of rank 0's model")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of the module."""
         outputs = self.module(*args, **kwargs)
         if self._group.size == 1 or not self._averages:
             return outputs
-        enter = lambda y: average_gradients(y, average=self._average) if tracked(y) else y
+        enter = lambda y: average_gradients(y, model=self) if tracked(y) else y
         return replaced(outputs, enter)
 
     @contextmanager
@@ -56,18 +60,12 @@ class DataParallel(Module):
         finally:
             self._averages = before
 
-
-class _Average(Watcher):
-    """Averages the gradients of a model at the end of the backward pass."""
-
-    def __init__(self, module: Module, ranks: Group) -> None:
-        self.module, self.ranks = module, ranks
-
     def finished(self, tensors: Any) -> None:
+        """Average the gradients at the end of the backward pass."""
         context.watchers = tuple(w for w in context.watchers if w is not self)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         if isinstance(tensors, dict):
-            average_over_ranks(trained, self.ranks)
+            average_over_ranks(trained, self._group)
         elif any(p is t for p in trained for t in tensors):
             raise RuntimeError(
                 "only loss.backward() averages a DataParallel model's gradients. With ta.grad, use "
@@ -76,20 +74,20 @@ class _Average(Watcher):
 
 
 @op
-def average_gradients(y: Any, *, average: _Average) -> Any:
+def average_gradients(y: Any, *, model: DataParallel) -> Any:
     """Return y. The VJP averages the model's gradients at the end of the backward pass."""
     return y
 
 
 @average_gradients.vjp
-def _average_gradients(g: Any, _y: Any, _x: Any, *, average: _Average) -> Any:
+def _average_gradients(g: Any, _y: Any, _x: Any, *, model: DataParallel) -> Any:
     if isinstance(g, Variable):
         raise TypeError(
             "DataParallel's gradients cannot be differentiated again; with create_graph=True, use "
             "model.module, and average the gradients at the end."
         )
-    if average not in context.watchers:
-        context.watchers = (*context.watchers, average)
+    if model not in context.watchers:
+        context.watchers = (*context.watchers, model)
     return g
 
 
@@ -111,11 +109,11 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
                 p.grad = Tensor((total / ranks.size).reshape(p.shape).astype(dtype))
 
 
-def _copy_from_rank_0(module: Module, ranks: Group) -> None:
-    """Copy rank 0's parameters and buffers to all ranks. Raises ValueError if the models differ."""
-    tensors = [*module.named_parameters(), *module.named_buffers()]
+def _compare(tensors: Mapping[str, Tensor], ranks: Group) -> None:
+    """Raise ValueError if the names, shapes or dtypes differ between the ranks."""
     mine = [
-        f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}" for name, t in tensors
+        f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}"
+        for name, t in tensors.items()
     ]
     first, *others = ranks.gather("the comparison of the models", mine)
     for rank, lines in enumerate(others, 1):
@@ -125,8 +123,132 @@ def _copy_from_rank_0(module: Module, ranks: Group) -> None:
                     f"the ranks have different models: where rank 0 has {ours}, rank {rank} "
                     f"has {theirs}. Create the same model on every rank, in the same order."
                 )
-    for name, t in tensors:
-        values = t._array().copy()
-        ranks.broadcast(f"the copy of rank 0's {name!r}", (values, 0))
-        t._array()[...] = values
+
+
+def _send(owned: Iterable[tuple[Tensor, int]], ranks: Group, call: str) -> None:
+    """Copy each tensor's values from the rank that owns it to all ranks."""
+    if ranks.size == 1:
+        return
+    values = [(t, np.ascontiguousarray(t._array()), owner) for t, owner in owned]
+    octets = [(array.reshape(-1).view(np.uint8), owner) for _, array, owner in values]
+    ranks.wait(call, *(ranks.comm.Ibcast(array, owner) for array, owner in octets))
+    for t, array, _ in values:
+        t._array()[...] = array
         inplace.changed(t._data)
+
+
+class Batch(NamedTuple):
+    """This rank's part of a batch.
+
+    Averaged over the ranks, `weight` times the mean loss is the mean loss of the whole batch. A
+    rank without samples gets a sample of another rank, with weight 0 and `samples` 0.
+    """
+
+    indices: np.ndarray
+    weight: float
+    samples: int
+
+
+class DistributedSampler:
+    """Selects samples r, r + N, r + 2 N, ... of a shuffled order for rank r of N.
+
+    `size` is a number of samples or a dataset. All ranks draw the same order from `seed` and the
+    epoch. Unlike torch.utils.data.DistributedSampler, no sample is repeated. With `drop_last`, all
+    ranks get the same number of samples.
+    """
+
+    def __init__(
+        self,
+        size: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        comm: Any = None,
+    ) -> None:
+        self.size = len(size) if hasattr(size, "__len__") else size
+        self.num_replicas = group(comm).size if num_replicas is None else num_replicas
+        self.rank = group(comm).rank if rank is None else rank
+        if not 0 <= self.rank < self.num_replicas:
+            raise ValueError(f"rank {self.rank} is not one of {self.num_replicas} ranks.")
+        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which determines the order. Call it on every rank."""
+        self.epoch = epoch
+
+    def order(self) -> np.ndarray:
+        """Return the sample indices of all ranks in the order of this epoch."""
+        generator, n = Generator(self.seed + self.epoch), self.size
+        every = generator.permutation(n) if self.shuffle else np.arange(n)
+        return every[: n - n % self.num_replicas if self.drop_last else n]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order()[self.rank :: self.num_replicas].tolist())
+
+    def __len__(self) -> int:
+        return len(self.order()[self.rank :: self.num_replicas])
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """Yield this rank's part of each batch. The whole batch has `batch_size` samples.
+
+        With `drop_last`, a smaller last batch is dropped.
+        """
+        every = self.order()
+        stop = len(every) // batch_size * batch_size if self.drop_last else len(every)
+        for start in range(0, stop, batch_size):
+            batch = every[start : start + batch_size]
+            mine = batch[self.rank :: self.num_replicas]
+            weight = self.num_replicas * len(mine) / len(batch)
+            yield Batch(mine if len(mine) else batch[:1], weight, len(mine))
+
+
+class ShardedAdamW(AdamW):
+    """AdamW with its state divided among the ranks. Arguments and results match `optim.AdamW`.
+
+    Each parameter belongs to one rank, which updates it and sends the new values to the others. The
+    gradients must be the same on all ranks, as with DataParallel. `step()` and `state_dict()` are
+    collectives. Like torch.distributed.optim.ZeroRedundancyOptimizer.
+    """
+
+    def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:
+        self._group = group(comm)
+        self._loads = [0] * self._group.size  # the number of elements that each rank owns
+        self._owners: dict[Tensor, int] = {}
+        super().__init__(params, *settings, **named)
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Add parameters with their own settings."""
+        super().add_param_group(group)
+        for p in sorted(self.param_groups[-1]["params"], key=lambda p: -p.size):
+            owner = self._owners[p] = int(np.argmin(self._loads))
+            self._loads[owner] += p.size
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient. A collective."""
+        grads = {p: p.grad for p in self._owners if p.grad is not None}
+        for p in grads:
+            if self._owners[p] != self._group.rank:
+                p.grad = None
+        super().step()
+        for p, g in grads.items():
+            p.grad = g
+        _send(((p, self._owners[p]) for p in grads), self._group, "ShardedAdamW.step()")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the whole state on every rank, in AdamW's format. A collective."""
+        found = super().state_dict()
+        for i, p in enumerate(self._parameters()):
+            entry = self._group.gather("ShardedAdamW.state_dict()", found["state"].get(i))
+            if entry[self._owners[p]] is not None:
+                found["state"][i] = entry[self._owners[p]]
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load this rank's part of a state dict, saved by AdamW or by any number of ranks."""
+        super().load_state_dict(state_dict)
+        for p, owner in self._owners.items():
+            if owner != self._group.rank:
+                self.state.pop(p, None)

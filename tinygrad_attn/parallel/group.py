@@ -7,9 +7,7 @@ exception stops all ranks.
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import sys
 import time
 from typing import Any
@@ -63,32 +61,19 @@ class Group:
         """Return the values of all ranks. Raises RuntimeError if the ranks make different calls."""
         if self.size == 1:
             return [value]
-        from mpi4py import MPI
-
-        mine = pickle.dumps((call, value))
-        lengths = np.full(self.size, len(mine))
-        self.wait(call, self.comm.Iallgather(MPI.IN_PLACE, lengths))
-        every = bytearray(lengths.sum())
-        self.wait(call, self.comm.Iallgatherv(mine, [every, lengths, MPI.BYTE]))
-        stream = io.BytesIO(every)
-        calls, values = zip(*(pickle.load(stream) for _ in lengths), strict=True)
+        self.wait(call, self.comm.Ibarrier())  # allgather has no time limit
+        calls, values = zip(*self.comm.allgather((call, value)), strict=True)
         if {*calls} != {call}:
             texts = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(calls))
             raise RuntimeError(f"the ranks make different calls. {texts}. {SAME}")
         return list(values)
 
-    def sum(self, call: str, *arrays: np.ndarray) -> None:
-        """Replace contiguous arrays with their sums over the ranks."""
+    def sum(self, call: str, array: np.ndarray) -> None:
+        """Replace a contiguous array with its sum over the ranks."""
         if self.size > 1:
             from mpi4py import MPI
 
-            self.wait(call, *(self.comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays))
-
-    def broadcast(self, call: str, *arrays: tuple[np.ndarray, int]) -> None:
-        """For each (array, root), copy the contiguous array from rank `root` to all ranks."""
-        if self.size > 1:
-            octets = [(array.reshape(-1).view(np.uint8), root) for array, root in arrays]
-            self.wait(call, *(self.comm.Ibcast(array, root) for array, root in octets))
+            self.wait(call, self.comm.Iallreduce(MPI.IN_PLACE, array))
 
 
 _known: dict[Any, Group] = {}  # keyed by MPI's handle for the communicator

@@ -144,9 +144,7 @@ def grid(data: int, tensor: int, comm: Any = None) -> tuple[Any, Any]:
     """
     ranks = group(comm)
     if data * tensor != ranks.size:
-        raise ValueError(
-            f"data={data} times tensor={tensor} is not the number of ranks, {ranks.size}."
-        )
+        raise ValueError(f"data={data} * tensor={tensor} is not the number of ranks, {ranks.size}.")
     if ranks.size == 1:
         return None, None
     row, column = divmod(ranks.rank, tensor)

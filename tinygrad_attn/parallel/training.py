@@ -11,10 +11,6 @@ import numpy as np
 
 from .. import files, random
 from ..engine import inplace
-from ..files import Path
-from ..files.checkpoints import Progress, under
-from ..files.checkpoints import load_checkpoint as load_here
-from ..files.checkpoints import save_checkpoint as save_here
 from ..optim.clipping import check_finite, gradients_and_norm
 from .data_parallel import DataParallel
 from .group import barrier, group
@@ -84,7 +80,7 @@ def clip_grad_norm_(
 
 
 def save_checkpoint(
-    path: Path, *, model: Any, optimizer: Any = None, comm: Any = None, **more: Any
+    path: files.Path, *, model: Any, optimizer: Any = None, comm: Any = None, **more: Any
 ) -> None:
     """Call `ta.save_checkpoint` on rank 0 with the state of all ranks. A collective.
 
@@ -96,16 +92,17 @@ def save_checkpoint(
         f"ranks.{rank}.{name}": value
         for rank, state in enumerate(states[1:], 1) for name, value in state.items()
     }  # fmt: skip
-    joined = None  # joining a ShardedAdamW's state takes all ranks
     if optimizer is not None:
-        state = optimizer.state_dict()
-        joined = SimpleNamespace(state_dict=lambda: state)
+        state = optimizer.state_dict()  # of a ShardedAdamW, a collective
+        optimizer = SimpleNamespace(state_dict=lambda: state)
     if ranks.rank == 0:
-        save_here(path, model=_bare(model), optimizer=joined, beside=beside, **more)
+        files.save_checkpoint(path, model=_bare(model), optimizer=optimizer, beside=beside, **more)
     barrier(comm)
 
 
-def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -> Progress:
+def load_checkpoint(
+    path: files.Path, *, model: Any, comm: Any = None, **parts: Any
+) -> files.Progress:
     """Load model, optimizer, schedule and generators on every rank; return (step, extra).
 
     With the same number of ranks as before, the resumed run is identical bit for bit. Additional
@@ -113,9 +110,9 @@ def load_checkpoint(path: Path, *, model: Any, comm: Any = None, **parts: Any) -
     if the ranks read different files. A collective.
     """
     ranks, bare = group(comm), _bare(model)
-    progress = load_here(path, model=bare, **parts)
+    progress = files.load_checkpoint(path, model=bare, **parts)
     if ranks.rank:
-        if state := under(f"ranks.{ranks.rank}.", files.load(path)):
+        if state := files.under(f"ranks.{ranks.rank}.", files.load(path)):
             random.set_rng_state(state)
         else:  # at this point, all ranks have rank 0's state
             seed = random.default_generator().integers(0, 2**31, ())

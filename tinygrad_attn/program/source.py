@@ -16,7 +16,7 @@ import numpy as np
 
 from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
 from ..errors import describe
-from ..files.atomic import write_atomically
+from ..files import write_atomically
 from ..tensor import Tensor
 from .flat import fresh
 from .ir import Expression, inside, reached, replaced

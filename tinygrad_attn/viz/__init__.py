@@ -1,7 +1,8 @@
 """Pictures of the computation graph, the backward pass step by step, and attention weights."""
 
 from .attention import attention, attention_html
-from .graph import Graph, graph, graph_html
+from .graph import graph, graph_html
+from .picture import Graph
 from .steps import Step, Steps, backward_steps
 
 __all__ = [

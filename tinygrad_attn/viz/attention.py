@@ -56,14 +56,19 @@ def attention(
     if len(axes) != len(heads):
         raise ValueError(f"{len(heads)} heads and {len(axes)} Axes; pass one Axes for each head.")
     top = max(float(heads.max()), 1e-12)
+    look: Any = {"fontsize": 8, "parse_math": False}
+    long = max(map(len, columns)) > 2
+    slant: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
     for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
         image = one.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
-        _write_labels(one, rows, columns)
+        one.set_yticks(range(len(rows)), rows, **look)
+        one.set_xticks(range(len(columns)), columns, **look, **slant)
+        one.set(xlabel="key", ylabel="query")
         if len(heads) > 1:
             one.set_title(f"head {h}", fontsize=10)
         for (i, j), weight in np.ndenumerate(head) if head.size <= 100 else ():
-            look = {"fontsize": 7, "color": "white" if weight < 0.6 * top else "black"}
-            one.text(j, i, f"{weight:.2f}", ha="center", va="center", **look)
+            color = "white" if weight < 0.6 * top else "black"
+            one.text(j, i, f"{weight:.2f}", ha="center", va="center", fontsize=7, color=color)
     if ax is None:
         axes[0].figure.colorbar(image, ax=axes.tolist(), shrink=0.8, label="weight")
     return axes if len(heads) > 1 else axes[0]
@@ -83,15 +88,6 @@ def _new_axes(heads: np.ndarray) -> list[Any]:
     size = min(12.0, max(2.6, max(heads.shape[1:]) * inches))
     figure = plt.figure(figsize=(size * across + 1.2, size * down + 0.6), layout="constrained")
     return [figure.add_subplot(down, across, place) for place in range(1, len(heads) + 1)]
-
-
-def _write_labels(ax: Any, rows: list[str], columns: list[str]) -> None:
-    look: Any = {"fontsize": 8, "parse_math": False}
-    ax.set_yticks(range(len(rows)), rows, **look)
-    if max(map(len, columns)) > 2:
-        look |= {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(len(columns)), columns, **look)
-    ax.set(xlabel="key", ylabel="query")
 
 
 def attention_html(
@@ -152,9 +148,7 @@ def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
         numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
         for name in "qkv":
             if not np.isfinite(numbers[name]).all():
-                raise ValueError(
-                    f"{name} contains NaN or Inf; use ta.detect_anomaly() to find the cause."
-                )
+                raise ValueError(f"{name} contains NaN or Inf; ta.detect_anomaly() finds the op.")
         scores = numbers.pop("scores")
         numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
         if given["mask"] is not None or given["is_causal"]:  # what the mask added

@@ -1,69 +1,31 @@
-"""Draw the computation graph as a picture (`graph`) or as a page (`graph_html`)."""
+"""Draw the computation graph as a picture (`graph`) or as a page (`graph_html`).
+
+A picture has a box for each op, with its output, and for each leaf; a frame around each module that
+is open; and an arrow for each operand.
+"""
 
 from __future__ import annotations
 
 import html
-import os
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..files.atomic import write_atomically
-from . import dot
-from .build import Builder, Source
+import numpy as np
+
+from ..engine import Variable, array_of
+from ..errors import nearest
+from ..nn import Parameter
+from . import values
+from .opened import FunctionCall
 from .page import Page, as_json, page
-from .picture import Picture
+from .picture import Arrow, Box, Frame, Graph
+from .source import Source, computed, gradient_of, op_name, operands, settings_of, shown
 
 LIMIT = 150  # boxes in a readable picture
 MOST_BOXES, MOST_PICTURES = 200, 60  # boxes in each picture of a page; pictures on a page
-
-
-class Graph:
-    """A picture of the computation graph. Notebooks display it, and it keeps no tensor alive."""
-
-    def __init__(self, picture: Picture) -> None:
-        self.picture = picture
-
-    @property
-    def dot(self) -> str:
-        """The picture as DOT text, the same on every run."""
-        return dot.to_dot(self.picture)
-
-    def svg(self) -> str:
-        """Return the picture as an SVG element.
-
-        Raises RuntimeError without Graphviz, and ValueError for more than 1,000 boxes.
-        """
-        return dot.svg(self.picture)
-
-    def text(self) -> str:
-        """Return the graph as a text tree, from the outputs to the inputs."""
-        return self.picture.text()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture to a .svg, .png, .pdf, .dot or .txt file.
-
-        Raises ValueError for any other suffix, and the same errors as `svg`.
-        """
-        suffix = os.path.splitext(os.fsdecode(path))[1].lower()
-        if suffix in (".svg", ".png", ".pdf"):
-            write_atomically(dot.render(self.picture, suffix[1:]), path)
-        elif suffix in (".dot", ".gv"):
-            write_atomically(self.dot, path)
-        elif suffix == ".txt":
-            write_atomically(self.text() + "\n", path)
-        else:
-            raise ValueError(
-                f"{os.fsdecode(path)!r}: the file name must end in .svg, .png, .pdf, .dot or .txt. "
-                "For an HTML page, write ta.viz.graph_html(tensor).save(path)."
-            )
-
-    __repr__ = __str__ = text
-
-    def _repr_html_(self) -> str | None:
-        try:
-            return self.svg()
-        except Exception:  # the notebook then shows the text
-            return None
+RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
 def graph(
@@ -89,7 +51,32 @@ def graph(
     Raises TypeError for anything other than Tensors, and ValueError if `expand` names a module that
     was not called.
     """
-    return Graph(Source(tensor, model, plain).picture(depth, expand, limit))
+    source = Source(tensor, model, plain)
+    expand = (expand,) if isinstance(expand, str) else expand
+    called = {source.module(scope) for scope in source.chains if scope} - {""}
+    for name in expand:
+        if name not in called:
+            raise ValueError(
+                f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
+                f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
+            )
+    top = source.opened if depth is None else depth
+
+    def is_open(place: int, scope: Any) -> bool:
+        name = source.module(scope)
+        inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
+        return place < level or any(inside)
+
+    notes = []
+    for level in range(min(top, source.deepest), -1, -1):
+        picture = Builder(source, is_open).graph
+        count = len(picture.boxes)
+        if limit is None or count <= limit:
+            break
+        then = f": folded to depth={level - 1}" if level else ", and no module is left to fold"
+        notes.append(f"{count:,} boxes, more than limit={limit}{then}.")
+    picture.notes = notes
+    return picture
 
 
 def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
@@ -100,13 +87,13 @@ def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
     boxes, or if the page already has 60 pictures.
     """
     source = Source(tensor, model, plain)
-    chains = sorted(dict.fromkeys(source.names.chains.values()), key=len)
+    chains = sorted(dict.fromkeys(source.chains.values()), key=len)
     plans: list[tuple[int, tuple[Any, ...]]] = [(depth, ()) for depth in range(source.deepest + 1)]
     plans += [(1, chain) for chain in chains if len(chain) > 1]  # a chain: only its calls are open
     states: dict[Any, Builder] = {}
     for depth, opened in plans[:MOST_PICTURES]:
         drawn = Builder(source, lambda level, scope: level < depth or scope in opened)  # noqa: B023
-        if depth == 0 or len(drawn.result.boxes) <= MOST_BOXES:
+        if depth == 0 or len(drawn.graph.boxes) <= MOST_BOXES:
             states[depth, opened] = drawn
     numbers = {plan: i for i, plan in enumerate(states)}
     start = max(plan for plan in states if plan[0] <= source.opened and not plan[1])
@@ -117,12 +104,172 @@ def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
         plan = lambda chain: (1, chain) if len(chain) > 1 else (len(chain), ())
         targets = {name: numbers.get(plan(chain)) for name, chain in wanted.items()}
         shown.append({"depth": None if opened else depth, "targets": targets})
-    drawings = [f"<template>{dot.drawing(x.result)}</template>" for x in states.values()]
+    drawings = [f"<template>{x.graph.drawing()}</template>" for x in states.values()]
     return page(
         "The computation graph",
         "graph",
         drawings="\n".join(drawings),
         deepest=str(source.deepest),
-        text=html.escape(states[start].result.text()),
+        text=html.escape(states[start].graph.text()),
         data=as_json({"states": shown, "start": numbers[start]}),
     )
+
+
+@dataclass(eq=False)
+class Unit:
+    """The ops that share a box: a single op, or all ops of a folded call."""
+
+    chain: tuple[Any, ...]  # the open module calls around it
+    scope: Any = None  # the call that is folded
+    ops: list[Variable] = field(default_factory=list)
+    # Op, index of the operand, operand, and the key of the operand's box.
+    edges: list[tuple[Variable, int, Any, Any]] = field(default_factory=list)
+
+
+class Builder:
+    """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
+
+    def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
+        self.source, self.graph = source, Graph()
+        self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
+        self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
+        self.folded: dict[Any, int] = {}  # the box of each folded call
+        self.users: defaultdict[Any, list[Unit]] = defaultdict(list)  # for each use of an operand
+        roots = [shown(root) for root in source.roots]
+        self.roots = {id(root) for root in roots}
+        self.visible = source.inputs() | self.roots
+        units = self._units(is_open)
+        for root in roots:
+            if not computed(root):
+                self._add(self._leaf(root), (), [id(root)])
+        for unit in units:
+            self._draw(unit)
+        self._draw_arrows(units)
+        for key in self.roots:
+            self.graph.boxes[self.numbers[key]].output = True
+
+    def _units(self, is_open: Callable[[int, Any], bool]) -> list[Unit]:
+        """Return one unit for each op, and one for each call that is not open."""
+        units: list[Unit] = []
+        folded: dict[Any, Unit] = {}
+        for t in self.source.ops:
+            chain = self.source.chains[t._node.scope]
+            level = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
+            scope = chain[level] if level < len(chain) else None
+            if scope is None or scope not in folded:
+                folded[scope] = Unit(chain[:level], scope)
+                units.append(folded[scope])
+            unit = folded[scope]
+            unit.ops.append(t)
+            for i, x in operands(t):  # a tensor has one box; a number has one for each use
+                key: Any = (id(t), i) if isinstance(x, (float, int)) else id(x)
+                unit.edges.append((t, i, x, key))
+                self.users[key].append(unit)
+        return units
+
+    def _draw(self, unit: Unit) -> None:
+        """Draw the box of a unit, and any of its leaves that are not drawn yet."""
+        hidden = set()  # leaves inside a folded call
+        for _, _, x, key in unit.edges:
+            if computed(x) or key in self.numbers or key in hidden:
+                continue
+            if unit.scope and key not in self.visible and {*self.users[key]} == {unit}:
+                hidden.add(key)
+            else:  # an input of the modules is outside them
+                self._add(self._leaf(x), () if key in self.visible else unit.chain, [key])
+        box = self._module(unit) if unit.scope else self._op(unit.ops[0])
+        self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
+        if unit.scope:
+            self.folded[*unit.chain, unit.scope] = box.number
+
+    def _add(self, box: Box, chain: tuple[Any, ...], keys: Iterable[Any]) -> None:
+        for i, scope in enumerate(chain, 1):
+            if chain[:i] not in self.frames:
+                self.frames[chain[:i]] = len(self.graph.frames)
+                title = " ".join(self.source.heading(scope))
+                self.graph.frames.append(Frame(box.frame, title, self.source.equation(scope)))
+            box.frame = self.frames[chain[:i]]
+        box.number = len(self.graph.boxes)
+        self.graph.boxes.append(box)
+        self.numbers.update(dict.fromkeys(keys, box.number))
+
+    def _draw_arrows(self, units: list[Unit]) -> None:
+        """Draw an arrow for each operand of an op, and for each source of a folded box."""
+        merged: Counter[tuple[int, int]] = Counter()
+        for unit in units:
+            for t, i, x, key in unit.edges:
+                source, target = self.numbers[key], self.numbers[id(unit)]
+                if unit.scope is None:
+                    index = [str(i)] if len(unit.edges) > 1 else []
+                    label = ": ".join(index + _broadcast(t, x))
+                    self.graph.arrows.append(Arrow(source, target, i, label))
+                elif source != target:
+                    merged[source, target] += 1
+        for (source, target), k in merged.items():
+            self.graph.arrows.append(Arrow(source, target, label=f"x{k:,}" if k > 1 else ""))
+
+    def _op(self, t: Variable) -> Box:
+        """Return the box of an op and its output, with a title such as `y = sum(axis=-1)`."""
+        name, op, settings = t.name or self.source.run.names.get(id(t)), op_name(t), settings_of(t)
+        title = f"{name} = {op}" if name else op
+        lines = [RELEASED] if op == "released" else settings
+        if lines and sum(map(len, lines)) <= 40:
+            title, lines = f"{title}({', '.join(lines)})", []
+        shown = values.value(t._data, gradient_of(t))
+        if blocked := self._blocked(t):
+            shown[1:] = [f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
+        return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
+
+    def _blocked(self, t: Variable) -> int:
+        """Return the number of attention scores that a mask has set to -inf."""
+        calls = [getattr(scope, "title", "") for scope in self.source.chains[t._node.scope]]
+        masked = "attention_weights" in calls and np.all(t._data < np.inf)
+        return int(np.sum(t._data == -np.inf)) if masked else 0
+
+    def _bad(self, t: Variable) -> str:
+        return "" if self._blocked(t) else values.not_finite(t._data)
+
+    def _leaf(self, x: Any) -> Box:
+        if isinstance(x, (float, int)):
+            return Box("constant", f"{x:.8g}")
+        array, grad = array_of(x), gradient_of(x)
+        lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
+        if grad is not None and not bad and (bad := values.not_finite(grad)):
+            bad += " in the gradient"
+        if isinstance(x, Parameter) or id(x) in self.source.parameters:
+            kind = "parameter"
+        elif isinstance(x, Variable):
+            kind = "leaf"
+        else:
+            kind = "input" if id(x) in self.visible else "constant"
+        return Box(kind, self.source.leaf(x) or kind.replace("leaf", "input"), lines, bad)
+
+    def _module(self, unit: Unit) -> Box:
+        """Return the box of a folded call, with its output shapes and number of parameters."""
+        title, *lines = self.source.heading(unit.scope)
+        leaves = lambda t: any(user is not unit for user in self.users[id(t)])
+        outputs = [t for t in unit.ops if id(t) in self.roots or leaves(t)]
+        if not isinstance(unit.scope, FunctionCall):
+            count = sum(p.size for p in unit.scope.module.parameters())
+            lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
+        lines += ["-> " + ", ".join(str(t._data.shape) for t in outputs)]
+        lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
+        bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
+        return Box("module", title, lines, bad)
+
+    def _times_used(self, x: Any) -> list[str]:
+        """Return a line with the number of uses of a tensor, if there are several."""
+        k = len(self.users[id(x)]) if isinstance(x, Variable) else 0
+        return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
+
+
+def _broadcast(t: Any, x: Any) -> list[str]:
+    """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
+    own, full = np.shape(array_of(x)), np.shape(t._data)
+    if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
+        return []
+    if op_name(t) == "matmul":  # the last two axes are not broadcast
+        if len(own) < 2 or len(full) < len(own):
+            return []
+        full = full[:-2] + own[-2:]
+    return [f"{own} -> {full}"] if own != full else []

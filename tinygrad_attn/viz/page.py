@@ -9,30 +9,24 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from ..files.atomic import write_atomically
+from ..files import write_atomically
 
 TEMPLATES = resources.files(__package__).joinpath("templates")
 
 
-class Page:
-    """A self-contained HTML page, which notebooks display. `str(page)` is its text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
+class Page(str):
+    """The text of a self-contained HTML page, which notebooks display."""
 
     def __repr__(self) -> str:
-        return f"<HTML page of {len(self.text):,} characters; .save('page.html') writes it>"
+        return f"<HTML page of {len(self):,} characters; .save('page.html') writes it>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file."""
-        write_atomically(self.text, path)
+        write_atomically(self, path)
 
     def _repr_html_(self) -> str:
         look = "width:100%;height:720px;border:1px solid #ccc"
-        return f'<iframe srcdoc="{html.escape(self.text)}" style="{look}"></iframe>'
+        return f'<iframe srcdoc="{html.escape(self)}" style="{look}"></iframe>'
 
 
 def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:

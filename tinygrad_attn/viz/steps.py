@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import Watcher, array_of, watching
-from . import dot, rules, values
-from .build import Builder, Source
-from .nodes import computed, op_name
+from . import rules, values
+from .graph import Builder
 from .page import Page, as_json, page
-from .picture import Picture
+from .picture import Graph
+from .source import Source, computed, op_name
 
 MOST = 1000  # steps on a page
 
@@ -49,15 +49,16 @@ class Step(NamedTuple):
 class _Recorder(Watcher):
     """A watcher that copies the values of a backward pass and keeps no tensor alive."""
 
-    def __init__(self, picture: Picture, numbers: dict[int, int], ops: list[Any]) -> None:
-        self.picture, self.numbers = picture, numbers
-        self.boxes = {t._node.number: numbers[id(t)] for t in ops}  # by sequence number
+    def __init__(self, drawn: Builder) -> None:
+        self.picture, self.numbers = drawn.graph, drawn.numbers
+        self.boxes: dict[int, int] = {}  # by sequence number
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
-        steps = self.steps  # not self, so that no cycle keeps the references alive
         self.references = []
-        for t in ops:
-            text = f"{op_name(t)} n{numbers[id(t)]} ({t._data.nbytes:,} B)"
+        steps = self.steps  # not self, so that no cycle keeps the references alive
+        for t in drawn.source.ops:
+            box = self.boxes[t._node.number] = self.numbers[id(t)]
+            text = f"{op_name(t)} n{box} ({t._data.nbytes:,} B)"
             freed = lambda _, text=text: steps[-1].freed.append(text) if steps else None
             self.references.append(weakref.ref(t, freed))
 
@@ -83,9 +84,9 @@ class _Recorder(Watcher):
 class Steps(list[Step]):
     """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
-    def __init__(self, base: Picture, steps: list[Step]) -> None:
+    def __init__(self, picture: Graph, steps: list[Step]) -> None:
         super().__init__(steps)
-        self.base = base
+        self.picture = picture
 
     def text(self) -> str:
         """Return one line for each step, followed by one line for each of its inputs."""
@@ -100,51 +101,48 @@ class Steps(list[Step]):
                 lines.append("       freed: " + ", ".join(step.freed))
         return "\n".join(lines)
 
-    def html(self) -> str:
-        """Return the HTML of a page that steps through the backward pass."""
-        return self._page().text
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file."""
-        self._page().save(path)
-
     __repr__ = __str__ = text
 
-    def _repr_html_(self) -> str:
-        return self._page()._repr_html_()
-
-    def _page(self) -> Page:
-        many = f"This page has the first {MOST:,} of {len(self):,} steps."
-        note = many if len(self) > MOST else ""
+    def html(self) -> Page:
+        """Return a page that steps through the backward pass."""
+        note = ""
+        if len(self) > MOST:
+            note = f"This page has the first {MOST:,} of {len(self):,} steps."
         shown = [self._as_dict(step) for step in self[:MOST]]
         return page(
             "Backward, step by step",
             "steps",
-            drawing=dot.drawing(self.base),
+            drawing=self.picture.drawing(),
             note=note,
             last=str(len(shown) - 1),
             text=html.escape(note or self.text()),
             data=as_json(shown),
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file."""
+        self.html().save(path)
+
+    def _repr_html_(self) -> str:
+        return self.html()._repr_html_()
+
     def _as_dict(self, step: Step) -> dict[str, Any]:
         """Return the data of a step for the page's script."""
-        places = {(c.box, c.place) for c in step.contributions}
         arrows = {
-            i: arrow for i, arrow in enumerate(self.base.arrows)
-            if arrow.target == step.box and (arrow.source, arrow.index) in places
+            (arrow.source, arrow.index): (i, "->" in arrow.label)
+            for i, arrow in enumerate(self.picture.arrows) if arrow.target == step.box
         }  # fmt: skip
-        summed = {arrow.index for arrow in arrows.values() if "->" in arrow.label}
+        found = [arrows[c.box, c.place] for c in step.contributions]
         inputs = [
             c._asdict() | {
                 "value": values.cells(c.value), "total": values.cells(c.total),
-                "sum": values.gradient(c.total), "summed": c.place in summed,
+                "sum": values.gradient(c.total), "summed": summed,
             }
-            for c in step.contributions
+            for c, (_, summed) in zip(step.contributions, found)
         ]  # fmt: skip
         return step._asdict() | {
             "incoming": values.cells(step.incoming), "contributions": inputs,
-            "arrows": list(arrows), "title": self.base.boxes[step.box].title,
+            "arrows": [i for i, _ in found], "title": self.picture.boxes[step.box].title,
         }  # fmt: skip
 
 
@@ -167,11 +165,10 @@ def backward_steps(
 
     Raises TypeError if `loss` is not a Tensor, and the same errors as `backward`.
     """
-    source = Source(loss, model, plain)
-    (root,) = source.roots
-    drawn = Builder(source, lambda *_: True)
-    recorder = _Recorder(drawn.result, drawn.numbers, source.ops)
-    del source, drawn  # they keep the graph alive
+    drawn = Builder(Source(loss, model, plain), lambda *_: True)
+    (root,) = drawn.source.roots
+    recorder = _Recorder(drawn)
+    del drawn  # it keeps the graph alive
     with watching(recorder):
         root.backward(gradient, retain_graph=retain_graph)
     recorder.references.clear()  # memory freed from now on belongs to no step

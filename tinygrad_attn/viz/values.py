@@ -49,7 +49,7 @@ def cells(array: Any) -> dict[str, Any]:
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
     part = "[0]" * (matrix.ndim - 2)
-    matrix = matrix.reshape(-1, *matrix.shape[-2:])[0] if part else matrix
+    matrix = matrix[(0,) * (matrix.ndim - 2)]
     rows = [[_short(x) for x in row] for row in matrix[:WIDEST, :WIDEST].tolist()]
     if max(matrix.shape) > WIDEST:
         part += f" {len(rows)} x {len(rows[0])} of it"
@@ -63,10 +63,7 @@ def _short(x: Any) -> Any:
 
 def not_finite(array: Any) -> str:
     """Count the non-finite elements, as in `2 NaN, 1 Inf`, or return an empty string."""
-    array = np.asarray(array)
-    if array.dtype.kind != "f":
-        return ""
-    counts = (int(np.isnan(array).sum()), "NaN"), (int(np.isinf(array).sum()), "Inf")
+    counts = (np.isnan(array).sum(), "NaN"), (np.isinf(array).sum(), "Inf")
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 

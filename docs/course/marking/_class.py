@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from _apart import mark_apart
 from _marking import Exercise, Marks
 
-from tinygrad_attn.files.atomic import write_atomically
+from tinygrad_attn.files import write_atomically
 
 
 class Row(NamedTuple):

@@ -1,18 +1,17 @@
-"""Read ops, operands, and the names of modules and parameters from a graph."""
+"""Read a graph: its ops and operands, and the names of modules, parameters and arrays."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of
-from ..errors import describe, nearest
+from ..engine import Variable, array_of, history
+from ..errors import describe
 from ..nn import Module
 from . import values
-from .opened import FunctionCall, Run
+from .opened import FunctionCall, Run, run_plainly
 
 
 def computed(x: Any) -> bool:
@@ -55,27 +54,68 @@ def _memory(x: Any) -> int:
     return id(array)
 
 
-class Names:
-    """Dotted names of modules, parameters and arrays, relative to a model or an outer call."""
+class Source:
+    """The outputs to draw, the ops that computed them, and their names.
 
-    def __init__(self, model: Any, ops: Sequence[Variable], run: Run | None = None) -> None:
+    Dotted names are relative to a model, or to the outermost module that was called.
+    """
+
+    def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
+        function = callable(tensor) and not isinstance(tensor, Module)
+        if plain and not function:
+            raise TypeError(
+                f"plain=True needs a function, got {describe(tensor)}. Write lambda: before the "
+                "expression, as in ta.viz.graph(lambda: model(x), plain=True)."
+            )
         if model is not None and not isinstance(model, Module):
             raise TypeError(f"model= must be a Module, got {describe(model)}.")
-        self.modules = {id(None): ""}  # for a function called outside any module
+        self.run = run_plainly(tensor) if plain else Run()
+        result = self.run.result if plain else tensor() if function else tensor
+        self.roots = [*result] if isinstance(result, (list, tuple)) else [result]
+        for root in self.roots:
+            if not isinstance(root, Variable):
+                raise TypeError(
+                    "a picture shows how a Tensor was computed, so pass a Tensor or a function "
+                    f"that returns one; got {describe(root)}. For a module, write "
+                    "ta.viz.graph(module(x), model=module)."
+                )
+        self.ops = history(self.roots)
+        self.modules = {id(None): ""}  # by the id of the module; None for a function outside any
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
-        self.chains: dict[int, tuple[Any, ...]] = {}  # by the id of a call
-        self.equations: dict[int, str] = {}  # of modules that only call a function
-        self.run = run or Run()
+        self.equations: dict[Any, str] = {}  # of modules that only call a function
+        self.chains = self._chains()
         if model is not None:
-            self._add(model)
-        for t in ops:
-            for scope in self.chain(t._node.scope)[:1]:
-                if id(scope.module) not in self.modules:
-                    self._add(scope.module)
-        self._merge(ops)
+            self._name(model)
+        for scope in self.chains:
+            if scope and not scope.outer and id(scope.module) not in self.modules:
+                self._name(scope.module)
+        self.deepest = max(map(len, self.chains.values()))
+        self.opened = self.deepest if plain else 1  # the default depth
 
-    def _add(self, root: Any) -> None:
+    def _chains(self) -> dict[Any, tuple[Any, ...]]:
+        """Return, for each call, the call and the enclosing calls, outermost first.
+
+        A function is left out if its module calls nothing else, like layer_norm in LayerNorm.
+        """
+        sizes: Counter[Any] = Counter()  # the number of ops in each call
+        for t in self.ops:
+            inner, scope = [], t._node.scope
+            while scope is not None:
+                inner.append(scope)
+                scope = scope.outer
+            sizes.update(reversed(inner))
+        chains: dict[Any, tuple[Any, ...]] = {None: ()}
+        for scope, size in sizes.items():  # outer calls come first
+            if isinstance(scope, FunctionCall) and size == sizes[scope.outer]:
+                self.equations.setdefault(scope.outer, scope.equation)
+                chains[scope] = chains[scope.outer]
+            else:
+                chains[scope] = (*chains[scope.outer], scope)
+        return chains
+
+    def _name(self, root: Module) -> None:
+        """Add the names of the modules, parameters and arrays inside a module."""
         for name, module in root.named_modules():
             self.modules.setdefault(id(module), name)
             for attribute, x in vars(module).items():
@@ -85,18 +125,6 @@ class Names:
             for x in (parameter, parameter._data):
                 self.parameters.setdefault(id(x), name)
 
-    def _merge(self, ops: Iterable[Variable]) -> None:
-        """Leave out a function if its module calls nothing else, like layer_norm in LayerNorm."""
-        sizes = Counter(scope for t in ops for scope in self.chain(t._node.scope))
-        for key, chain in self.chains.items():
-            kept = []
-            for outer, scope in zip((None, *chain), chain):
-                if isinstance(scope, FunctionCall) and sizes[outer] == sizes[scope]:
-                    self.equations.setdefault(id(outer), scope.equation)
-                else:
-                    kept.append(scope)
-            self.chains[key] = tuple(kept)
-
     def heading(self, scope: Any) -> list[str]:
         """Return the dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
@@ -105,15 +133,7 @@ class Names:
 
     def equation(self, scope: Any) -> str:
         """Return the equation of a function, or of a module that only calls this function."""
-        return str(getattr(scope, "equation", self.equations.get(id(scope), "")))
-
-    def chain(self, scope: Any) -> tuple[Any, ...]:
-        """Return a call and the enclosing calls, outermost first."""
-        if scope is None:
-            return ()
-        if id(scope) not in self.chains:
-            self.chains[id(scope)] = (*self.chain(scope.outer), scope)
-        return self.chains[id(scope)]
+        return str(getattr(scope, "equation", self.equations.get(scope, "")))
 
     def module(self, scope: Any) -> str:
         """Return the dotted name of the module of a call, which is empty for the model itself."""
@@ -124,7 +144,7 @@ class Names:
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or self.run.names.get(id(x), "")
 
-    def inputs(self, ops: Iterable[Variable]) -> set[int]:
+    def inputs(self) -> set[int]:
         """Return the ids of tensors and arrays that come from outside the modules.
 
         An array is an input if an op combines it only with parameters, or with values computed from
@@ -132,7 +152,7 @@ class Names:
         """
         found: set[int] = set()
         weights = set(self.parameters)
-        for t in ops:
+        for t in self.ops:
             given = {id(x): x for _, x in operands(t) if isinstance(x, (Variable, np.ndarray))}
             leaves = {key for key, x in given.items() if not computed(x)} - weights
             arrays = {key for key in leaves if isinstance(given[key], np.ndarray)}
@@ -141,13 +161,3 @@ class Names:
                 found |= arrays
                 weights |= set() if leaves else {id(t)}
         return found - self.arrays.keys()
-
-    def check(self, expand: Sequence[str]) -> None:
-        """Raise ValueError if `expand` names a module that was not called."""
-        called = {self.module(scope) for chain in self.chains.values() for scope in chain} - {""}
-        for name in expand:
-            if name not in called:
-                raise ValueError(
-                    f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
-                    f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
-                )
