@@ -52,7 +52,7 @@ def test_a_wrong_function_is_named_with_its_mistake(kind):
     for f in (MISTAKES[kind], lambda x: torch.tanh(MISTAKES[kind](x * 1.5)) + x.sum()):
         report = gradcheck(f, [rand(3, 3)], raise_exception=False)
         assert not report and report.op == "Wrong" and report.diagnosis.kind == kind, report
-        assert report.place.file == __file__
+        assert report.place.startswith(__file__)
 
 
 WAYS = {

@@ -4,8 +4,7 @@ gradcheck uses these modules:
 
     slopes     compare a gradient with finite differences
     trace      record the ops that run
-    faults     find shared state, changes in place, and VJPs that are not linear in g
-    suspects   find the op that is wrong by checking each op alone
+    faults     find shared state, changes in place, VJPs not linear in g, and the op at fault
     explain    name the likely mistake in a VJP from its Jacobian
     report     print what was found
     torch_ops  run the same check on functions and modules of PyTorch

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Watcher, context, watching
-from ..errors import describe
-from .report import index_of_largest
-from .trace import Array, Step, array_of, numeric, user_place
+from ..engine import Variable, Watcher, context, watching
+from ..errors import describe, quoted
+from ..nn.calls import dotted_name
+from .report import Array, index_of_largest
+from .trace import Place, array_of, user_place
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector(Watcher):
     def __init__(self) -> None:
-        self.places: dict[int, tuple[Any, weakref.ref]] = {}  # by sequence number
+        self.places: dict[int, tuple[Place, weakref.ref]] = {}  # by sequence number
         self.heard = set[str]()  # NumPy's warnings about the current op
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
@@ -54,8 +55,8 @@ class _Detector(Watcher):
                 continue  # NaN in the data
             if is_bad(array_of(x)).any():
                 return  # an earlier op produced it
-        step = Step(op, inputs, settings, output, context.scope, place)
-        raise _error(self.heard, f"its output {describe(value)}", step, value)
+        what = f"its output {describe(value)}"
+        raise self.error(op, inputs, context.scope, quoted(*place), what, value)
 
     def pulling(self, y: Any, g: Any) -> None:
         self.heard.clear()
@@ -66,11 +67,32 @@ class _Detector(Watcher):
         made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
-            outside: Any = "a line that ran outside detect_anomaly()"
-            place = self.places.get(y._node.number, (outside,))[0]
-            step = Step(node.op, node.inputs, node.settings, y, node.scope, place)
+            place = "a line that ran outside detect_anomaly()"
+            if known := self.places.get(y._node.number):
+                place = quoted(*known[0])
             what = f"the gradient of its operand {i}, {describe(x)}"
-            raise _error(self.heard, what, step, made, array_of(g))
+            raise self.error(node.op, node.inputs, node.scope, place, what, made, array_of(g))
+
+    def error(
+        self, op: Any, inputs: tuple, scope: Any, place: str, what: str, made: Array, g: Any = None
+    ) -> FloatingPointError:
+        """Return the error for an output, or for a gradient that was computed from g."""
+        index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
+        operands = [x for x in inputs if numeric(x)]
+        backward = "in the backward pass, " * (g is not None)
+        inside = f" in the module {dotted_name(scope)!r}" if scope else ""
+        there = [(describe(x), _there(x, made, index)) for x in operands]
+        given = ", ".join(x + f" with {v:.6g} there" * (v == v) for x, v in there)
+        return FloatingPointError(
+            f"detect_anomaly: {backward}op {op.__name__!r} made {made[index]} at index {index} of "
+            f"{what}{inside}, called at {place}. Operands: {given}. Reason: "
+            + _reason(self.heard, op.__name__, [*map(array_of, operands)], made, index, g)
+        )
+
+
+def numeric(x: Any) -> bool:
+    """Return whether x is a tensor, an array or a number."""
+    return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
@@ -78,22 +100,6 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
     with suppress(ValueError):
         return float(np.broadcast_to(array_of(x), made.shape)[at])
     return np.nan
-
-
-def _error(
-    heard: set[str], what: str, step: Step, made: Array, g: Any = None
-) -> FloatingPointError:
-    """Return the error for an output, or for a gradient that was computed from g."""
-    index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
-    backward = "in the backward pass, " * (g is not None)
-    inside = f" in the module {step.module!r}" * (step.scope is not None)
-    given = [(describe(x), _there(x, made, index)) for x in step.inputs if numeric(x)]
-    operands = ", ".join(x + f" with {v:.6g} there" * (v == v) for x, v in given)
-    return FloatingPointError(
-        f"detect_anomaly: {backward}op {step.name!r} made {made[index]} at index {index} of {what}"
-        f"{inside}, called at {step.place}. Operands: {operands}. Reason: "
-        + _reason(heard, step, made, index, g)
-    )
 
 
 COMPLAINTS = {
@@ -109,9 +115,10 @@ COMPLAINTS = {
 }
 
 
-def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: Any) -> str:
+def _reason(
+    heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
+) -> str:
     """Explain why the element is NaN or Inf."""
-    name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
     for o in operands:
         if (nan := np.isnan(o)).any():
             return (

@@ -13,10 +13,10 @@ import numpy as np
 from ..engine import tracked
 from ..errors import describe
 from . import faults
-from .faults import Found, accuse, alike, outcome, scaled
+from .explain import Found, all_off, of_elements, places, wrong_slope
+from .faults import accuse, alike, outcome, scaled
 from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, flatten
-from .suspects import all_off, blame, explain, unrecorded
 from .trace import TAKES_TORCH, Backend, nested
 
 
@@ -161,7 +161,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
         """Test the whole function; if it fails, look for the op that fails."""
         if found := outcome(test, program):
-            return accuse(report, steps, backend, test) or Diagnosis(*found)
+            return accuse(report, steps, backend, test) or Diagnosis(found)
         return None
 
     yield tested(faults.modified)
@@ -173,16 +173,62 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     gradients = program.pull(program.cotangents)
     report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
     _note(report, program, steps)
+    if any(e.wrong.any() for e in report.entries) and _finite(program, report):
+        yield accuse(report, steps, backend, wrong_slope)
     if not report:
-        yield explain(report, program, steps)
+        yield _unexplained(report, program)
     if all(e.missing for e in report.entries):
         yield Diagnosis(
-            "gradient missing",
-            "the result is not connected to any input, and does not change when an input changes.",
+            "gradient missing: the result is not connected to any input, and does not change when "
+            "an input changes."
         )
-    if found := faults.through_infinity(program):
-        yield Diagnosis(*found)
+    yield Diagnosis(faults.through_infinity(program) or "")
     yield _wrong_elsewhere(program, limits, report)
+
+
+def _finite(program: Program, report: Report) -> bool:
+    """Return whether all results are finite, or else all gradients."""
+    both = program.values, [e.analytic for e in report.entries]
+    return any(np.isfinite(flatten(arrays)).all() for arrays in both)
+
+
+def _unexplained(report: Report, program: Program) -> Diagnosis:
+    """Say why a slope cannot be measured, or what is wrong between the ops."""
+    if not _finite(program, report):
+        return Diagnosis(
+            "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
+            "other inputs, or find the op with ta.detect_anomaly()."
+        )
+    wrong = [e for e in report.entries if e.wrong.any()]
+    if not wrong:
+        e = next(e for e in report.entries if e.excuse)
+        return Diagnosis(EXCUSES[e.excuse].format(places(np.isinf(e.tolerance)), e.name))
+    worst: Any = report.worst
+    if report.order == 2:
+        text = f"how a VJP depends on {worst.name} is not recorded"
+        return Diagnosis(UNRECORDED.format(text, program.backend.writes))
+    found = of_elements(worst).replace("VJP:", "missed use:")
+    return Diagnosis(
+        f"{found} Every op's own VJP looks right, so look at the code between the ops for a use "
+        "that is not counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) "
+        "or is counted twice. If you use checkpoint(), check the checkpointed function directly."
+    )
+
+
+EXCUSES = {
+    "domain": "domain: at {} of {}, the function is infinite or raises an error on one side: the "
+    "input is on the edge of the domain (sqrt, log, arcsin). Check the gradient at interior "
+    "points.",
+    "kink": "kink: at {} of {}, the slopes to the left and to the right differ: the input is at a "
+    "kink or a jump, so the VJP may be right. Move the input away from that point.",
+    "precision": "precision: at {} of {}, the slope cannot be measured: large numbers cancel "
+    "inside the function, or the function is not smooth. Check the gradient at inputs of moderate "
+    "size.",
+}
+UNRECORDED = (
+    "second order: {}. Write the VJP with {}; .numpy(), .data, .item(), float() and filling a new "
+    "array of zeros leave the graph."
+)
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
@@ -213,21 +259,20 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
         moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):
-                found = blame(report, program, program.traced()) or ""
-                return Diagnosis("wrong nearby", f"{program.names[min(off)]}: {NEARBY} {found}")
+                found = accuse(report, program.traced(), program.backend, wrong_slope) or ""
+                return Diagnosis(
+                    f"wrong nearby: {program.names[min(off)]}: the gradient looks right at these "
+                    "inputs, but is wrong at nearby inputs, or for a result that is much smaller "
+                    "than the others. The inputs may be special (a weight of ones, zeros, equal "
+                    "elements): try random inputs. Or the VJP uses a value from an earlier call. "
+                    + found
+                )
     return None
-
-
-NEARBY = (
-    "the gradient looks right at these inputs, but is wrong at nearby inputs, or for a result that "
-    "is much smaller than the others. The inputs may be special (a weight of ones, zeros, equal "
-    "elements): try random inputs. Or the VJP uses a value from an earlier call."
-)
 
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     """Check the gradient as a function of the inputs and the cotangents."""
-    backend, report = program.backend, Report(first.entries, order=2)
+    backend = program.backend
     weights = [backend.leaf(c) for c in program.cotangents]
     named = dict(zip(program.names, program.tensors))
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
@@ -239,14 +284,13 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
         second = Program(gradient, named, backend, program.rng)
         recorded = program.arrays(gradient())
     except Exception as failure:
-        text = f"the gradient cannot be differentiated: {failure}. {unrecorded(backend)}"
-        report.diagnosis = Diagnosis("second order", text)
-        return report
-    if not alike(program.pull(program.cotangents), recorded):
-        report.diagnosis = Diagnosis(
-            "two answers",
-            "the gradient with create_graph=True differs from the ordinary gradient: either an "
-            "op's reference is wrong, or a VJP treats arrays and Tensors differently.",
-        )
-        return report
-    return _check(second, limits, order=2)
+        text = f"the gradient cannot be differentiated: {failure}"
+        found = UNRECORDED.format(text, backend.writes)
+        return Report(first.entries, Diagnosis(found), order=2)
+    if alike(program.pull(program.cotangents), recorded):
+        return _check(second, limits, order=2)
+    found = (
+        "two answers: the gradient with create_graph=True differs from the ordinary gradient: "
+        "either an op's reference is wrong, or a VJP treats arrays and Tensors differently."
+    )
+    return Report(first.entries, Diagnosis(found), order=2)

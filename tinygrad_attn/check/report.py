@@ -23,15 +23,12 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """A string with the `kind` of a mistake and the `text` that explains it."""
+    """A text such as "zero: the gradient is zero everywhere", which begins with its `kind`."""
 
-    kind: str
-    text: str
-
-    def __new__(cls, kind: str = "", text: str = "") -> Diagnosis:
-        self = super().__new__(cls, f"{kind}: {text}" if kind and text else kind + text)
-        self.kind, self.text = kind, text
-        return self
+    @property
+    def kind(self) -> str:
+        """The kind of mistake, such as "zero", or an empty string if there is none."""
+        return self.partition(":")[0]
 
 
 @dataclass
@@ -97,9 +94,9 @@ class Report(Verdict):
     """
 
     entries: list[Entry] = field(default_factory=list)
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    diagnosis: Diagnosis = Diagnosis()
     op: str | None = None
-    place: Any = None
+    place: str = ""
     scope: str = ""
     notes: list[str] = field(default_factory=list)
     order: int = 1
@@ -107,10 +104,6 @@ class Report(Verdict):
     @property
     def ok(self) -> bool:
         return not self.diagnosis and all(e.ok for e in self.entries)
-
-    def point_at(self, step: Any) -> None:
-        """Set `op`, `place` and `scope` from a step."""
-        self.op, self.place, self.scope = step.name, step.place, step.module
 
     @property
     def worst(self) -> Entry | None:

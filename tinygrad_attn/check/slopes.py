@@ -215,7 +215,8 @@ class OneOp(Program):
                 leaf = self.leaves[i] = backend.leaf(self.args[i])
                 if backend.wants_gradient(x) and backend.dtype(x) == np.float64:
                     wanted[f"operand {i}"] = leaf
-        super().__init__(lambda: step.run(self.leaves), wanted, backend, np.random.default_rng(9))
+        call = lambda: step.op(*self.leaves, **step.settings)
+        super().__init__(call, wanted, backend, np.random.default_rng(9))
 
 
 def flatten(arrays: Sequence[Array]) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,7 @@ class TorchBackend(Backend):
         return np.dtype(f"{kind}{t.element_size()}")
 
     def wants_gradient(self, t: Any) -> bool:
-        return bool(t.requires_grad)
+        return bool(getattr(t, "requires_grad", False))
 
     def value(self, t: Any) -> Array:
         return np.asarray(t.detach().cpu().numpy())
@@ -66,8 +66,8 @@ class TorchBackend(Backend):
                 function, args = running.pop()
                 first = result[0] if isinstance(result, tuple) else result
                 if result is not None:
-                    place = user_place(LIBRARY)
-                    trace.steps.append(TorchStep(function, args, {}, first, None, place))
+                    place, name = user_place(LIBRARY), function.__name__
+                    trace.steps.append(Step(name, function.apply, args, {}, first, None, place))
 
         before = sys.getprofile()
         sys.setprofile(look)
@@ -75,14 +75,3 @@ class TorchBackend(Backend):
             yield trace
         finally:
             sys.setprofile(before)
-
-
-class TorchStep(Step):
-    """One call of a torch.autograd.Function."""
-
-    @property
-    def differentiable(self) -> bool:
-        return bool(getattr(self.result, "requires_grad", False))
-
-    def run(self, operands: Sequence[Any]) -> Any:
-        return self.op.apply(*operands)

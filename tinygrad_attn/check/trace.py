@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, tracked, watching
-from ..errors import quoted, user_frame
+from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, watching
+from ..errors import user_frame
 from ..nn.calls import dotted_name
 
 Array = np.ndarray
 
 
-class Place(NamedTuple):
-    """A line of the user's program."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return quoted(self.file, self.line)
+Place = tuple[str, int]  # a file of the user's program, and the number of a line
 
 
 def user_place(*libraries: str) -> Place:
     """Return the place of the innermost stack frame outside library code."""
     frame = user_frame(*libraries)
-    return Place(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def array_of(x: Any) -> Array:
@@ -36,15 +29,11 @@ def array_of(x: Any) -> Array:
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 
-def numeric(x: Any) -> bool:
-    """Return whether x is a tensor, an array or a number."""
-    return isinstance(x, (Variable, Array, np.generic, float, int))
-
-
 class Step(NamedTuple):
     """One call of an op."""
 
-    op: Any
+    name: str
+    op: Callable[..., Any]
     inputs: tuple
     settings: dict[str, Any]
     result: Any
@@ -52,22 +41,9 @@ class Step(NamedTuple):
     place: Place
 
     @property
-    def name(self) -> str:
-        return self.op.__name__
-
-    @property
     def module(self) -> str:
         """The dotted name of the calling module, or an empty string."""
         return "" if self.scope is None else dotted_name(self.scope)
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether a gradient flows through this op; False for `checkpoint`, which has inner ops."""
-        return tracked(self.result) and self.name != "checkpoint"
-
-    def run(self, operands: Sequence[Any]) -> Any:
-        """Run the op on other operands."""
-        return self.op(*operands, **self.settings)
 
 
 class Trace(Watcher):
@@ -83,7 +59,8 @@ class Trace(Watcher):
             if frame.f_code is torch.autograd.Function.apply.__func__.__code__:
                 raise TypeError(TAKES_TORCH)  # its backward() would not be checked
             frame = frame.f_back
-        self.steps.append(Step(op, inputs, settings, result, context.scope, user_place()))
+        call = op.__name__, op, inputs, settings, result
+        self.steps.append(Step(*call, context.scope, user_place()))
 
 
 TAKES_TORCH = (
