@@ -118,7 +118,7 @@ def test_the_second_order():
     assert report.diagnosis.kind == "second order", report
 
 
-REFUSED = {
+REFUSED = {  # Functions would run on our Tensors; all else raises an error of its own
     "a Function": lambda x: MISTAKES["wrong factor"](x),
     "deep inside": lambda x: (x * 2 + MISTAKES["wrong factor"](x * 1.0)).sum(),
     "that saves nothing": lambda x: wrong(lambda g, x: -g, lambda x: x * 1.0)(x),
@@ -132,7 +132,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("way", REFUSED)
 def test_tensors_of_ours_inside_torch_are_refused(way):
-    with pytest.raises(TypeError, match="[Pp]ass torch tensors as inputs"):
+    function = way in ("a Function", "deep inside", "that saves nothing")
+    with pytest.raises(TypeError, match="Pass torch tensors as inputs" if function else None):
         gradcheck(REFUSED[way], [np.array([1.0, 2, 3])])
 
 

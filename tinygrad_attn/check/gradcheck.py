@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -17,7 +16,7 @@ from .explain import Found, all_off, of_elements, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
 from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, flatten
-from .trace import TAKES_TORCH, Backend, nested
+from .trace import Backend, nested
 
 
 class GradcheckError(AssertionError):
@@ -77,10 +76,6 @@ def gradcheck(
             report = _check(program, limits)
             if order == 2 and report:
                 report = _check_gradient(program, limits, report)
-    except Exception as failure:
-        if backend.ours and "torch" in traceback.format_exc():
-            failure.add_note(TAKES_TORCH)
-        raise
     finally:
         for t, x, wants in before:
             backend.put(t, x)
@@ -173,10 +168,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     gradients = program.pull(program.cotangents)
     report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
     _note(report, program, steps)
-    if any(e.wrong.any() for e in report.entries) and _finite(program, report):
-        yield accuse(report, steps, backend, wrong_slope)
-    if not report:
-        yield _unexplained(report, program)
+    yield _explained(report, program, steps)
     if all(e.missing for e in report.entries):
         yield Diagnosis(
             "gradient missing: the result is not connected to any input, and does not change when "
@@ -186,48 +178,44 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     yield _wrong_elsewhere(program, limits, report)
 
 
-def _finite(program: Program, report: Report) -> bool:
-    """Return whether all results are finite, or else all gradients."""
+def _explained(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
+    """Explain why a gradient is wrong or cannot be measured, if any."""
+    if report:
+        return None
     both = program.values, [e.analytic for e in report.entries]
-    return any(np.isfinite(flatten(arrays)).all() for arrays in both)
-
-
-def _unexplained(report: Report, program: Program) -> Diagnosis:
-    """Say why a slope cannot be measured, or what is wrong between the ops."""
-    if not _finite(program, report):
+    if not any(np.isfinite(flatten(arrays)).all() for arrays in both):
         return Diagnosis(
             "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
             "other inputs, or find the op with ta.detect_anomaly()."
         )
-    wrong = [e for e in report.entries if e.wrong.any()]
-    if not wrong:
+    if not any(e.wrong.any() for e in report.entries):
         e = next(e for e in report.entries if e.excuse)
-        return Diagnosis(EXCUSES[e.excuse].format(places(np.isinf(e.tolerance)), e.name))
+        where = f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, "
+        return Diagnosis(where + EXCUSES[e.excuse])
+    if found := accuse(report, steps, program.backend, wrong_slope):
+        return found
     worst: Any = report.worst
     if report.order == 2:
-        text = f"how a VJP depends on {worst.name} is not recorded"
-        return Diagnosis(UNRECORDED.format(text, program.backend.writes))
-    found = of_elements(worst).replace("VJP:", "missed use:")
+        return Diagnosis(UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded"))
     return Diagnosis(
-        f"{found} Every op's own VJP looks right, so look at the code between the ops for a use "
-        "that is not counted (detach(), .data, .numpy(), .item(), Tensor(...), no_grad(), hooks) "
-        "or is counted twice. If you use checkpoint(), check the checkpointed function directly."
+        f"{of_elements(worst).replace('VJP:', 'missed use:')} Every op's own VJP looks right, so "
+        "look at the code between the ops for a use that is not counted (detach(), .data, "
+        ".numpy(), .item(), Tensor(...), no_grad(), hooks) or is counted twice. If you use "
+        "checkpoint(), check the checkpointed function directly."
     )
 
 
 EXCUSES = {
-    "domain": "domain: at {} of {}, the function is infinite or raises an error on one side: the "
-    "input is on the edge of the domain (sqrt, log, arcsin). Check the gradient at interior "
-    "points.",
-    "kink": "kink: at {} of {}, the slopes to the left and to the right differ: the input is at a "
-    "kink or a jump, so the VJP may be right. Move the input away from that point.",
-    "precision": "precision: at {} of {}, the slope cannot be measured: large numbers cancel "
-    "inside the function, or the function is not smooth. Check the gradient at inputs of moderate "
-    "size.",
+    "domain": "the function is infinite or raises an error on one side: the input is on the edge "
+    "of the domain (sqrt, log, arcsin). Check the gradient at interior points.",
+    "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, so "
+    "the VJP may be right. Move the input away from that point.",
+    "precision": "the slope cannot be measured: large numbers cancel inside the function, or the "
+    "function is not smooth. Check the gradient at inputs of moderate size.",
 }
 UNRECORDED = (
-    "second order: {}. Write the VJP with {}; .numpy(), .data, .item(), float() and filling a new "
-    "array of zeros leave the graph."
+    "second order: {}. Write the VJP with differentiable functions of its arguments; .numpy(), "
+    ".data, .item(), float() and filling a new array of zeros leave the graph."
 )
 
 
@@ -284,8 +272,7 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
         second = Program(gradient, named, backend, program.rng)
         recorded = program.arrays(gradient())
     except Exception as failure:
-        text = f"the gradient cannot be differentiated: {failure}"
-        found = UNRECORDED.format(text, backend.writes)
+        found = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}")
         return Report(first.entries, Diagnosis(found), order=2)
     if alike(program.pull(program.cotangents), recorded):
         return _check(second, limits, order=2)

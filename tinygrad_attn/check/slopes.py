@@ -68,8 +68,7 @@ class Program:
         if not tensors:
             raise TypeError(
                 "the function must return a floating-point tensor, or a tuple that contains one, "
-                f"but it returned {describe(found)}. Compute it with {backend.computes}: "
-                f"{backend.leaves} leave the graph."
+                f"but it returned {describe(found)}. (.numpy() and .item() leave the graph.)"
             )
         return tensors
 
@@ -97,12 +96,10 @@ class Program:
         tensors, seeds = map(list, zip(*pairs))
         return list(self.backend.vjp(tensors, self.tensors, seeds, **options))
 
-    def pull(
-        self, cotangents: Sequence[Array], outputs: Any = None, **options: Any
-    ) -> list[Array | None]:
+    def pull(self, cotangents: Sequence[Array], outputs: Any = None) -> list[Array | None]:
         """Return the gradients as arrays, from these outputs or from those of a new call."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
-        return self.arrays(self.gradient(outputs or self.run(), seeds, **options))
+        return self.arrays(self.gradient(outputs or self.run(), seeds))
 
     def arrays(self, tensors: Sequence[Any]) -> list[Array | None]:
         """Return copies of the tensors' values."""

@@ -20,11 +20,8 @@ LIBRARY = os.path.dirname(torch.__file__) + os.sep
 class TorchBackend(Backend):
     """Access to torch tensors and torch.autograd.grad."""
 
-    ours = False
     kind = torch.Tensor
     double = "x.double(), or module.double()"
-    writes = "torch functions of the saved tensors and the incoming gradient"
-    computes, leaves = "torch functions", ".numpy(), .item() and .detach()"
     recording = staticmethod(torch.enable_grad)
 
     def leaf(self, array: Array) -> Any:

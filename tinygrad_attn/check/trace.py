@@ -57,26 +57,20 @@ class Trace(Watcher):
         frame: Any = sys._getframe(1) if torch else None
         while frame:
             if frame.f_code is torch.autograd.Function.apply.__func__.__code__:
-                raise TypeError(TAKES_TORCH)  # its backward() would not be checked
+                raise TypeError(  # its backward() would not be checked
+                    "PyTorch received Tensors of this package. Pass torch tensors as inputs: "
+                    "gradcheck(f, [torch.randn(3, dtype=torch.float64, requires_grad=True)])."
+                )
             frame = frame.f_back
         call = op.__name__, op, inputs, settings, result
         self.steps.append(Step(*call, context.scope, user_place()))
 
 
-TAKES_TORCH = (
-    "PyTorch received Tensors of this package. Pass torch tensors as inputs: gradcheck(f, "
-    "[torch.randn(3, dtype=torch.float64, requires_grad=True)])."
-)
-
-
 class Backend:
     """Access to this package's Tensors. TorchBackend is the counterpart for torch tensors."""
 
-    ours = True
     kind: Any = Variable
     double = "x.astype(np.float64), or module.astype(np.float64)"
-    writes = "operators, methods and np.* functions on g, y and the inputs"
-    computes, leaves = "tensor methods or np.* functions", ".numpy(), .item() and .data"
     recording = staticmethod(enable_grad)
 
     def leaf(self, array: Array) -> Any:
