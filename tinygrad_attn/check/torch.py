@@ -229,17 +229,13 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
     text = "the mask is not applied: our module gives the same result as torch without a mask."
     yield text, masks(lambda mask: None)
     for k in (0, 2):
-        text = (
-            f"causal mask off by one: our mask is np.triu(ones, {k}), torch's is np.triu(ones, 1)."
-        )
+        text = f"causal mask off by one: our mask is np.triu(ones, {k}), not np.triu(ones, 1)."
         yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
     for name in ("batch_first", "norm_first"):
         text = f"{name} is set the opposite way in torch. Use the same {name} in both modules."
         yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
-        text = (
-            f"eps: our module's norm behaves as with eps={eps:g}. Use the same eps in both modules."
-        )
+        text = f"eps: our norm behaves as with eps={eps:g}. Use the same eps in both modules."
         yield text, attribute("eps", lambda _: eps)  # noqa: B023
     text = (
         "GELU: one module uses the tanh approximation, and the other is exact. Use the same "

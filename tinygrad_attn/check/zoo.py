@@ -121,22 +121,15 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
     return patch("tinygrad_attn.engine.backward.sweep", wrong)
 
 
-class Contributions(Watcher):
-    """A watcher that lists (input, contribution) for each use of an input."""
-
-    def __init__(self) -> None:
-        self.found: Any = []
-
-    def pulled(self, y, node, g, i, x, contribution, total):
-        self.found.append((x, contribution))
-
-
 def pull_back(give, grads, t) -> None:
     """Call `give(input, contribution)` for each input of the op that computed t."""
+    found: Any = []
+    watcher: Any = Watcher()
+    watcher.pulled = lambda y, node, g, i, x, contribution, total: found.append((x, contribution))
     inputs = [*filter(tracked, t._node.inputs)]
-    with watching(Contributions()) as contributions:
+    with watching(watcher):
         engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
-    for x, contribution in contributions.found:
+    for x, contribution in found:
         give(x, contribution)
 
 

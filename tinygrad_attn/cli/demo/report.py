@@ -16,8 +16,8 @@ from matplotlib.figure import Figure  # not known to pyplot, so no window opens
 from ... import record_attention
 from ...viz import attention_html, graph_html
 from ...viz.page import as_json, page
+from . import Run, loss_of, predict
 from .digits import CLASSES, patches
-from .training import Run, loss_of, predict
 
 
 def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
