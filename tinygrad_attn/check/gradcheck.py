@@ -101,14 +101,30 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
 
 
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments for f, and a dict from names to the tensors to check."""
-    given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
+    """Return the arguments for f, and a dict from names to the tensors to check.
+
+    These are the inputs that require a gradient (all if none does), and the parameters.
+    """
+    given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else inputs
     arguments = [
         backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
         for a in given
     ]
+    leaves = [
+        (f"input {i}" + f", leaf {k}" * (t is not a), t)
+        for i, a in enumerate(arguments)
+        for k, t in enumerate(nested(a))
+        if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
+    ]
+    named = [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
+    if params is None:
+        own = f.named_parameters() if hasattr(f, "named_parameters") else []
+        params = {name: p for name, p in own if p.requires_grad}
+    params = [params] if hasattr(params, "shape") else params
+    pairs = params.items() if isinstance(params, dict) else enumerate(params)
+    named += [(f"parameter {name!r}", p) for name, p in pairs]
     found: dict[int, tuple[str, Any]] = {}  # a tensor given twice is checked once
-    for name, t in _named(f, arguments, params, backend):
+    for name, t in named:
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
         if (dtype := backend.dtype(t)) != np.float64:
@@ -117,29 +133,12 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
                 f"rounding errors in {dtype} would hide a wrong gradient. Write {backend.double}."
             )
         found.setdefault(id(t), (name, t))
-    if not found:
+    if not named:
         raise ValueError(
             "there is nothing to check: pass at least one floating-point Tensor or array in "
             "inputs, or tensors in params=."
         )
     return arguments, dict(found.values())
-
-
-def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the inputs that require a gradient (all if none does), and then the parameters."""
-    leaves = [
-        (f"input {i}" + f", leaf {k}" * (t is not a), t)
-        for i, a in enumerate(arguments)
-        for k, t in enumerate(nested(a))
-        if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
-    ]
-    yield from [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
-    if params is None:
-        named = f.named_parameters() if hasattr(f, "named_parameters") else []
-        params = {name: p for name, p in named if p.requires_grad}
-    params = [params] if hasattr(params, "shape") else params
-    for name, p in params.items() if isinstance(params, dict) else enumerate(params):
-        yield f"parameter {name!r}", p
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
