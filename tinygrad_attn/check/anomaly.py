@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,14 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector(Watcher):
     def __init__(self) -> None:
-        self.places: dict[int, tuple[Place, weakref.ref]] = {}  # by sequence number
+        self.places: dict[int, Place] = {}  # by the sequence number of a living output
         self.heard = set[str]()  # NumPy's warnings about the current op
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         place, value = user_place(), output._data
         if output._node is not None:
-            number = output._node.number
-            self.places[number] = place, weakref.ref(output, partial(self.places.pop, number))
+            self.places[output._node.number] = place
+            weakref.finalize(output, self.places.pop, output._node.number)
         if np.isfinite(value).all():
             self.heard.clear()
             return
@@ -67,9 +66,8 @@ class _Detector(Watcher):
         made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
-            place = "a line that ran outside detect_anomaly()"
-            if known := self.places.get(y._node.number):
-                place = quoted(*known[0])
+            known = self.places.get(y._node.number)
+            place = quoted(*known) if known else "a line that ran outside detect_anomaly()"
             what = f"the gradient of its operand {i}, {describe(x)}"
             raise self.error(node.op, node.inputs, node.scope, place, what, made, array_of(g))
 
@@ -91,7 +89,6 @@ class _Detector(Watcher):
 
 
 def numeric(x: Any) -> bool:
-    """Return whether x is a tensor, an array or a number."""
     return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
@@ -119,13 +116,11 @@ def _reason(
     heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
 ) -> str:
     """Explain why the element is NaN or Inf."""
-    for o in operands:
-        if (nan := np.isnan(o)).any():
-            return (
-                f"an operand already contains NaN, at index {index_of_largest(nan)}. Either the "
-                "data contain NaN, or an optimiser step made the weights NaN because the learning "
-                "rate was too high."
-            )
+    for nan in filter(np.any, map(np.isnan, operands)):
+        return (
+            f"an operand already contains NaN, at index {index_of_largest(nan)}. Either the data "
+            "contain NaN, or the learning rate was so high that a step made the weights NaN."
+        )
     if g is not None and not np.isfinite(g).all():
         return "the gradient passed to backward() already contains NaN or Inf."
     rows = [o for o in operands if o.ndim and o.shape[-1] > 1]
@@ -138,15 +133,13 @@ def _reason(
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (
             "0 x inf behind a mask: the incoming gradient is 0 there (np.where chose the other "
-            f"branch), but the slope of {name} is infinite, and 0 x inf is NaN. Replace unsafe "
-            "values in the argument first: safe = np.where(mask, x, 1); np.where(mask, f(safe), "
-            "0)."
+            f"branch), but the slope of {name} is infinite. Replace unsafe values in the argument "
+            "first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (
-            "inf - inf, inf/inf or 0 x inf: an operand contains infinities. Multiplying an "
-            "infinity by 0 gives NaN, so replace infinities with np.where(mask, x, 0) before the "
-            "op."
+            "inf - inf, inf/inf or 0 x inf: an operand contains infinities. Replace them with "
+            "np.where(mask, x, 0) before the op."
         )
     heard.add("overflow" if np.isinf(made[at]) else "invalid value")
     return next(text for kind, text in COMPLAINTS.items() if kind in heard)

@@ -73,8 +73,7 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
     if not finite.all():
         return (
             f"nan: the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope "
-            "is finite. Look for 0/0, log 0 or 0 x inf. Apply np.where before such an expression, "
-            "not after it."
+            "is finite. Look for 0/0, log 0 or 0 x inf, and apply np.where before it, not after it."
         )
     R, J = R[:, known], J[:, known]
     if not R.any():
@@ -180,9 +179,8 @@ def zeros(c: Case) -> Found:
     if extra.any() and not (lost.any() and others_off):
         return (
             f"mask or index: the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} "
-            "for some outputs, but the gradient is not. The VJP must use the mask or the indices "
-            "of the forward pass (a causal mask, the index of the maximum, a shift, the inverse of "
-            "argsort)."
+            "for some outputs, but the gradient is not. Use the mask or the indices of the forward "
+            "pass (a causal mask, the index of the maximum, a shift, the inverse of argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
         return (
@@ -227,6 +225,7 @@ def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
 
 def wrong_slope(f: OneOp) -> Found:
     """Find a gradient of an op that differs from the slope, and explain it."""
+    cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note, off = "", all_off(f)
     if not off:
         return None
@@ -243,8 +242,3 @@ def wrong_slope(f: OneOp) -> Found:
             c = Case(f, which)
             found = simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)
     return found + f" Look at its VJP for {f.names[which]}." * (len(f.args) > 1) + note
-
-
-def cut(a: Any) -> Any:
-    """Return at most five elements along each axis of an array, or another value unchanged."""
-    return a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a

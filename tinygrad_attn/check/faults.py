@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import quoted
 from .explain import Found
-from .report import Diagnosis, Report, greatest, near, same
+from .report import Report, greatest, near, same
 from .slopes import OneOp, Program
 from .trace import Array
 
@@ -29,9 +29,8 @@ def modified(f: Program) -> Found:
     for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
             return (
-                f"input modified: {name} is changed in place, so saved values are wrong and the "
-                "slope cannot be measured. Compute a new tensor (x = x + 1, not x.data += 1), or "
-                "copy the input first."
+                f"input modified: {name} is changed in place, so no slope can be measured. Compute "
+                "a new tensor (x = x + 1, not x.data += 1), or copy the input first."
             )
     return None
 
@@ -42,9 +41,8 @@ def unrepeatable(f: Program) -> Found:
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
     return (
-        "not deterministic: different results for the same inputs, so no slope can be measured. "
-        "Turn dropout off (module.eval()), draw random numbers outside f, and keep no state "
-        "between calls."
+        "not deterministic: different results for the same inputs. Turn dropout off "
+        "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
 
@@ -61,8 +59,8 @@ def shared_state(f: Program) -> Found:
         return None
     return (
         "shared state: a second call before backward() changes the result or the gradient of the "
-        "first call, because it overwrites a value stored in the layer or in an outside variable. "
-        "Store values separately for each call, and return a new array each time."
+        "first call, because it overwrites a value in the layer or in an outside variable. Store "
+        "values separately for each call, and return a new array each time."
     )
 
 
@@ -106,14 +104,14 @@ def outcome(test: Callable[[Any], Found], f: Program) -> Found:
 
 def accuse(
     report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
-) -> Diagnosis | None:
-    """Find the first op with a fault, note it in the report, and return the diagnosis."""
+) -> Found:
+    """Find the first op with a fault, and note the op in the report."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
             report.op, report.scope = f.step.name, f.step.module
             report.place = quoted(*f.step.place)
             kind, _, text = found.partition(": ")
-            return Diagnosis(f"{kind}: op {report.op!r}: {text}")
+            return f"{kind}: op {report.op!r}: {text}"
     return None
 
 
@@ -139,8 +137,7 @@ def inconsistent(f: OneOp) -> Found:
             if text.startswith("incoming gradient") and same(b, a, 1e-9):
                 return (
                     "incoming gradient ignored: returns the same gradient for every incoming "
-                    "gradient g: multiply the op's own derivative by g (the chain rule). With a g "
-                    "of ones, this mistake is invisible."
+                    "gradient g: multiply the op's own derivative by g (the chain rule)."
                 )
             return text
     return None
@@ -151,34 +148,25 @@ def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
     g = f.cotangents
     text = (
         f"{CHANGES}: gives a different gradient when called again: its VJP changes a saved value, "
-        "keeps state between calls, or draws random numbers. Draw and save random numbers in the "
-        "forward pass."
+        "keeps state, or draws random numbers. Draw and save these in the forward pass."
     )
     for _ in range(2):  # state may alternate
         yield text, 1, f.pull(g)
     text = (
-        "incoming gradient: has a VJP that is not linear in the incoming gradient g. Multiply "
-        "every term by g exactly once; a VJP must not square, clip, normalise or compare g, or "
-        "divide by g."
+        "incoming gradient: has a VJP that is not linear in the incoming gradient g. Multiply each "
+        "term by g exactly once; do not square, clip, normalise or compare g, or divide by g."
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
         yield text, k, f.pull([k * c for c in g])
-    text = (
-        "reused memory: overwrites its first gradient in a second call. Return a new array each "
-        "time."
-    )
+    text = "reused memory: a second call overwrites its first gradient. Return a new array."
     second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield text, -1, f.arrays(both)[len(f.tensors) :]
-    text = (
-        "needs: gives a different gradient when only one operand needs a gradient. Check how the "
-        "VJP uses `needs`."
-    )
+    text = "needs: gives a different gradient when only one operand needs one. Check `needs`."
     yield text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
-        "memory layout: gives a different gradient when the same numbers have another memory "
-        "layout, as in x.T. In such a layout, reshape(-1) and ravel() make copies, and anything "
-        "written to a copy is lost."
+        "memory layout: gives a different gradient for numbers in another memory layout, as in "
+        "x.T. There, reshape(-1) and ravel() make copies, and what is written to a copy is lost."
     )
     with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
         yield text, 1, f.pull([c.copy(order="F") for c in g])

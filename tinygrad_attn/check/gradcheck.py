@@ -134,29 +134,25 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
             )
         found.setdefault(id(t), (name, t))
     if not named:
-        raise ValueError(
-            "there is nothing to check: pass at least one floating-point Tensor or array in "
-            "inputs, or tensors in params=."
-        )
+        raise ValueError("there is nothing to check: pass Tensors or float arrays, or params=.")
     return arguments, dict(found.values())
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     """Check derivatives of one order up to the first fault. May change the tensors' values."""
     report = Report(order=order)
-    report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
+    report.diagnosis = Diagnosis(next(filter(None, _faults(program, limits, report)), ""))
     return report
 
 
-def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
-    """Run the tests one after another, and yield a diagnosis or None for each."""
+def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Found]:
+    """Run the tests one after another."""
     steps, backend = program.traced(), program.backend
 
-    def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
+    def tested(test: Callable[[Program], Found]) -> Found:
         """Test the whole function; if it fails, look for the op that fails."""
-        if found := outcome(test, program):
-            return accuse(report, steps, backend, test) or Diagnosis(found)
-        return None
+        found = outcome(test, program)
+        return found and (accuse(report, steps, backend, test) or found)
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
@@ -169,34 +165,30 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     _note(report, program, steps)
     yield _explained(report, program, steps)
     if all(e.missing for e in report.entries):
-        yield Diagnosis(
-            "gradient missing: the result is not connected to any input, and does not change when "
-            "an input changes."
-        )
-    yield Diagnosis(faults.through_infinity(program) or "")
+        yield "gradient missing: the result is not connected to any input, and depends on none."
+    yield faults.through_infinity(program)
     yield _wrong_elsewhere(program, limits, report)
 
 
-def _explained(report: Report, program: Program, steps: list[Any]) -> Diagnosis | None:
+def _explained(report: Report, program: Program, steps: list[Any]) -> Found:
     """Explain why a gradient is wrong or cannot be measured, if any."""
     if report:
         return None
     both = program.values, [e.analytic for e in report.entries]
     if not any(np.isfinite(flatten(arrays)).all() for arrays in both):
-        return Diagnosis(
+        return (
             "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
             "other inputs, or find the op with ta.detect_anomaly()."
         )
     if not any(e.wrong.any() for e in report.entries):
         e = next(e for e in report.entries if e.excuse)
-        where = f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, "
-        return Diagnosis(where + EXCUSES[e.excuse])
+        return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
     if found := accuse(report, steps, program.backend, wrong_slope):
         return found
     worst: Any = report.worst
     if report.order == 2:
-        return Diagnosis(UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded"))
-    return Diagnosis(
+        return UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded")
+    return (
         f"{of_elements(worst).replace('VJP:', 'missed use:')} Every op's own VJP looks right, so "
         "look at the code between the ops for a use that is not counted (detach(), .data, "
         ".numpy(), .item(), Tensor(...), no_grad(), hooks) or is counted twice. If you use "
@@ -237,7 +229,7 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     ]
 
 
-def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
+def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Found:
     """Find a gradient that is wrong only near the inputs, or only for a small result."""
     sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
     for c, size in zip(program.cotangents, sizes):  # so that no error looks like rounding
@@ -247,12 +239,11 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):
                 found = accuse(report, program.traced(), program.backend, wrong_slope) or ""
-                return Diagnosis(
+                return (
                     f"wrong nearby: {program.names[min(off)]}: the gradient looks right at these "
                     "inputs, but is wrong at nearby inputs, or for a result that is much smaller "
-                    "than the others. The inputs may be special (a weight of ones, zeros, equal "
-                    "elements): try random inputs. Or the VJP uses a value from an earlier call. "
-                    + found
+                    "than the others. Try random inputs, because these may be special (a weight of "
+                    f"ones, zeros). Or the VJP uses a value from an earlier call. {found}"
                 )
     return None
 
@@ -267,16 +258,16 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     def gradient() -> list[Any]:
         return program.gradient(program.run(), weights, create_graph=True)
 
+    found = (
+        "two answers: the gradient with create_graph=True differs from the ordinary gradient: "
+        "either an op's reference is wrong, or a VJP treats arrays and Tensors differently."
+    )
     try:
         second = Program(gradient, named, backend, program.rng)
         recorded = program.arrays(gradient())
     except Exception as failure:
         found = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}")
-        return Report(first.entries, Diagnosis(found), order=2)
-    if alike(program.pull(program.cotangents), recorded):
-        return _check(second, limits, order=2)
-    found = (
-        "two answers: the gradient with create_graph=True differs from the ordinary gradient: "
-        "either an op's reference is wrong, or a VJP treats arrays and Tensors differently."
-    )
+    else:
+        if alike(program.pull(program.cotangents), recorded):
+            return _check(second, limits, order=2)
     return Report(first.entries, Diagnosis(found), order=2)

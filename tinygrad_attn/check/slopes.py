@@ -66,10 +66,8 @@ class Program:
             t for t in nested(found) if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
         ]
         if not tensors:
-            raise TypeError(
-                "the function must return a floating-point tensor, or a tuple that contains one, "
-                f"but it returned {describe(found)}. (.numpy() and .item() leave the graph.)"
-            )
+            text = "the function must return a floating-point tensor, or a tuple with one, not "
+            raise TypeError(text + describe(found))
         return tensors
 
     @contextmanager
@@ -102,7 +100,6 @@ class Program:
         return self.arrays(self.gradient(outputs or self.run(), seeds))
 
     def arrays(self, tensors: Sequence[Any]) -> list[Array | None]:
-        """Return copies of the tensors' values."""
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def traced(self) -> list[Any]:
@@ -177,7 +174,6 @@ class Program:
     # ---- Jacobians
 
     def unit(self, which: int, flat: int) -> Array:
-        """Return the unit vector for one element of an input."""
         direction = np.zeros(self.inputs[which].shape)
         direction.flat[flat] = 1
         return direction

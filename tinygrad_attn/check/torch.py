@@ -117,15 +117,13 @@ class Side(NamedTuple):
             change(module, given)
         seen: dict[str, Any] = {}
 
-        def watched(name: str, forward: Callable, *args: Any, **keywords: Any) -> Any:
-            found = forward(*args, **keywords)
+        def seen_in(name: str, part: Any, args: Any, found: Any) -> None:
             for k, t in enumerate(nested(found)):
                 if isinstance(t, self.backend.kind):  # only from the first call
                     seen.setdefault(name + f"[{k}]" * (k > 0), t)
-            return found
 
-        for name, part in list(module.named_modules()):
-            part.forward = partial(watched, name or WHOLE, part.forward)
+        for name, part in module.named_modules():
+            part.register_forward_hook(partial(seen_in, name or WHOLE))
         args = [x for key, x in given.items() if isinstance(key, int)]
         module(*args, **{key: x for key, x in given.items() if isinstance(key, str)})
         inputs = {f"input {key}": x for key, x in given.items() if isinstance(x, self.backend.kind)}

@@ -96,24 +96,20 @@ def exercise(name: str | None, files: list[str], hidden: str | None, **options: 
     """Mark an exercise of the course."""
     if hidden:
         os.environ["TINYGRAD_ATTN_HIDDEN"] = str(Path(hidden).resolve(strict=True))
-    return load(_source("docs", "course", "marking") / "mark.py").main(name, *files, **options)
+    return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
 
 
 def course(folder: str) -> None:
     """Copy the exercises and notebooks of the course into a folder."""
-    print(load(_source("docs", "course") / "layout.py").lay_out(Path(folder)))
+    print(load(_source("docs/course") / "layout.py").lay_out(Path(folder)))
 
 
-def _source(*names: str) -> Path:
+def _source(name: str) -> Path:
     """Return a folder of the source, or its copy in an installed package."""
-    folder = ROOT.joinpath(*names)
-    if not folder.is_dir() and names[0] == "docs":
-        folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
-    if not folder.is_dir():
-        raise ValueError(
-            f"{folder} does not exist. Clone the source repository and run this command there."
-        )
-    return folder
+    folders = ROOT / name, Path(__file__).parents[1] / f"_{name}"
+    for folder in filter(Path.is_dir, folders):
+        return folder
+    raise ValueError(f"{folders[0]} does not exist. Clone the source repository and run it there.")
 
 
 def graph(target: str, output: str | None, plain: bool, **options: Any) -> None:
