@@ -115,7 +115,6 @@ COMPLAINTS = {
 def _reason(
     heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
 ) -> str:
-    """Explain why the element is NaN or Inf."""
     for nan in filter(np.any, map(np.isnan, operands)):
         return (
             f"an operand already contains NaN, at index {index_of_largest(nan)}. Either the data "

@@ -117,7 +117,6 @@ def other_operands(c: Case) -> Iterator[Row]:
 
 
 def with_operand(f: OneOp, k: int, value: Any) -> OneOp:
-    """Return the op with another value of operand k."""
     return OneOp(f.step, f.backend, [value if i == k else a for i, a in enumerate(f.args)])
 
 

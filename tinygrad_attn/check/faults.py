@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import quoted
+from ..nn.calls import dotted_name
 from .explain import Found
 from .report import Report, greatest, near, same
 from .slopes import OneOp, Program
@@ -108,8 +109,8 @@ def accuse(
     """Find the first op with a fault, and note the op in the report."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
-            report.op, report.scope = f.step.name, f.step.module
-            report.place = quoted(*f.step.place)
+            report.op, report.place = f.step.name, quoted(*f.step.place)
+            report.scope = dotted_name(f.step.scope) if f.step.scope else ""
             kind, _, text = found.partition(": ")
             return f"{kind}: op {report.op!r}: {text}"
     return None

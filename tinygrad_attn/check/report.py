@@ -50,9 +50,7 @@ class Entry:
     def error(self) -> Array:
         """|analytic - numeric|, or 0 where an element was not measured or has no slope."""
         unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
-        with np.errstate(invalid="ignore"):
-            error = np.abs(self.analytic - self.numeric)
-        return np.where(unknown, 0, np.nan_to_num(error, nan=np.inf, posinf=np.inf))
+        return np.where(unknown, 0, deviation(self.analytic, np.nan_to_num(self.numeric)))
 
     @property
     def wrong(self) -> Array:

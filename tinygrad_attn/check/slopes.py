@@ -103,7 +103,6 @@ class Program:
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def traced(self) -> list[Any]:
-        """Run the function, and return a list of the ops that run."""
         with self.backend.watch() as trace:
             self.run()
         return trace.steps

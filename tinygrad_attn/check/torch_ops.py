@@ -6,13 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from .trace import Array, Backend, Step, user_place
+from .trace import Array, Backend, Step, Trace, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -53,20 +52,16 @@ class TorchBackend(Backend):
     @contextmanager
     def watch(self) -> Iterator[Any]:
         """List every call of a torch.autograd.Function."""
-        trace, running = SimpleNamespace(steps=[]), list[Any]()
+        trace, before = Trace(), sys.getprofile()
         code = torch.autograd.Function.apply.__func__.__code__
 
         def look(frame: Any, event: str, result: Any) -> None:
-            if frame.f_code is code and event == "call":
-                running.append((frame.f_locals["cls"], frame.f_locals["args"]))
-            elif frame.f_code is code and event == "return" and running:
-                function, args = running.pop()
+            if frame.f_code is code and event == "return" and result is not None:
+                function, args = frame.f_locals["cls"], frame.f_locals["args"]
                 first = result[0] if isinstance(result, tuple) else result
-                if result is not None:
-                    place, name = user_place(LIBRARY), function.__name__
-                    trace.steps.append(Step(name, function.apply, args, {}, first, None, place))
+                place, name = user_place(LIBRARY), function.__name__
+                trace.steps.append(Step(name, function.apply, args, {}, first, None, place))
 
-        before = sys.getprofile()
         sys.setprofile(look)
         try:
             yield trace

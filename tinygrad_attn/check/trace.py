@@ -10,7 +10,6 @@ import numpy as np
 
 from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, watching
 from ..errors import user_frame
-from ..nn.calls import dotted_name
 
 Array = np.ndarray
 
@@ -39,11 +38,6 @@ class Step(NamedTuple):
     result: Any
     scope: Any
     place: Place
-
-    @property
-    def module(self) -> str:
-        """The dotted name of the calling module, or an empty string."""
-        return "" if self.scope is None else dotted_name(self.scope)
 
 
 class Trace(Watcher):
@@ -92,7 +86,6 @@ class Backend:
         t._data = array
 
     def track(self, t: Any, wants: bool) -> None:
-        """Set whether gradients flow to a tensor."""
         t._tracked = wants
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:

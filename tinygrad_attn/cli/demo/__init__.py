@@ -128,7 +128,6 @@ def check_gradients(run: Run, images: int = 8) -> Any:
     """Check the gradients of a trained model's loss, in float64 and along random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]
+    params = dict(model.named_parameters())
     loss = lambda: loss_of(model, *some)
-    return gradcheck(
-        loss, params=dict(model.named_parameters()), fast_mode=True, raise_exception=False
-    )
+    return gradcheck(loss, params=params, fast_mode=True, raise_exception=False)
