@@ -16,6 +16,7 @@ from .slopes import OneOp, Program
 from .trace import Array
 
 Gradients = Sequence[Any]
+Test = Callable[[Any], Found]
 CHANGES = "VJP changes its operands"
 
 
@@ -95,7 +96,7 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
                 yield OneOp(step, backend)
 
 
-def outcome(test: Callable[[Any], Found], f: Program) -> Found:
+def outcome(test: Test, f: Program) -> Found:
     """Return what a test finds in f; an error counts as a finding."""
     try:
         return test(f)
@@ -103,9 +104,7 @@ def outcome(test: Callable[[Any], Found], f: Program) -> Found:
         return f"backward fails: {type(failure).__name__}: {failure}"
 
 
-def accuse(
-    report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
-) -> Found:
+def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Test) -> Found:
     """Find the first op with a fault, and note the op in the report."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):

@@ -149,7 +149,7 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Found]
     """Run the tests one after another."""
     steps, backend = program.traced(), program.backend
 
-    def tested(test: Callable[[Program], Found]) -> Found:
+    def tested(test: faults.Test) -> Found:
         """Test the whole function; if it fails, look for the op that fails."""
         found = outcome(test, program)
         return found and (accuse(report, steps, backend, test) or found)

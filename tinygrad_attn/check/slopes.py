@@ -44,10 +44,7 @@ class Program:
     Its methods change the values of the tensors in place and restore them.
     """
 
-    def __init__(
-        self, call: Callable[[], Any], tensors: dict[str, Any], backend: Any,
-        rng: np.random.Generator,
-    ) -> None:  # fmt: skip
+    def __init__(self, call: Any, tensors: dict[str, Any], backend: Any, rng: Any) -> None:
         self.call, self.names, self.tensors = call, list(tensors), list(tensors.values())
         self.backend, self.rng = backend, rng
         self.inputs = [backend.value(t).copy() for t in self.tensors]

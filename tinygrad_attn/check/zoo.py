@@ -2,7 +2,7 @@
 """The bug zoo: published bugs of small autograd engines, for exercises and for testing our tests.
 
     from tinygrad_attn.check import zoo
-    print(zoo.list())
+    print(*zoo.list(), sep="\\n")
     with zoo.bug("softmax-twice"):
         ta.gradcheck(F.softmax, x)
 
@@ -38,19 +38,12 @@ class Bug(NamedTuple):
         return f"{self.name}: {self.text}"
 
 
-class Bugs(tuple[Bug, ...]):
-    """A tuple of bugs that prints as a catalogue."""
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self))
-
-
 bugs: dict[str, Bug] = {}
 
 
-def list() -> Bugs:
-    """List every bug with its name, the mistake, where it was found, and its symptom."""
-    return Bugs(bugs.values())
+def list() -> tuple[Bug, ...]:
+    """Return every bug, which prints its name, the mistake, where it was found and its symptom."""
+    return tuple(bugs.values())
 
 
 @contextmanager
