@@ -104,8 +104,7 @@ COMPLAINTS = {
     "a small eps, as in sqrt(x + eps), first replace the zeros with np.where, or use log_softmax "
     "instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale "
-    "the loss, normalise the inputs, or subtract the maximum before exp, as softmax and logsumexp "
-    "do.",
+    "the loss or the inputs, or subtract the maximum before exp, as softmax does.",
     "invalid value": "0/0, a mean over no elements (such as when all targets are ignored), or an "
     "argument outside the domain, such as the root or logarithm of a negative number. If rounding "
     "made a variance negative, apply np.maximum(x, 0) first.",

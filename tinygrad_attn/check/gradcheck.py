@@ -215,18 +215,13 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     if np.isinf(flatten(program.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
-        report.notes.append(
-            "every gradient is zero at these inputs, so the check proves little; try other inputs."
-        )
+        report.notes.append("every gradient is zero here; try other inputs for a better check.")
     used = {x for step in steps for x in step.inputs if tracked(x) and x._node is None}
     if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
-        report.notes.append(
-            "f uses more Tensors that require a gradient but were not checked, of shape "
-            f"{', '.join(others)}: pass these Tensors in params=[...]."
-        )
-    report.notes += [
-        f"{e.name}: no result depends on this input." for e in report.entries if e.missing
-    ]
+        text = f"f also uses Tensors that were not checked, of shape {', '.join(others)}"
+        report.notes.append(f"{text}: pass these Tensors in params=[...].")
+    missing = [e.name for e in report.entries if e.missing]
+    report.notes += [f"{name}: no result depends on this input." for name in missing]
 
 
 def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Found:

@@ -195,12 +195,11 @@ class OneOp(Program):
     """A single op on its own leaves; `args` are the values of its operands."""
 
     def __init__(self, step: Any, backend: Any, args: Sequence[Any] | None = None) -> None:
-        is_tensor = lambda x: isinstance(x, backend.kind)
-        given = step.inputs if args is None else args
-        self.step, self.args = step, [copy(backend.value(a) if is_tensor(a) else a) for a in given]
+        value = lambda a: backend.value(a) if isinstance(a, backend.kind) else a
+        self.step, self.args = step, [copy(value(a)) for a in args or step.inputs]
         self.leaves, wanted = list(self.args), {}
         for i, x in enumerate(step.inputs):
-            if is_tensor(x):
+            if isinstance(x, backend.kind):
                 leaf = self.leaves[i] = backend.leaf(self.args[i])
                 if backend.wants_gradient(x) and backend.dtype(x) == np.float64:
                     wanted[f"operand {i}"] = leaf
@@ -213,7 +212,6 @@ def flatten(arrays: Sequence[Array]) -> Array:
 
 
 def random_like(y: Array, rng: np.random.Generator) -> Array:
-    """Draw normally distributed weights in the shape of y."""
     return rng.standard_normal(y.shape)
 
 
@@ -274,18 +272,18 @@ def _elements_of_bad_groups(f: Program, which: int, entry: Entry, limits: Limits
     signs = f.rng.choice([-1.0, 1.0], x.shape)
     entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
 
-    def compared(flats: Array, extrapolate: bool = False) -> tuple[bool, float]:
-        """Return whether the error of a projection is too large, and the error."""
+    def compared(flats: Array, extrapolate: bool = False) -> tuple[float, float, str]:
         direction = np.zeros(x.shape)
         direction.flat[flats] = signs.flat[flats]
-        _, off, allowed, excuse = measured(f, which, direction, entry.analytic, limits, extrapolate)
-        return bool(excuse) or not off <= allowed, np.nan_to_num(off, nan=np.inf)
+        return measured(f, which, direction, entry.analytic, limits, extrapolate)[1:]
 
+    error = lambda flats: np.nan_to_num(compared(flats)[0], nan=np.inf)
     for flats in np.array_split(f.rng.permutation(x.size), limits.groups):
-        if compared(flats, extrapolate=True)[0]:
+        off, allowed, excuse = compared(flats, extrapolate=True)
+        if excuse or not off <= allowed:
             culprits.update(flats[:3].tolist())
             while len(flats) > 1:  # follow the half with the larger error
-                flats = max(np.array_split(flats, 2), key=lambda half: compared(half)[1])
+                flats = max(np.array_split(flats, 2), key=error)
             culprits.update(flats.tolist())
         if len(culprits) >= 32:
             break

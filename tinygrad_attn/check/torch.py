@@ -16,6 +16,7 @@ from ..nn import Module
 from .report import Verdict, deviation, greatest
 from .trace import Array, Backend, nested
 
+Arrays = dict[str, Array]
 TOLERANCE = 1e-8  # relative to the largest element, in float64
 WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
@@ -53,11 +54,9 @@ class TorchComparison(Verdict):
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'name':{width}}  value     gradient"]
-        lines += [
-            f"{row.name:{width}}  {row.value:8.1e}  {row.gradient:8.1e}  "
-            f"{'ok' if row.ok else 'DIFFERS'}"
-            for row in self.rows
-        ]
+        for row in self.rows:
+            errors = f"{row.value:8.1e}  {row.gradient:8.1e}"
+            lines.append(f"{row.name:{width}}  {errors}  {'ok' if row.ok else 'DIFFERS'}")
         differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
         lines += [f"not compared, because only one side has it: {name}" for name in self.alone]
@@ -75,18 +74,15 @@ def compare_with_torch(
     If outputs differ, tries common variations of the torch module, such as an inverted mask.
 
     Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
-    Raises ImportError without torch, TypeError for anything but a Module and a torch.nn.Module, and
-    ValueError if there is nothing to compare.
+    Raises ImportError without torch, and ValueError if there is nothing to compare.
     """
     try:
         import torch
 
         from .torch_ops import TorchBackend
     except ImportError:
-        raise ImportError(
-            'compare_with_torch needs torch: pip install "tinygrad_attn[torch]". To check a '
-            "module without torch, use ta.gradcheck."
-        ) from None
+        text = 'compare_with_torch needs torch: pip install "tinygrad_attn[torch]"'
+        raise ImportError(f"{text}. Without torch, use ta.gradcheck.") from None
     if not isinstance(module, Module) or not isinstance(torch_module, torch.nn.Module):
         raise TypeError(
             "compare_with_torch(module, torch_module, *inputs) needs a module of this package and "
@@ -129,22 +125,21 @@ class Side(NamedTuple):
         inputs = {f"input {key}": x for key, x in given.items() if isinstance(x, self.backend.kind)}
         return {**seen, **dict(module.named_parameters()), **inputs}
 
-    def values(self, run: dict[str, Any]) -> dict[str, Array]:
+    def values(self, run: dict[str, Any]) -> Arrays:
         """Return the values of the outputs of a run."""
         return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
-    def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
+    def gradients(self, run: dict[str, Any], roots: list[str]) -> Arrays:
         """Return the gradients of all tensors, from random cotangents of the outputs `roots`."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
-        ends = [
-            (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
-            for k, name in enumerate(roots)
-            if name in wanted
-        ]
         gradients = {name: np.zeros(tuple(t.shape)) for name, t in run.items()}
+        ends, cotangents = [], []
+        for k, name in enumerate(roots):
+            if name in wanted:
+                ends.append(run[name])
+                cotangents.append(np.random.default_rng(k).standard_normal(gradients[name].shape))
         if ends:
-            outputs, cotangents = zip(*ends)
-            found = zip(wanted, self.backend.vjp(outputs, [*wanted.values()], cotangents))
+            found = zip(wanted, self.backend.vjp(ends, [*wanted.values()], cotangents))
             gradients |= {name: self.backend.value(g) for name, g in found if g is not None}
         return gradients
 
@@ -174,7 +169,7 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
     if not report:
         wrong = [row for row in report.rows if not row.ok]
         report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
-        report.explanation = _by_trying(a, ours, theirs) if apart(a, b) else VALUES_AGREE
+        report.explanation = _explained(a, b, ours, theirs)
     return report
 
 
@@ -185,7 +180,7 @@ def difference(a: Array, b: Array) -> float:
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
-def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
+def apart(a: Arrays, b: Arrays) -> bool:
     """Return whether a shared output differs where b is finite."""
     for name in a.keys() & b.keys():
         x, y, known = a[name], b[name], np.isfinite(b[name])
@@ -194,8 +189,14 @@ def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
     return False
 
 
-def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
-    """Describe the variation of the torch module that reproduces our numbers, if any."""
+def _explained(mine: Arrays, reference: Arrays, ours: Side, theirs: Side) -> str:
+    """Describe the likely cause of a difference, or return an empty string."""
+    if not apart(mine, reference):
+        return (
+            "the values agree but the gradients do not. Run gradcheck on this module to find the "
+            "op whose VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), "
+            ".item(), Tensor(...), no_grad())."
+        )
     if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
         return (
             "dropout left on: two calls to the same module give different results. Call .eval() on "
@@ -206,13 +207,6 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
             if not apart(mine, theirs.values(theirs.run(change))):
                 return text
     return ""
-
-
-VALUES_AGREE = (
-    "the values agree but the gradients do not. Run gradcheck on this module to find the op whose "
-    "VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
-    "Tensor(...), no_grad())."
-)
 
 
 def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:

@@ -178,8 +178,7 @@ def find(target: str) -> Any:
 def load(path: Path) -> Any:
     """Run a Python file as a module that can import from its folder."""
     path = path.resolve()
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+    sys.path.insert(0, str(path.parent))
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module  # dataclasses need it

@@ -59,7 +59,6 @@ def predict(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
 
 
 def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:
-    """Return the cross-entropy of the model's scores for these images."""
     return F.cross_entropy(model(patches(images)), labels, label_smoothing=0.1)
 
 
@@ -98,9 +97,8 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     wrong, else 0.
     """
     if not all(map(find_spec, ("sklearn", "matplotlib", "tqdm"))):
-        raise ValueError(
-            'the demo needs additional libraries: pip install "tinygrad_attn[examples,viz]"'
-        )
+        name = "tinygrad_attn[examples,viz]"
+        raise ValueError(f'the demo needs additional libraries: pip install "{name}"')
     from .report import accuracy_table, write_report
 
     reuse_memory()
