@@ -114,10 +114,11 @@ COMPLAINTS = {
 def _reason(
     heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
 ) -> str:
-    for nan in filter(np.any, map(np.isnan, operands)):
+    nans = [nan for nan in map(np.isnan, operands) if nan.any()]
+    if nans:
         return (
-            f"an operand already contains NaN, at index {index_of_largest(nan)}. Either the data "
-            "contain NaN, or the learning rate was so high that a step made the weights NaN."
+            f"an operand already contains NaN, at index {index_of_largest(nans[0])}. Either the "
+            "data contain NaN, or the learning rate was so high that a step made the weights NaN."
         )
     if g is not None and not np.isfinite(g).all():
         return "the gradient passed to backward() already contains NaN or Inf."

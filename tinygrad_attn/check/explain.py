@@ -50,8 +50,7 @@ class Case:
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
         self.off = ~close(self.R, self.J, 1e-4)
-        args = enumerate(f.args)
-        self.operands = {k: a for k, a in args if getattr(a, "dtype", None) == np.float64}
+        self.operands = {k: a for k, a in enumerate(f.args) if getattr(a, "dtype", 0) == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""

@@ -148,7 +148,7 @@ def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
     g = f.cotangents
     text = (
         f"{CHANGES}: gives a different gradient when called again: its VJP changes a saved value, "
-        "keeps state, or draws random numbers. Draw and save these in the forward pass."
+        "keeps state, or draws random numbers. Draw them in the forward pass."
     )
     for _ in range(2):  # state may alternate
         yield text, 1, f.pull(g)
@@ -158,11 +158,11 @@ def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
         yield text, k, f.pull([k * c for c in g])
-    text = "reused memory: a second call overwrites its first gradient. Return a new array."
+    text = "reused memory: overwrites its first gradient in a second call. Return a new array."
     second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield text, -1, f.arrays(both)[len(f.tensors) :]
-    text = "needs: gives a different gradient when only one operand needs one. Check `needs`."
+    text = "needs: depends on which operands need a gradient. Check how the VJP uses `needs`."
     yield text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
         "memory layout: gives a different gradient for numbers in another memory layout, as in "

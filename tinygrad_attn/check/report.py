@@ -54,7 +54,6 @@ class Entry:
 
     @property
     def wrong(self) -> Array:
-        """A mask of the elements whose error is larger than the tolerance."""
         return self.error > self.tolerance
 
     @property

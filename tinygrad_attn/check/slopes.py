@@ -186,7 +186,7 @@ class Program:
             for flat in range(c.size):
                 c.flat[flat] = 1
                 row = self.pull(zeros, outputs)[which]
-                rows.append(self.unit(which, 0) * 0 if row is None else row)
+                rows.append(np.zeros_like(self.inputs[which]) if row is None else row)
                 c.flat[flat] = 0
         return np.stack(rows).reshape(len(rows), -1)
 

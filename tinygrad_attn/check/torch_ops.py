@@ -33,7 +33,8 @@ class TorchBackend(Backend):
     def wants_gradient(self, t: Any) -> bool:
         return bool(getattr(t, "requires_grad", False))
 
-    def value(self, t: Any) -> Array:
+    @staticmethod
+    def value(t: Any) -> Array:
         return np.asarray(t.detach().cpu().numpy())
 
     def put(self, t: Any, array: Array) -> None:

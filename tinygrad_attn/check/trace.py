@@ -10,9 +10,7 @@ import numpy as np
 
 from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, watching
 from ..errors import user_frame
-
-Array = np.ndarray
-
+from .report import Array
 
 Place = tuple[str, int]  # a file of the user's program, and the number of a line
 
@@ -56,8 +54,8 @@ class Trace(Watcher):
                     "gradcheck(f, [torch.randn(3, dtype=torch.float64, requires_grad=True)])."
                 )
             frame = frame.f_back
-        call = op.__name__, op, inputs, settings, result
-        self.steps.append(Step(*call, context.scope, user_place()))
+        place, name = user_place(), op.__name__
+        self.steps.append(Step(name, op, inputs, settings, result, context.scope, place))
 
 
 class Backend:
@@ -65,7 +63,7 @@ class Backend:
 
     kind: Any = Variable
     double = "x.astype(np.float64), or module.astype(np.float64)"
-    recording = staticmethod(enable_grad)
+    recording, value = staticmethod(enable_grad), staticmethod(array_of)
 
     def leaf(self, array: Array) -> Any:
         """Return a tensor, which requires a gradient if its dtype is floating-point."""
@@ -79,9 +77,6 @@ class Backend:
     def wants_gradient(self, t: Any) -> bool:
         return t._tracked
 
-    def value(self, t: Any) -> Array:
-        return array_of(t)
-
     def put(self, t: Any, array: Array) -> None:
         t._data = array
 
@@ -94,7 +89,6 @@ class Backend:
         return grad(outputs, inputs, cotangents, **flags)
 
     def watch(self) -> Any:
-        """Return a context manager that yields a Trace of the ops that run."""
         return watching(Trace())
 
 

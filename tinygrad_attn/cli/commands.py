@@ -107,9 +107,10 @@ def course(folder: str) -> None:
 def _source(name: str) -> Path:
     """Return a folder of the source, or its copy in an installed package."""
     folders = ROOT / name, Path(__file__).parents[1] / f"_{name}"
-    for folder in filter(Path.is_dir, folders):
-        return folder
-    raise ValueError(f"{folders[0]} does not exist. Clone the source repository and run it there.")
+    found = [folder for folder in folders if folder.is_dir()]
+    if not found:
+        raise ValueError(f"{folders[0]} does not exist. Clone the source repository and try there.")
+    return found[0]
 
 
 def graph(target: str, output: str | None, plain: bool, **options: Any) -> None:
