@@ -20,7 +20,7 @@ import numpy as np
 from ..engine import tracked
 from ..errors import nearest
 
-Shapes = list[tuple[int, ...]]
+Shapes = list[tuple[int, ...]] | None
 ROOT = Path(__file__).resolve().parents[2]  # the source folder, with examples/ and docs/
 LIBRARIES = (  # module, distribution, extra, purpose
     ("safetensors", "safetensors", "examples", "ta.save and ta.load"),
