@@ -9,7 +9,8 @@ import numpy as np
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
-from tinygrad_attn.cli.demo import digits, report, training
+from tinygrad_attn.cli import demo
+from tinygrad_attn.cli.demo import digits, report
 
 HERE = Path(__file__).resolve().parent
 
@@ -47,7 +48,7 @@ def attention_figure(run, chosen=(3, 5, 8)):
 
 def digits_attention() -> None:
     """Where the trained digit classifier looks: seed 0 of `make demo`."""
-    run = training.train(digits.load_split(0))
+    run = demo.train(digits.load_split(0))
     attention_figure(run).savefig(HERE / "digits-attention.png", dpi=110)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tinygrad_attn.cli.demo import train
 from tinygrad_attn.cli.demo.digits import load_split
-from tinygrad_attn.cli.demo.training import train
 
 if __name__ == "__main__":
     split = load_split(0)

@@ -178,8 +178,8 @@ def digit(emit: Emit, pixels: str) -> bool:
     """Read a digit, 64 numbers from 0 to 1 or "" for any image that the model has not seen:
     probabilities, and the attention of each head.
     """
+    from tinygrad_attn.cli.demo import DigitClassifier
     from tinygrad_attn.cli.demo.digits import patches
-    from tinygrad_attn.cli.demo.training import DigitClassifier
 
     if not hasattr(digit, "model"):
         digit.model = DigitClassifier().eval()

@@ -52,7 +52,7 @@ def test_a_wrong_function_is_named_with_its_mistake(kind):
     for f in (MISTAKES[kind], lambda x: torch.tanh(MISTAKES[kind](x * 1.5)) + x.sum()):
         report = gradcheck(f, [rand(3, 3)], raise_exception=False)
         assert not report and report.op == "Wrong" and report.diagnosis.kind == kind, report
-        assert report.place.file == __file__
+        assert report.place.startswith(__file__)
 
 
 WAYS = {
@@ -118,7 +118,7 @@ def test_the_second_order():
     assert report.diagnosis.kind == "second order", report
 
 
-REFUSED = {
+REFUSED = {  # Functions would run on our Tensors; all else raises an error of its own
     "a Function": lambda x: MISTAKES["wrong factor"](x),
     "deep inside": lambda x: (x * 2 + MISTAKES["wrong factor"](x * 1.0)).sum(),
     "that saves nothing": lambda x: wrong(lambda g, x: -g, lambda x: x * 1.0)(x),
@@ -132,7 +132,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("way", REFUSED)
 def test_tensors_of_ours_inside_torch_are_refused(way):
-    with pytest.raises(TypeError, match="[Pp]ass torch tensors as inputs"):
+    text = "accepts only PyTorch tensors|cannot take Tensor|must return a floating-point tensor"
+    if way in ("a Function", "deep inside", "that saves nothing"):
+        text = "Pass torch tensors as inputs"
+    with pytest.raises(TypeError, match=text):
         gradcheck(REFUSED[way], [np.array([1.0, 2, 3])])
 
 

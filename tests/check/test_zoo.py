@@ -60,11 +60,11 @@ CHECKS = {  # what is true without the bug and false, or raises, with it; what t
 }  # fmt: skip
 
 
-def test_there_is_a_check_for_each_bug_and_a_catalogue():
+def test_there_is_a_check_for_each_bug_and_a_text():
     assert {b.name for b in zoo.list()} == set(CHECKS) and len(CHECKS) >= 22
     for entry in zoo.list():
         assert "Found in" in entry.text and "Symptom:" in entry.text
-        assert entry.name in repr(zoo.list())
+        assert str(entry) == f"{entry.name}: {entry.text}"
     with pytest.raises(ValueError, match="softmax-twice"), zoo.bug("nonsense"):
         pass
 

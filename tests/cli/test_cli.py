@@ -10,8 +10,7 @@ from support import ROOT
 
 import tinygrad_attn
 from tinygrad_attn import cli
-from tinygrad_attn.cli import commands, doctor
-from tinygrad_attn.cli.main import make_parser
+from tinygrad_attn.cli import commands, make_parser
 
 FUNCTIONS = """
 import numpy as np
@@ -121,8 +120,8 @@ def test_doctor(capsys, monkeypatch):
     out = output(capsys, "doctor")
     assert "NumPy" in out and "threads" in out and "agree with finite differences\n" in out
     assert "Everything that is installed works." in out
-    monkeypatch.setattr(doctor, "LIBRARIES", [("no_such", "no-such-thing", "viz", "nothing")])
-    monkeypatch.setattr(doctor, "check_gradients", lambda: {"torch": ""})
+    monkeypatch.setattr(commands, "LIBRARIES", [("no_such", "no-such-thing", "viz", "nothing")])
+    monkeypatch.setattr(commands, "check_gradients", lambda: {"torch": ""})
     out = output(capsys, "doctor", code=1)
     assert 'no-such-thing missing     nothing: pip install "tinygrad_attn[viz]"' in out
     assert "DISAGREE with torch" in out and "Something is wrong" in out
@@ -155,9 +154,10 @@ def test_exercise_hands_over_to_the_course(capsys, source):
     out = output(
         capsys, "exercise", "softmax", "a.py", "b.py", "--csv", "t.csv", "--time-limit", "3"
     )
-    options = {"everything": False, "csv": "t.csv", "time_limit": 3.0, "as_json": False}
+    options = {"time_limit": 3.0, "csv": "t.csv", "as_json": False, "everything": False}
     assert out == f"softmax ('a.py', 'b.py') {options}\n"
-    assert "None () {'everything': True, 'csv': None" in output(capsys, "exercise", "--all", code=1)
+    out = output(capsys, "exercise", "--all", code=1)
+    assert out.startswith("None () {") and "'everything': True}" in out
 
 
 @pytest.mark.parametrize("command", ["seeds", "exercise"])

@@ -15,7 +15,7 @@ require("matplotlib")
 import tinygrad_attn as ta
 from tinygrad_attn import cli
 from tinygrad_attn.cli import demo
-from tinygrad_attn.cli.demo import digits, training
+from tinygrad_attn.cli.demo import digits
 from tinygrad_attn.random import Generator
 
 
@@ -61,12 +61,12 @@ def test_wiggle_moves_a_little():
 
 
 def test_the_model_learns_and_a_wrong_gradient_would_be_seen(small, monkeypatch):
-    run = training.train(small, epochs=12)
+    run = demo.train(small, epochs=12)
     assert np.mean(run.losses[-2:]) < 0.9 * run.losses[0] and len(run.accuracies) == 12
-    again = training.train(small, epochs=12)
+    again = demo.train(small, epochs=12)
     assert again.losses == run.losses, "everything random comes from the seed"
     assert demo.check_gradients(run, images=2)
-    gelu = training.F.gelu
+    gelu = demo.F.gelu
 
     @ta.op
     def off(x):

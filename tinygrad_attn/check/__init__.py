@@ -1,15 +1,4 @@
-"""Check gradients, compare modules with PyTorch, and find where NaN comes from.
-
-gradcheck uses these modules:
-
-    slopes     compare a gradient with finite differences
-    trace      record the ops that run
-    faults     find shared state, changes in place, and VJPs that are not linear in g
-    suspects   find the op that is wrong by checking each op alone
-    explain    name the likely mistake in a VJP from its Jacobian
-    report     print what was found
-    torch_ops  run the same check on functions and modules of PyTorch
-"""
+"""Check gradients, compare modules with PyTorch, and find where NaN comes from."""
 
 from .anomaly import detect_anomaly
 from .gradcheck import GradcheckError, gradcheck, gradgradcheck

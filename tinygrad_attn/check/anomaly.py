@@ -5,15 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..engine import Watcher, context, watching
-from ..errors import describe
-from .report import index_of_largest
-from .trace import Array, Step, array_of, numeric, user_place
+from ..engine import Variable, Watcher, context, watching
+from ..errors import describe, quoted
+from ..nn.calls import dotted_name
+from .report import Array, index_of_largest
+from .trace import Place, array_of, user_place
 
 
 @contextmanager
@@ -37,14 +37,14 @@ def detect_anomaly() -> Iterator[None]:
 
 class _Detector(Watcher):
     def __init__(self) -> None:
-        self.places: dict[int, tuple[Any, weakref.ref]] = {}  # by sequence number
+        self.places: dict[int, Place] = {}  # by the sequence number of a living output
         self.heard = set[str]()  # NumPy's warnings about the current op
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         place, value = user_place(), output._data
         if output._node is not None:
-            number = output._node.number
-            self.places[number] = place, weakref.ref(output, partial(self.places.pop, number))
+            self.places[output._node.number] = place
+            weakref.finalize(output, self.places.pop, output._node.number)
         if np.isfinite(value).all():
             self.heard.clear()
             return
@@ -54,8 +54,8 @@ class _Detector(Watcher):
                 continue  # NaN in the data
             if is_bad(array_of(x)).any():
                 return  # an earlier op produced it
-        step = Step(op, inputs, settings, output, context.scope, place)
-        raise _error(self.heard, f"its output {describe(value)}", step, value)
+        what = f"its output {describe(value)}"
+        raise self.error(op, inputs, context.scope, quoted(*place), what, value)
 
     def pulling(self, y: Any, g: Any) -> None:
         self.heard.clear()
@@ -66,11 +66,30 @@ class _Detector(Watcher):
         made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
-            outside: Any = "a line that ran outside detect_anomaly()"
-            place = self.places.get(y._node.number, (outside,))[0]
-            step = Step(node.op, node.inputs, node.settings, y, node.scope, place)
+            known = self.places.get(y._node.number)
+            place = quoted(*known) if known else "a line that ran outside detect_anomaly()"
             what = f"the gradient of its operand {i}, {describe(x)}"
-            raise _error(self.heard, what, step, made, array_of(g))
+            raise self.error(node.op, node.inputs, node.scope, place, what, made, array_of(g))
+
+    def error(
+        self, op: Any, inputs: tuple, scope: Any, place: str, what: str, made: Array, g: Any = None
+    ) -> FloatingPointError:
+        """Return the error for an output, or for a gradient that was computed from g."""
+        index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
+        operands = [x for x in inputs if numeric(x)]
+        backward = "in the backward pass, " * (g is not None)
+        inside = f" in the module {dotted_name(scope)!r}" if scope else ""
+        there = [(describe(x), _there(x, made, index)) for x in operands]
+        given = ", ".join(x + f" with {v:.6g} there" * (v == v) for x, v in there)
+        return FloatingPointError(
+            f"detect_anomaly: {backward}op {op.__name__!r} made {made[index]} at index {index} of "
+            f"{what}{inside}, called at {place}. Operands: {given}. Reason: "
+            + _reason(self.heard, op.__name__, [*map(array_of, operands)], made, index, g)
+        )
+
+
+def numeric(x: Any) -> bool:
+    return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
 def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
@@ -80,45 +99,27 @@ def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
     return np.nan
 
 
-def _error(
-    heard: set[str], what: str, step: Step, made: Array, g: Any = None
-) -> FloatingPointError:
-    """Return the error for an output, or for a gradient that was computed from g."""
-    index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
-    backward = "in the backward pass, " * (g is not None)
-    inside = f" in the module {step.module!r}" * (step.scope is not None)
-    given = [(describe(x), _there(x, made, index)) for x in step.inputs if numeric(x)]
-    operands = ", ".join(x + f" with {v:.6g} there" * (v == v) for x, v in given)
-    return FloatingPointError(
-        f"detect_anomaly: {backward}op {step.name!r} made {made[index]} at index {index} of {what}"
-        f"{inside}, called at {step.place}. Operands: {operands}. Reason: "
-        + _reason(heard, step, made, index, g)
-    )
-
-
 COMPLAINTS = {
     "divide by zero": "a division by zero, log 0, or an infinite slope (of sqrt or log at 0). Add "
     "a small eps, as in sqrt(x + eps), first replace the zeros with np.where, or use log_softmax "
     "instead of log(softmax).",
     "overflow": "overflow: a number is too large for its dtype. Lower the learning rate, scale "
-    "the loss, normalise the inputs, or subtract the maximum before exp, as softmax and logsumexp "
-    "do.",
+    "the loss or the inputs, or subtract the maximum before exp, as softmax does.",
     "invalid value": "0/0, a mean over no elements (such as when all targets are ignored), or an "
     "argument outside the domain, such as the root or logarithm of a negative number. If rounding "
     "made a variance negative, apply np.maximum(x, 0) first.",
 }
 
 
-def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: Any) -> str:
-    """Explain why the element is NaN or Inf."""
-    name, operands = step.name, [array_of(x) for x in step.inputs if numeric(x)]
-    for o in operands:
-        if (nan := np.isnan(o)).any():
-            return (
-                f"an operand already contains NaN, at index {index_of_largest(nan)}. Either the "
-                "data contain NaN, or an optimiser step made the weights NaN because the learning "
-                "rate was too high."
-            )
+def _reason(
+    heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
+) -> str:
+    nans = [nan for nan in map(np.isnan, operands) if nan.any()]
+    if nans:
+        return (
+            f"an operand already contains NaN, at index {index_of_largest(nans[0])}. Either the "
+            "data contain NaN, or the learning rate was so high that a step made the weights NaN."
+        )
     if g is not None and not np.isfinite(g).all():
         return "the gradient passed to backward() already contains NaN or Inf."
     rows = [o for o in operands if o.ndim and o.shape[-1] > 1]
@@ -131,15 +132,13 @@ def _reason(heard: set[str], step: Step, made: Array, at: tuple[int, ...], g: An
     if g is not None and _there(g, made, at) == 0 and np.isnan(made[at]):
         return (
             "0 x inf behind a mask: the incoming gradient is 0 there (np.where chose the other "
-            f"branch), but the slope of {name} is infinite, and 0 x inf is NaN. Replace unsafe "
-            "values in the argument first: safe = np.where(mask, x, 1); np.where(mask, f(safe), "
-            "0)."
+            f"branch), but the slope of {name} is infinite. Replace unsafe values in the argument "
+            "first: safe = np.where(mask, x, 1); np.where(mask, f(safe), 0)."
         )
     if any(np.isinf(o).any() for o in operands) and "overflow" not in heard:
         return (
-            "inf - inf, inf/inf or 0 x inf: an operand contains infinities. Multiplying an "
-            "infinity by 0 gives NaN, so replace infinities with np.where(mask, x, 0) before the "
-            "op."
+            "inf - inf, inf/inf or 0 x inf: an operand contains infinities. Replace them with "
+            "np.where(mask, x, 0) before the op."
         )
     heard.add("overflow" if np.isinf(made[at]) else "invalid value")
     return next(text for kind, text in COMPLAINTS.items() if kind in heard)

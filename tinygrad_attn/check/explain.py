@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from typing import Any
 
 import numpy as np
 
-from .report import greatest, index_of_largest, near
-from .slopes import OneOp, flatten
+from .report import Entry, greatest, index_of_largest, near
+from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
-Found = tuple[str, str] | None  # the kind of a mistake, and its explanation
-Row = tuple[str, str, Any, Any]  # a kind, an explanation, and the two matrices
+Found = str | None  # the kind of a mistake, a colon and an explanation
+Row = tuple[str, Any, Any]  # what is found if the first matrix is a multiple of the second
+LARGE = 10_000  # elements of the largest Jacobian that is computed
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
@@ -49,8 +50,7 @@ class Case:
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
         self.off = ~close(self.R, self.J, 1e-4)
-        args = enumerate(f.args)
-        self.operands = {k: a for k, a in args if getattr(a, "dtype", None) == np.float64}
+        self.operands = {k: a for k, a in enumerate(f.args) if getattr(a, "dtype", 0) == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""
@@ -70,20 +70,18 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
     """Find NaN, zeros or a constant factor. J is NaN at elements that were not measured."""
     finite, known = np.isfinite(R).all(axis=0), ~np.isnan(J).any(axis=0)
     if not finite.all():
-        return "nan", (
-            f"the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope is "
-            "finite. Look for 0/0, log 0 or 0 x inf. Apply np.where before such an expression, "
-            "not after it."
+        return (
+            f"nan: the VJP gives NaN or Inf at {places(~finite.reshape(shape))}, where the slope "
+            "is finite. Look for 0/0, log 0 or 0 x inf, and apply np.where before it, not after it."
         )
     R, J = R[:, known], J[:, known]
     if not R.any():
-        return "zero", (
-            "the gradient is zero everywhere, but the function depends on this input. The VJP "
-            "returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
+        return (
+            "zero: the gradient is zero everywhere, but the function depends on this input. The "
+            "VJP returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
-    if c := factor(R, J):
-        return "constant factor", f"the gradient is {c:.6g} times what it should be."
-    return None
+    c = factor(R, J)
+    return f"constant factor: the gradient is {c:.6g} times what it should be." if c else None
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Found:
@@ -91,7 +89,7 @@ def at_some(R: Any, J: Any, bad: Any) -> Found:
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
-    return "some elements", f"the gradient is wrong at {places(bad)}, and right elsewhere."
+    return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
 def turns(axes: int) -> list[tuple[int, ...]]:
@@ -103,19 +101,22 @@ def other_operands(c: Case) -> Iterator[Row]:
     """Yield rows for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
-            f"the VJP is right if operand {k} is all ones, and wrong for other values: the operand "
-            "is a factor in the wrong place, such as outside a sum"
+            f"operand misplaced: the VJP is right if operand {k} is all ones, and wrong for other "
+            "values: the operand is a factor in the wrong place, such as outside a sum"
         )
-        others = [("operand misplaced", text, np.ones_like(a))] * (0 < a.ndim < c.x.ndim)
-        for order in turns(a.ndim):
-            text = f"the VJP is right once operand {k} is transposed to {order} (.mT)"
-            others.append(("transposed", text, a.transpose(order)))
-        for kind, text, v in others:
+        if 0 < a.ndim < c.x.ndim:
             with suppress(Exception):  # the op may refuse it
-                args = [v if i == k else b for i, b in enumerate(c.f.args)]
-                f = OneOp(c.f.step, c.f.backend, args)
-                J = c.J if kind == "transposed" else f.jacobian(c.which)
-                yield kind, text, f.jacobian_by_vjps(c.which), J
+                f = with_operand(c.f, k, np.ones_like(a))
+                yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
+        for order in turns(a.ndim):
+            text = f"transposed: the VJP is right once operand {k} is transposed to {order} (.mT)"
+            with suppress(Exception):
+                f = with_operand(c.f, k, a.transpose(order))
+                yield text, f.jacobian_by_vjps(c.which), c.J
+
+
+def with_operand(f: OneOp, k: int, value: Any) -> OneOp:
+    return OneOp(f.step, f.backend, [value if i == k else a for i, a in enumerate(f.args)])
 
 
 def elsewhere(c: Case) -> Iterator[Row]:
@@ -123,23 +124,23 @@ def elsewhere(c: Case) -> Iterator[Row]:
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
     orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
     orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
-    kind, text = "transposed", "the gradient is right, but with axes swapped: transpose it (.mT)"
+    text = "transposed: the gradient is right, but with axes swapped: transpose it (.mT)"
     if c.x.size != c.y.size:
-        kind, text = "wrong axis", "the gradient is summed over, or spread along, the wrong axis"
+        text = "wrong axis: the gradient is summed over, or spread along, the wrong axis"
     for order in orders:
-        yield kind, text, c.R, J4.transpose(order).reshape(c.R.shape)
+        yield text, c.R, J4.transpose(order).reshape(c.R.shape)
     text = (
-        "the VJP applies the function itself to g, not the transposed function: transpose the "
-        "matrix (.mT), sum from the other end, rotate back, or undo the permutation"
+        "transposed: the VJP applies the function itself to g, not the transposed function: "
+        "transpose the matrix (.mT), sum from the other end, rotate back, or undo the permutation"
     )
-    yield "transposed", text, c.R, c.J.T
+    yield text, c.R, c.J.T
 
 
 def factors(c: Case) -> Iterator[Row]:
     """Yield rows for a factor that appears in only one of R and J."""
-    text = "the gradient is g itself: the op's own derivative is missing"
-    yield "wrong factor", text, c.R, c.in_J * 1.0
-    yield "wrong axis", "the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
+    text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
+    yield text, c.R, c.in_J * 1.0
+    yield "wrong axis: the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
     known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
     for k, a in c.operands.items():
         with suppress(ValueError):  # its shape does not fit
@@ -147,16 +148,18 @@ def factors(c: Case) -> Iterator[Row]:
     usable = [("1", np.ones((1, 1)))]
     usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
     for (name, v), (other, w) in permutations(usable, 2):
-        text = f"the gradient has a factor {name} where {other} belongs"
-        yield "wrong factor", text, c.R, c.J * v / w
+        yield (
+            f"wrong factor: the gradient has a factor {name} where {other} belongs",
+            c.R,
+            c.J * v / w,
+        )
 
 
 def multiples(c: Case) -> Found:
     """Find the first row whose first matrix is a multiple of its second."""
-    for table in (other_operands, elsewhere, factors):
-        for kind, text, a, b in table(c):
-            if k := factor(a, b):
-                return kind, f"{text}{f'; times {k:.6g}' * (abs(k - 1) > 1e-3)}."
+    for text, a, b in chain(other_operands(c), elsewhere(c), factors(c)):
+        if k := factor(a, b):
+            return f"{text}{f'; times {k:.6g}' * (abs(k - 1) > 1e-3)}."
     return None
 
 
@@ -166,43 +169,74 @@ def zeros(c: Case) -> Found:
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
     more = set(of_R) - set(of_J)
     if of_R != of_J and (more or not extra.any()):
-        return "wrong axis" if more else "missing sum", (
-            f"each output depends on the elements along axes {of_J or 'none'}, but the VJP sums "
-            f"over axes {of_R or 'none'}."
+        return (
+            f"{'wrong axis' if more else 'missing sum'}: each output depends on the elements along "
+            f"axes {of_J or 'none'}, but the VJP sums over axes {of_R or 'none'}."
         )
     others_off = (c.off & ~lost & ~extra).any()
     if extra.any() and not (lost.any() and others_off):
-        return "mask or index", (
-            f"the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} for some "
-            "outputs, but the gradient is not. The VJP must use the mask or the indices of the "
-            "forward pass (a causal mask, the index of the maximum, a shift, the inverse of "
-            "argsort)."
+        return (
+            f"mask or index: the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} "
+            "for some outputs, but the gradient is not. Use the mask or the indices of the forward "
+            "pass (a causal mask, the index of the maximum, a shift, the inverse of argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
-        return "missed use", (
-            f"the contribution from the output at {places(lost.any(axis=1).reshape(c.y.shape))} is "
-            "missing. Look for a missing sum, a repeated index that overwrites (use np.add.at), or "
-            "a loop that ends too early."
+        return (
+            "missed use: the contribution from the output at "
+            f"{places(lost.any(axis=1).reshape(c.y.shape))} is missing. Look for a missing sum, a "
+            "repeated index that overwrites (use np.add.at), or a loop that ends too early."
         )
     return at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
 
 
-def no_pattern(c: Case) -> tuple[str, str]:
+def no_pattern(c: Case) -> str:
     """Report a missing sum over an axis, or else the largest error."""
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
-        return "missing sum", (
-            f"the error mixes elements along axes {axes}: a term with a sum or mean over them is "
-            "missing or wrong."
+        return (
+            f"missing sum: the error mixes elements along axes {axes}: a term with a sum or mean "
+            "over them is missing or wrong."
         )
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
-    return "VJP", (
-        f"no simple mistake explains the error. The derivative of y{y} with respect to x{x} is "
-        f"{c.J[at]:.6g}, but the VJP gives {c.R[at]:.6g}."
+    return (
+        f"VJP: no simple mistake explains the error. The derivative of y{y} with respect to x{x} "
+        f"is {c.J[at]:.6g}, but the VJP gives {c.R[at]:.6g}."
     )
 
 
-def explanation(f: Any, which: int) -> tuple[str, str]:
-    """Return the kind of mistake in the gradient of one input, and its explanation."""
-    c = Case(f, which)
-    return simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)
+def of_elements(entry: Entry) -> str:
+    """Explain a wrong gradient from its measured elements, without Jacobians."""
+    R, J, at = entry.analytic.reshape(1, -1), entry.numeric.reshape(1, -1), entry.index
+    return (
+        simple(R, J, entry.analytic.shape)
+        or at_some(R, J, entry.wrong)
+        or f"VJP: the gradient is {entry.analytic[at]:.6g} at index {at}, but the slope is "
+        f"{entry.numeric[at]:.6g}."
+    )
+
+
+def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
+    """Return the entries with a wrong gradient in a dict, keyed by the index of the input."""
+    entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
+    return {k: entry for k, entry in entries.items() if entry.wrong.any()}
+
+
+def wrong_slope(f: OneOp) -> Found:
+    """Find a gradient of an op that differs from the slope, and explain it."""
+    cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
+    note, off = "", all_off(f)
+    if not off:
+        return None
+    with suppress(Exception):  # a setting may contain a size
+        shorter = OneOp(f.step, f.backend, [cut(a) for a in f.args])
+        if still_off := all_off(shorter):
+            if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
+                note = " (Its operands were cut to 5 elements along each axis.)"
+            f, off = shorter, still_off
+    which, entry = next(iter(off.items()))
+    found = of_elements(entry)
+    if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
+        with suppress(Exception):  # f may refuse other values or another g
+            c = Case(f, which)
+            found = simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)
+    return found + f" Look at its VJP for {f.names[which]}." * (len(f.args) > 1) + note

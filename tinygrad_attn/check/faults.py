@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import quoted
+from ..nn.calls import dotted_name
 from .explain import Found
-from .report import Diagnosis, Report, greatest, near, same
+from .report import Report, greatest, near, same
 from .slopes import OneOp, Program
 from .trace import Array
 
 Gradients = Sequence[Any]
+Test = Callable[[Any], Found]
+CHANGES = "VJP changes its operands"
 
 
 def alike(first: Gradients, second: Gradients) -> bool:
@@ -26,10 +30,9 @@ def modified(f: Program) -> Found:
     """Find an input that was changed in place."""
     for name, now, given in zip(f.names, f.inputs, f.given):
         if not same(now, given):
-            return "input modified", (
-                f"{name} is changed in place, so saved values are wrong and the slope cannot be "
-                "measured. Compute a new tensor (x = x + 1, not x.data += 1), or copy the input "
-                "first."
+            return (
+                f"input modified: {name} is changed in place, so no slope can be measured. Compute "
+                "a new tensor (x = x + 1, not x.data += 1), or copy the input first."
             )
     return None
 
@@ -39,8 +42,8 @@ def unrepeatable(f: Program) -> Found:
     again = list(map(f.backend.value, f.run()))
     if len(again) == len(f.values) and all(map(same, again, f.values)):
         return None
-    return "not deterministic", (
-        "different results for the same inputs, so no slope can be measured. Turn dropout off "
+    return (
+        "not deterministic: different results for the same inputs. Turn dropout off "
         "(module.eval()), draw random numbers outside f, and keep no state between calls."
     )
 
@@ -56,10 +59,10 @@ def shared_state(f: Program) -> Found:
             f.run()
     if alike(first, [*f.pull(f.cotangents, outputs), *values]):
         return None
-    return "shared state", (
-        "a second call before backward() changes the result or the gradient of the first call, "
-        "because it overwrites a value stored in the layer or in an outside variable. Store values "
-        "separately for each call, and return a new array each time."
+    return (
+        "shared state: a second call before backward() changes the result or the gradient of the "
+        "first call, because it overwrites a value in the layer or in an outside variable. Store "
+        "values separately for each call, and return a new array each time."
     )
 
 
@@ -67,12 +70,11 @@ def through_infinity(f: Program) -> Found:
     """Find a gradient that flows back from infinite outputs."""
     found = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
     names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
-    return None if not names else (
-        "infinite result",
-        f"infinite outputs pass a gradient on to {names}. If the op fills in -inf, its VJP must "
-        "return zero there: g times the mask. If the op adds -inf, no slope can be measured: "
-        "check the function that follows, such as the softmax.",
-    )  # fmt: skip
+    return names and (
+        f"infinite result: infinite outputs pass a gradient on to {names}. If the op fills in "
+        "-inf, its VJP must return zero there: g times the mask. If the op adds -inf, no slope can "
+        "be measured: check the function that follows, such as the softmax."
+    )
 
 
 def scaled(x: Array, by: Array) -> Array:
@@ -86,32 +88,31 @@ def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
     for step in steps:
         shapes = [getattr(x, "shape", ()) for x in step.inputs]
         key = step.op, repr((shapes, step.settings))
-        if step.differentiable and (len(steps) <= 400 or key not in seen):
+        # `checkpoint` is differentiated by the ops inside it.
+        wanted = backend.wants_gradient(step.result) and step.name != "checkpoint"
+        if wanted and (len(steps) <= 400 or key not in seen):
             seen.add(key)
             with suppress(Exception):
                 yield OneOp(step, backend)
 
 
-def outcome(test: Callable[[Any], Found], f: Program) -> Found:
+def outcome(test: Test, f: Program) -> Found:
     """Return what a test finds in f; an error counts as a finding."""
     try:
         return test(f)
     except Exception as failure:
-        return "backward fails", f"{type(failure).__name__}: {failure}"
+        return f"backward fails: {type(failure).__name__}: {failure}"
 
 
-def accuse(
-    report: Report, steps: Sequence[Any], backend: Any, test: Callable[[Any], Found]
-) -> Diagnosis | None:
-    """Find the first op with a fault, note it in the report, and return the diagnosis."""
+def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Test) -> Found:
+    """Find the first op with a fault, and note the op in the report."""
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
-            report.point_at(f.step)
-            return Diagnosis(found[0], f"op {f.step.name!r}: {found[1]}")
+            report.op, report.place = f.step.name, quoted(*f.step.place)
+            report.scope = dotted_name(f.step.scope) if f.step.scope else ""
+            kind, _, text = found.partition(": ")
+            return f"{kind}: op {report.op!r}: {text}"
     return None
-
-
-CHANGES = "VJP changes its operands"
 
 
 def inconsistent(f: OneOp) -> Found:
@@ -121,9 +122,11 @@ def inconsistent(f: OneOp) -> Found:
     before = [a.copy() for a in arrays]
     f.gradient(f.outputs, f.cotangents)
     if not all(map(same, arrays, before)):
-        return CHANGES, "changes g, its output or an operand in place. Compute a new array instead."
+        return (
+            f"{CHANGES}: changes g, its output or an operand in place. Compute a new array instead."
+        )
     first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
-    for kind, text, k, found in trials(f):
+    for text, k, found in trials(f):
         for a, b in zip(first, found):
             if a is None:
                 continue
@@ -131,44 +134,39 @@ def inconsistent(f: OneOp) -> Found:
             allowed = abs(k) * (1e-6 * greatest(a[finite]) + 1e-12 * size) + 1e-300
             if near(b, k * a, 0, allowed)[finite].all():
                 continue
-            if kind == "incoming gradient" and same(b, a, 1e-9):
-                return "incoming gradient ignored", (
-                    "returns the same gradient for every incoming gradient g: multiply the op's "
-                    "own derivative by g (the chain rule). With a g of ones, this mistake is "
-                    "invisible."
+            if text.startswith("incoming gradient") and same(b, a, 1e-9):
+                return (
+                    "incoming gradient ignored: returns the same gradient for every incoming "
+                    "gradient g: multiply the op's own derivative by g (the chain rule)."
                 )
-            return kind, text
+            return text
     return None
 
 
-def trials(f: OneOp) -> Iterator[tuple[str, str, float, Gradients]]:
-    """Yield (kind, text, k, gradients) for faults; gradients must be k times the original ones."""
+def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
+    """Yield (fault, k, gradients); without this fault, they are k times the original gradients."""
     g = f.cotangents
     text = (
-        "gives a different gradient when called again: its VJP changes a saved value, keeps state "
-        "between calls, or draws random numbers. Draw and save random numbers in the forward pass."
+        f"{CHANGES}: gives a different gradient when called again: its VJP changes a saved value, "
+        "keeps state, or draws random numbers. Draw them in the forward pass."
     )
     for _ in range(2):  # state may alternate
-        yield CHANGES, text, 1, f.pull(g)
+        yield text, 1, f.pull(g)
     text = (
-        "has a VJP that is not linear in the incoming gradient g. Multiply every term by g exactly "
-        "once; a VJP must not square, clip, normalise or compare g, or divide by g."
+        "incoming gradient: has a VJP that is not linear in the incoming gradient g. Multiply each "
+        "term by g exactly once; do not square, clip, normalise or compare g, or divide by g."
     )
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
-        yield "incoming gradient", text, k, f.pull([k * c for c in g])
-    text = "overwrites its first gradient in a second call. Return a new array each time."
+        yield text, k, f.pull([k * c for c in g])
+    text = "reused memory: overwrites its first gradient in a second call. Return a new array."
     second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
-    yield "reused memory", text, -1, f.arrays(both)[len(f.tensors) :]
+    yield text, -1, f.arrays(both)[len(f.tensors) :]
+    text = "needs: depends on which operands need a gradient. Check how the VJP uses `needs`."
+    yield text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
-        "gives a different gradient when only one operand needs a gradient. Check how the VJP "
-        "uses `needs`."
-    )
-    yield "needs", text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
-    text = (
-        "gives a different gradient when the same numbers have another memory layout, as in x.T. "
-        "In such a layout, reshape(-1) and ravel() make copies, and anything written to a copy is "
-        "lost."
+        "memory layout: gives a different gradient for numbers in another memory layout, as in "
+        "x.T. There, reshape(-1) and ravel() make copies, and what is written to a copy is lost."
     )
     with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
-        yield "memory layout", text, 1, f.pull([c.copy(order="F") for c in g])
+        yield text, 1, f.pull([c.copy(order="F") for c in g])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,11 +12,11 @@ import numpy as np
 from ..engine import tracked
 from ..errors import describe
 from . import faults
-from .faults import Found, accuse, alike, outcome, scaled
+from .explain import Found, all_off, of_elements, places, wrong_slope
+from .faults import accuse, alike, outcome, scaled
 from .report import Diagnosis, Report, greatest
 from .slopes import SMALL, Limits, Program, entry_of, flatten
-from .suspects import all_off, blame, explain, unrecorded
-from .trace import TAKES_TORCH, Backend, nested
+from .trace import Backend, nested
 
 
 class GradcheckError(AssertionError):
@@ -77,10 +76,6 @@ def gradcheck(
             report = _check(program, limits)
             if order == 2 and report:
                 report = _check_gradient(program, limits, report)
-    except Exception as failure:
-        if backend.ours and "torch" in traceback.format_exc():
-            failure.add_note(TAKES_TORCH)
-        raise
     finally:
         for t, x, wants in before:
             backend.put(t, x)
@@ -106,14 +101,30 @@ def _backend(f: Any, inputs: Any, params: Any) -> Any:
 
 
 def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments for f, and a dict from names to the tensors to check."""
-    given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else list(inputs)
+    """Return the arguments for f, and a dict from names to the tensors to check.
+
+    These are the inputs that require a gradient (all if none does), and the parameters.
+    """
+    given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else inputs
     arguments = [
         backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
         for a in given
     ]
+    leaves = [
+        (f"input {i}" + f", leaf {k}" * (t is not a), t)
+        for i, a in enumerate(arguments)
+        for k, t in enumerate(nested(a))
+        if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
+    ]
+    named = [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
+    if params is None:
+        own = f.named_parameters() if hasattr(f, "named_parameters") else []
+        params = {name: p for name, p in own if p.requires_grad}
+    params = [params] if hasattr(params, "shape") else params
+    pairs = params.items() if isinstance(params, dict) else enumerate(params)
+    named += [(f"parameter {name!r}", p) for name, p in pairs]
     found: dict[int, tuple[str, Any]] = {}  # a tensor given twice is checked once
-    for name, t in _named(f, arguments, params, backend):
+    for name, t in named:
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
         if (dtype := backend.dtype(t)) != np.float64:
@@ -122,47 +133,26 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
                 f"rounding errors in {dtype} would hide a wrong gradient. Write {backend.double}."
             )
         found.setdefault(id(t), (name, t))
-    if not found:
-        raise ValueError(
-            "there is nothing to check: pass at least one floating-point Tensor or array in "
-            "inputs, or tensors in params=."
-        )
+    if not named:
+        raise ValueError("there is nothing to check: pass Tensors or float arrays, or params=.")
     return arguments, dict(found.values())
-
-
-def _named(f: Any, arguments: list[Any], params: Any, backend: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the inputs that require a gradient (all if none does), and then the parameters."""
-    leaves = [
-        (f"input {i}" + f", leaf {k}" * (t is not a), t)
-        for i, a in enumerate(arguments)
-        for k, t in enumerate(nested(a))
-        if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
-    ]
-    yield from [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
-    if params is None:
-        named = f.named_parameters() if hasattr(f, "named_parameters") else []
-        params = {name: p for name, p in named if p.requires_grad}
-    params = [params] if hasattr(params, "shape") else params
-    for name, p in params.items() if isinstance(params, dict) else enumerate(params):
-        yield f"parameter {name!r}", p
 
 
 def _check(program: Program, limits: Limits, order: int = 1) -> Report:
     """Check derivatives of one order up to the first fault. May change the tensors' values."""
     report = Report(order=order)
-    report.diagnosis = next(filter(None, _faults(program, limits, report)), Diagnosis())
+    report.diagnosis = Diagnosis(next(filter(None, _faults(program, limits, report)), ""))
     return report
 
 
-def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagnosis | None]:
-    """Run the tests one after another, and yield a diagnosis or None for each."""
+def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Found]:
+    """Run the tests one after another."""
     steps, backend = program.traced(), program.backend
 
-    def tested(test: Callable[[Program], Found]) -> Diagnosis | None:
+    def tested(test: faults.Test) -> Found:
         """Test the whole function; if it fails, look for the op that fails."""
-        if found := outcome(test, program):
-            return accuse(report, steps, backend, test) or Diagnosis(*found)
-        return None
+        found = outcome(test, program)
+        return found and (accuse(report, steps, backend, test) or found)
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
@@ -173,16 +163,51 @@ def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Diagno
     gradients = program.pull(program.cotangents)
     report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
     _note(report, program, steps)
-    if not report:
-        yield explain(report, program, steps)
+    yield _explained(report, program, steps)
     if all(e.missing for e in report.entries):
-        yield Diagnosis(
-            "gradient missing",
-            "the result is not connected to any input, and does not change when an input changes.",
-        )
-    if found := faults.through_infinity(program):
-        yield Diagnosis(*found)
+        yield "gradient missing: the result is not connected to any input, and depends on none."
+    yield faults.through_infinity(program)
     yield _wrong_elsewhere(program, limits, report)
+
+
+def _explained(report: Report, program: Program, steps: list[Any]) -> Found:
+    """Explain why a gradient is wrong or cannot be measured, if any."""
+    if report:
+        return None
+    both = program.values, [e.analytic for e in report.entries]
+    if not any(np.isfinite(flatten(arrays)).all() for arrays in both):
+        return (
+            "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
+            "other inputs, or find the op with ta.detect_anomaly()."
+        )
+    if not any(e.wrong.any() for e in report.entries):
+        e = next(e for e in report.entries if e.excuse)
+        return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
+    if found := accuse(report, steps, program.backend, wrong_slope):
+        return found
+    worst: Any = report.worst
+    if report.order == 2:
+        return UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded")
+    return (
+        f"{of_elements(worst).replace('VJP:', 'missed use:')} Every op's own VJP looks right, so "
+        "look at the code between the ops for a use that is not counted (detach(), .data, "
+        ".numpy(), .item(), Tensor(...), no_grad(), hooks) or is counted twice. If you use "
+        "checkpoint(), check the checkpointed function directly."
+    )
+
+
+EXCUSES = {
+    "domain": "the function is infinite or raises an error on one side: the input is on the edge "
+    "of the domain (sqrt, log, arcsin). Check the gradient at interior points.",
+    "kink": "the slopes to the left and to the right differ: the input is at a kink or a jump, so "
+    "the VJP may be right. Move the input away from that point.",
+    "precision": "the slope cannot be measured: large numbers cancel inside the function, or the "
+    "function is not smooth. Check the gradient at inputs of moderate size.",
+}
+UNRECORDED = (
+    "second order: {}. Write the VJP with differentiable functions of its arguments; .numpy(), "
+    ".data, .item(), float() and filling a new array of zeros leave the graph."
+)
 
 
 def _note(report: Report, program: Program, steps: list[Any]) -> None:
@@ -190,21 +215,16 @@ def _note(report: Report, program: Program, steps: list[Any]) -> None:
     if np.isinf(flatten(program.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
-        report.notes.append(
-            "every gradient is zero at these inputs, so the check proves little; try other inputs."
-        )
+        report.notes.append("every gradient is zero here; try other inputs for a better check.")
     used = {x for step in steps for x in step.inputs if tracked(x) and x._node is None}
     if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
-        report.notes.append(
-            "f uses more Tensors that require a gradient but were not checked, of shape "
-            f"{', '.join(others)}: pass these Tensors in params=[...]."
-        )
-    report.notes += [
-        f"{e.name}: no result depends on this input." for e in report.entries if e.missing
-    ]
+        text = f"f also uses Tensors that were not checked, of shape {', '.join(others)}"
+        report.notes.append(f"{text}: pass these Tensors in params=[...].")
+    missing = [e.name for e in report.entries if e.missing]
+    report.notes += [f"{name}: no result depends on this input." for name in missing]
 
 
-def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagnosis | None:
+def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Found:
     """Find a gradient that is wrong only near the inputs, or only for a small result."""
     sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
     for c, size in zip(program.cotangents, sizes):  # so that no error looks like rounding
@@ -213,21 +233,19 @@ def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Diagno
         moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
         with suppress(Exception), program.at(moved):  # f may refuse them
             if off := all_off(program, limits._replace(groups=1)):
-                found = blame(report, program, program.traced()) or ""
-                return Diagnosis("wrong nearby", f"{program.names[min(off)]}: {NEARBY} {found}")
+                found = accuse(report, program.traced(), program.backend, wrong_slope) or ""
+                return (
+                    f"wrong nearby: {program.names[min(off)]}: the gradient looks right at these "
+                    "inputs, but is wrong at nearby inputs, or for a result that is much smaller "
+                    "than the others. Try random inputs, because these may be special (a weight of "
+                    f"ones, zeros). Or the VJP uses a value from an earlier call. {found}"
+                )
     return None
-
-
-NEARBY = (
-    "the gradient looks right at these inputs, but is wrong at nearby inputs, or for a result that "
-    "is much smaller than the others. The inputs may be special (a weight of ones, zeros, equal "
-    "elements): try random inputs. Or the VJP uses a value from an earlier call."
-)
 
 
 def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     """Check the gradient as a function of the inputs and the cotangents."""
-    backend, report = program.backend, Report(first.entries, order=2)
+    backend = program.backend
     weights = [backend.leaf(c) for c in program.cotangents]
     named = dict(zip(program.names, program.tensors))
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
@@ -235,18 +253,16 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
     def gradient() -> list[Any]:
         return program.gradient(program.run(), weights, create_graph=True)
 
+    found = (
+        "two answers: the gradient with create_graph=True differs from the ordinary gradient: "
+        "either an op's reference is wrong, or a VJP treats arrays and Tensors differently."
+    )
     try:
         second = Program(gradient, named, backend, program.rng)
         recorded = program.arrays(gradient())
     except Exception as failure:
-        text = f"the gradient cannot be differentiated: {failure}. {unrecorded(backend)}"
-        report.diagnosis = Diagnosis("second order", text)
-        return report
-    if not alike(program.pull(program.cotangents), recorded):
-        report.diagnosis = Diagnosis(
-            "two answers",
-            "the gradient with create_graph=True differs from the ordinary gradient: either an "
-            "op's reference is wrong, or a VJP treats arrays and Tensors differently.",
-        )
-        return report
-    return _check(second, limits, order=2)
+        found = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}")
+    else:
+        if alike(program.pull(program.cotangents), recorded):
+            return _check(second, limits, order=2)
+    return Report(first.entries, Diagnosis(found), order=2)

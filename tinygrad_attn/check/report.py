@@ -23,15 +23,12 @@ class Verdict:
 
 
 class Diagnosis(str):
-    """A string with the `kind` of a mistake and the `text` that explains it."""
+    """A text such as "zero: the gradient is zero everywhere", which begins with its `kind`."""
 
-    kind: str
-    text: str
-
-    def __new__(cls, kind: str = "", text: str = "") -> Diagnosis:
-        self = super().__new__(cls, f"{kind}: {text}" if kind and text else kind + text)
-        self.kind, self.text = kind, text
-        return self
+    @property
+    def kind(self) -> str:
+        """The kind of mistake, such as "zero", or an empty string if there is none."""
+        return self.partition(":")[0]
 
 
 @dataclass
@@ -53,13 +50,10 @@ class Entry:
     def error(self) -> Array:
         """|analytic - numeric|, or 0 where an element was not measured or has no slope."""
         unknown = np.isnan(self.numeric) & np.isfinite(self.analytic) | np.isinf(self.tolerance)
-        with np.errstate(invalid="ignore"):
-            error = np.abs(self.analytic - self.numeric)
-        return np.where(unknown, 0, np.nan_to_num(error, nan=np.inf, posinf=np.inf))
+        return np.where(unknown, 0, deviation(self.analytic, np.nan_to_num(self.numeric)))
 
     @property
     def wrong(self) -> Array:
-        """A mask of the elements whose error is larger than the tolerance."""
         return self.error > self.tolerance
 
     @property
@@ -97,9 +91,9 @@ class Report(Verdict):
     """
 
     entries: list[Entry] = field(default_factory=list)
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    diagnosis: Diagnosis = Diagnosis()
     op: str | None = None
-    place: Any = None
+    place: str = ""
     scope: str = ""
     notes: list[str] = field(default_factory=list)
     order: int = 1
@@ -107,10 +101,6 @@ class Report(Verdict):
     @property
     def ok(self) -> bool:
         return not self.diagnosis and all(e.ok for e in self.entries)
-
-    def point_at(self, step: Any) -> None:
-        """Set `op`, `place` and `scope` from a step."""
-        self.op, self.place, self.scope = step.name, step.place, step.module
 
     @property
     def worst(self) -> Entry | None:

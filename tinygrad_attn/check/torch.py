@@ -16,6 +16,7 @@ from ..nn import Module
 from .report import Verdict, deviation, greatest
 from .trace import Array, Backend, nested
 
+Arrays = dict[str, Array]
 TOLERANCE = 1e-8  # relative to the largest element, in float64
 WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
@@ -53,11 +54,9 @@ class TorchComparison(Verdict):
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'name':{width}}  value     gradient"]
-        lines += [
-            f"{row.name:{width}}  {row.value:8.1e}  {row.gradient:8.1e}  "
-            f"{'ok' if row.ok else 'DIFFERS'}"
-            for row in self.rows
-        ]
+        for row in self.rows:
+            errors = f"{row.value:8.1e}  {row.gradient:8.1e}"
+            lines.append(f"{row.name:{width}}  {errors}  {'ok' if row.ok else 'DIFFERS'}")
         differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
         lines += [f"not compared, because only one side has it: {name}" for name in self.alone]
@@ -75,18 +74,15 @@ def compare_with_torch(
     If outputs differ, tries common variations of the torch module, such as an inverted mask.
 
     Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
-    Raises ImportError without torch, TypeError for anything but a Module and a torch.nn.Module, and
-    ValueError if there is nothing to compare.
+    Raises ImportError without torch, and ValueError if there is nothing to compare.
     """
     try:
         import torch
 
         from .torch_ops import TorchBackend
     except ImportError:
-        raise ImportError(
-            'compare_with_torch needs torch: pip install "tinygrad_attn[torch]". To check a '
-            "module without torch, use ta.gradcheck."
-        ) from None
+        text = 'compare_with_torch needs torch: pip install "tinygrad_attn[torch]"'
+        raise ImportError(f"{text}. Without torch, use ta.gradcheck.") from None
     if not isinstance(module, Module) or not isinstance(torch_module, torch.nn.Module):
         raise TypeError(
             "compare_with_torch(module, torch_module, *inputs) needs a module of this package and "
@@ -117,36 +113,33 @@ class Side(NamedTuple):
             change(module, given)
         seen: dict[str, Any] = {}
 
-        def watched(name: str, forward: Callable, *args: Any, **keywords: Any) -> Any:
-            found = forward(*args, **keywords)
+        def seen_in(name: str, part: Any, args: Any, found: Any) -> None:
             for k, t in enumerate(nested(found)):
                 if isinstance(t, self.backend.kind):  # only from the first call
                     seen.setdefault(name + f"[{k}]" * (k > 0), t)
-            return found
 
-        for name, part in list(module.named_modules()):
-            part.forward = partial(watched, name or WHOLE, part.forward)
+        for name, part in module.named_modules():
+            part.register_forward_hook(partial(seen_in, name or WHOLE))
         args = [x for key, x in given.items() if isinstance(key, int)]
         module(*args, **{key: x for key, x in given.items() if isinstance(key, str)})
         inputs = {f"input {key}": x for key, x in given.items() if isinstance(x, self.backend.kind)}
         return {**seen, **dict(module.named_parameters()), **inputs}
 
-    def values(self, run: dict[str, Any]) -> dict[str, Array]:
+    def values(self, run: dict[str, Any]) -> Arrays:
         """Return the values of the outputs of a run."""
         return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
 
-    def gradients(self, run: dict[str, Any], roots: list[str]) -> dict[str, Array]:
+    def gradients(self, run: dict[str, Any], roots: list[str]) -> Arrays:
         """Return the gradients of all tensors, from random cotangents of the outputs `roots`."""
         wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
-        ends = [
-            (wanted[name], np.random.default_rng(k).standard_normal(tuple(run[name].shape)))
-            for k, name in enumerate(roots)
-            if name in wanted
-        ]
         gradients = {name: np.zeros(tuple(t.shape)) for name, t in run.items()}
+        ends, cotangents = [], []
+        for k, name in enumerate(roots):
+            if name in wanted:
+                ends.append(run[name])
+                cotangents.append(np.random.default_rng(k).standard_normal(gradients[name].shape))
         if ends:
-            outputs, cotangents = zip(*ends)
-            found = zip(wanted, self.backend.vjp(outputs, [*wanted.values()], cotangents))
+            found = zip(wanted, self.backend.vjp(ends, [*wanted.values()], cotangents))
             gradients |= {name: self.backend.value(g) for name, g in found if g is not None}
         return gradients
 
@@ -176,7 +169,7 @@ def _compare(ours: Side, theirs: Side) -> TorchComparison:
     if not report:
         wrong = [row for row in report.rows if not row.ok]
         report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
-        report.explanation = _by_trying(a, ours, theirs) if apart(a, b) else VALUES_AGREE
+        report.explanation = _explained(a, b, ours, theirs)
     return report
 
 
@@ -187,7 +180,7 @@ def difference(a: Array, b: Array) -> float:
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
-def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
+def apart(a: Arrays, b: Arrays) -> bool:
     """Return whether a shared output differs where b is finite."""
     for name in a.keys() & b.keys():
         x, y, known = a[name], b[name], np.isfinite(b[name])
@@ -196,8 +189,14 @@ def apart(a: dict[str, Array], b: dict[str, Array]) -> bool:
     return False
 
 
-def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
-    """Describe the variation of the torch module that reproduces our numbers, if any."""
+def _explained(mine: Arrays, reference: Arrays, ours: Side, theirs: Side) -> str:
+    """Describe the likely cause of a difference, or return an empty string."""
+    if not apart(mine, reference):
+        return (
+            "the values agree but the gradients do not. Run gradcheck on this module to find the "
+            "op whose VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), "
+            ".item(), Tensor(...), no_grad())."
+        )
     if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
         return (
             "dropout left on: two calls to the same module give different results. Call .eval() on "
@@ -208,13 +207,6 @@ def _by_trying(mine: dict[str, Array], ours: Side, theirs: Side) -> str:
             if not apart(mine, theirs.values(theirs.run(change))):
                 return text
     return ""
-
-
-VALUES_AGREE = (
-    "the values agree but the gradients do not. Run gradcheck on this module to find the op whose "
-    "VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
-    "Tensor(...), no_grad())."
-)
 
 
 def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
@@ -229,17 +221,13 @@ def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
     text = "the mask is not applied: our module gives the same result as torch without a mask."
     yield text, masks(lambda mask: None)
     for k in (0, 2):
-        text = (
-            f"causal mask off by one: our mask is np.triu(ones, {k}), torch's is np.triu(ones, 1)."
-        )
+        text = f"causal mask off by one: our mask is np.triu(ones, {k}), not np.triu(ones, 1)."
         yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
     for name in ("batch_first", "norm_first"):
         text = f"{name} is set the opposite way in torch. Use the same {name} in both modules."
         yield text, attribute(name, lambda value: not value)
     for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
-        text = (
-            f"eps: our module's norm behaves as with eps={eps:g}. Use the same eps in both modules."
-        )
+        text = f"eps: our norm behaves as with eps={eps:g}. Use the same eps in both modules."
         yield text, attribute("eps", lambda _: eps)  # noqa: B023
     text = (
         "GELU: one module uses the tanh approximation, and the other is exact. Use the same "

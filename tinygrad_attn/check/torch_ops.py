@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from .trace import Array, Backend, Step, user_place
+from .trace import Array, Backend, Step, Trace, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -20,11 +19,8 @@ LIBRARY = os.path.dirname(torch.__file__) + os.sep
 class TorchBackend(Backend):
     """Access to torch tensors and torch.autograd.grad."""
 
-    ours = False
     kind = torch.Tensor
     double = "x.double(), or module.double()"
-    writes = "torch functions of the saved tensors and the incoming gradient"
-    computes, leaves = "torch functions", ".numpy(), .item() and .detach()"
     recording = staticmethod(torch.enable_grad)
 
     def leaf(self, array: Array) -> Any:
@@ -35,9 +31,10 @@ class TorchBackend(Backend):
         return np.dtype(f"{kind}{t.element_size()}")
 
     def wants_gradient(self, t: Any) -> bool:
-        return bool(t.requires_grad)
+        return bool(getattr(t, "requires_grad", False))
 
-    def value(self, t: Any) -> Array:
+    @staticmethod
+    def value(t: Any) -> Array:
         return np.asarray(t.detach().cpu().numpy())
 
     def put(self, t: Any, array: Array) -> None:
@@ -56,33 +53,18 @@ class TorchBackend(Backend):
     @contextmanager
     def watch(self) -> Iterator[Any]:
         """List every call of a torch.autograd.Function."""
-        trace, running = SimpleNamespace(steps=[]), list[Any]()
+        trace, before = Trace(), sys.getprofile()
         code = torch.autograd.Function.apply.__func__.__code__
 
         def look(frame: Any, event: str, result: Any) -> None:
-            if frame.f_code is code and event == "call":
-                running.append((frame.f_locals["cls"], frame.f_locals["args"]))
-            elif frame.f_code is code and event == "return" and running:
-                function, args = running.pop()
+            if frame.f_code is code and event == "return" and result is not None:
+                function, args = frame.f_locals["cls"], frame.f_locals["args"]
                 first = result[0] if isinstance(result, tuple) else result
-                if result is not None:
-                    place = user_place(LIBRARY)
-                    trace.steps.append(TorchStep(function, args, {}, first, None, place))
+                place, name = user_place(LIBRARY), function.__name__
+                trace.steps.append(Step(name, function.apply, args, {}, first, None, place))
 
-        before = sys.getprofile()
         sys.setprofile(look)
         try:
             yield trace
         finally:
             sys.setprofile(before)
-
-
-class TorchStep(Step):
-    """One call of a torch.autograd.Function."""
-
-    @property
-    def differentiable(self) -> bool:
-        return bool(getattr(self.result, "requires_grad", False))
-
-    def run(self, operands: Sequence[Any]) -> Any:
-        return self.op.apply(*operands)

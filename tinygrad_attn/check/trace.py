@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, tracked, watching
-from ..errors import quoted, user_frame
-from ..nn.calls import dotted_name
+from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, watching
+from ..errors import user_frame
+from .report import Array
 
-Array = np.ndarray
-
-
-class Place(NamedTuple):
-    """A line of the user's program."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return quoted(self.file, self.line)
+Place = tuple[str, int]  # a file of the user's program, and the number of a line
 
 
 def user_place(*libraries: str) -> Place:
     """Return the place of the innermost stack frame outside library code."""
     frame = user_frame(*libraries)
-    return Place(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def array_of(x: Any) -> Array:
@@ -36,38 +26,16 @@ def array_of(x: Any) -> Array:
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
 
-def numeric(x: Any) -> bool:
-    """Return whether x is a tensor, an array or a number."""
-    return isinstance(x, (Variable, Array, np.generic, float, int))
-
-
 class Step(NamedTuple):
     """One call of an op."""
 
-    op: Any
+    name: str
+    op: Callable[..., Any]
     inputs: tuple
     settings: dict[str, Any]
     result: Any
     scope: Any
     place: Place
-
-    @property
-    def name(self) -> str:
-        return self.op.__name__
-
-    @property
-    def module(self) -> str:
-        """The dotted name of the calling module, or an empty string."""
-        return "" if self.scope is None else dotted_name(self.scope)
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether a gradient flows through this op; False for `checkpoint`, which has inner ops."""
-        return tracked(self.result) and self.name != "checkpoint"
-
-    def run(self, operands: Sequence[Any]) -> Any:
-        """Run the op on other operands."""
-        return self.op(*operands, **self.settings)
 
 
 class Trace(Watcher):
@@ -81,26 +49,21 @@ class Trace(Watcher):
         frame: Any = sys._getframe(1) if torch else None
         while frame:
             if frame.f_code is torch.autograd.Function.apply.__func__.__code__:
-                raise TypeError(TAKES_TORCH)  # its backward() would not be checked
+                raise TypeError(  # its backward() would not be checked
+                    "PyTorch received Tensors of this package. Pass torch tensors as inputs: "
+                    "gradcheck(f, [torch.randn(3, dtype=torch.float64, requires_grad=True)])."
+                )
             frame = frame.f_back
-        self.steps.append(Step(op, inputs, settings, result, context.scope, user_place()))
-
-
-TAKES_TORCH = (
-    "PyTorch received Tensors of this package. Pass torch tensors as inputs: gradcheck(f, "
-    "[torch.randn(3, dtype=torch.float64, requires_grad=True)])."
-)
+        place, name = user_place(), op.__name__
+        self.steps.append(Step(name, op, inputs, settings, result, context.scope, place))
 
 
 class Backend:
     """Access to this package's Tensors. TorchBackend is the counterpart for torch tensors."""
 
-    ours = True
     kind: Any = Variable
     double = "x.astype(np.float64), or module.astype(np.float64)"
-    writes = "operators, methods and np.* functions on g, y and the inputs"
-    computes, leaves = "tensor methods or np.* functions", ".numpy(), .item() and .data"
-    recording = staticmethod(enable_grad)
+    recording, value = staticmethod(enable_grad), staticmethod(array_of)
 
     def leaf(self, array: Array) -> Any:
         """Return a tensor, which requires a gradient if its dtype is floating-point."""
@@ -114,14 +77,10 @@ class Backend:
     def wants_gradient(self, t: Any) -> bool:
         return t._tracked
 
-    def value(self, t: Any) -> Array:
-        return array_of(t)
-
     def put(self, t: Any, array: Array) -> None:
         t._data = array
 
     def track(self, t: Any, wants: bool) -> None:
-        """Set whether gradients flow to a tensor."""
         t._tracked = wants
 
     def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
@@ -130,7 +89,6 @@ class Backend:
         return grad(outputs, inputs, cotangents, **flags)
 
     def watch(self) -> Any:
-        """Return a context manager that yields a Trace of the ops that run."""
         return watching(Trace())
 
 

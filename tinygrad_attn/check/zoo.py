@@ -2,7 +2,7 @@
 """The bug zoo: published bugs of small autograd engines, for exercises and for testing our tests.
 
     from tinygrad_attn.check import zoo
-    print(zoo.list())
+    print(*zoo.list(), sep="\\n")
     with zoo.bug("softmax-twice"):
         ta.gradcheck(F.softmax, x)
 
@@ -38,19 +38,12 @@ class Bug(NamedTuple):
         return f"{self.name}: {self.text}"
 
 
-class Bugs(tuple[Bug, ...]):
-    """A tuple of bugs that prints as a catalogue."""
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self))
-
-
 bugs: dict[str, Bug] = {}
 
 
-def list() -> Bugs:
-    """List every bug with its name, the mistake, where it was found, and its symptom."""
-    return Bugs(bugs.values())
+def list() -> tuple[Bug, ...]:
+    """Return every bug, which prints its name, the mistake, where it was found and its symptom."""
+    return tuple(bugs.values())
 
 
 @contextmanager
@@ -121,22 +114,15 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
     return patch("tinygrad_attn.engine.backward.sweep", wrong)
 
 
-class Contributions(Watcher):
-    """A watcher that lists (input, contribution) for each use of an input."""
-
-    def __init__(self) -> None:
-        self.found: Any = []
-
-    def pulled(self, y, node, g, i, x, contribution, total):
-        self.found.append((x, contribution))
-
-
 def pull_back(give, grads, t) -> None:
     """Call `give(input, contribution)` for each input of the op that computed t."""
+    found: Any = []
+    watcher: Any = Watcher()
+    watcher.pulled = lambda y, node, g, i, x, contribution, total: found.append((x, contribution))
     inputs = [*filter(tracked, t._node.inputs)]
-    with watching(Contributions()) as contributions:
+    with watching(watcher):
         engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
-    for x, contribution in contributions.found:
+    for x, contribution in found:
         give(x, contribution)
 
 

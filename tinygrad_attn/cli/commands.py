@@ -1,37 +1,89 @@
-"""The commands. Each one imports only what it needs, so that `--help` is fast."""
+"""The commands, with their options as arguments. Each one imports only what it needs."""
 
 from __future__ import annotations
 
+import inspect
 import os
+import platform
+import shutil
 import subprocess
 import sys
+from functools import partial
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from .targets import find, load, number_of_inputs, parameters_of
+from ..engine import tracked
+from ..errors import nearest
 
+Shapes = list[tuple[int, ...]] | None
 ROOT = Path(__file__).resolve().parents[2]  # the source folder, with examples/ and docs/
+LIBRARIES = (  # module, distribution, extra, purpose
+    ("safetensors", "safetensors", "examples", "ta.save and ta.load"),
+    ("tqdm", "tqdm", "examples", "progress bars"),
+    ("matplotlib", "matplotlib", "viz", "curves and attention maps"),
+    ("pygraphviz", "pygraphviz", "viz", "pictures of the graph without the dot program"),
+    ("sklearn", "scikit-learn", "examples", "the demo's images"),
+    ("torch", "torch", "torch", "comparison with PyTorch"),
+    ("mpi4py", "mpi4py", "parallel", "several processes"),
+)
 
 
-def demo(arguments: Any) -> int:
+def demo(**options: Any) -> int:
     """Train a small Transformer on images of digits and write a report."""
     from .demo import run_demo
 
-    return run_demo(arguments.out, arguments.seed, arguments.epochs, arguments.runs)
+    return run_demo(**options)
 
 
-def doctor(arguments: Any) -> int:
+def doctor() -> bool:
     """List the installed libraries and check the gradients of a layer."""
-    from .doctor import examine
+    from .. import __version__, get_num_threads
 
-    return examine()
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    print(f"tinygrad_attn {__version__}, {get_num_threads()} threads")
+    print(f"Python        {platform.python_version()} on {platform.system()} {platform.machine()}")
+    print(f"NumPy         {np.__version__}, matrix products by {blas['name']} {blas['version']}")
+    print("\nOptional libraries")
+    for module, name, extra, purpose in LIBRARIES:
+        if find_spec(module) is None:
+            print(f'  {name:<14}missing     {purpose}: pip install "tinygrad_attn[{extra}]"')
+        else:
+            print(f"  {name:<14}{metadata.version(name):<12}{purpose}")
+    print(f"  {'dot':<14}{'found' if shutil.which('dot') else 'missing':<12}pictures of the graph")
+    print("\nGradients of an encoder layer")
+    reports = check_gradients()
+    for name, report in reports.items():
+        print(f"  agree with {name}" if report else f"  DISAGREE with {name}: {report}")
+    good = all(reports.values())
+    print("\nEverything that is installed works." if good else "\nSomething is wrong: see above.")
+    return not good
 
 
-def seeds(arguments: Any) -> bool:
+def check_gradients() -> dict[str, Any]:
+    """Compare the gradients of a small encoder layer with each reference."""
+    from .. import compare_with_torch, gradcheck, nn
+
+    settings = (8, 2, 16, 0.0, "gelu")
+    layer = nn.TransformerEncoderLayer(*settings, batch_first=True).astype(np.float64)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8))
+    check = gradcheck(layer, [x], fast_mode=True, raise_exception=False)  # type: ignore[operator]
+    reports: dict[str, Any] = {"finite differences": check}
+    if find_spec("torch"):
+        import torch
+
+        theirs = torch.nn.TransformerEncoderLayer(*settings, batch_first=True).double()
+        reports["torch"] = compare_with_torch(layer, theirs, x, verbose=False)
+    return reports
+
+
+def seeds(name: str) -> bool:
     """Reproduce the numbers of the documents on which this project is based."""
-    scripts = sorted(_source("examples").glob(f"seed_{arguments.name}*.py"))
+    scripts = sorted(_source("examples").glob(f"seed_{name}*.py"))
     environment, reproduced = {**os.environ, "PYTHONPATH": str(ROOT)}, 0
     for script in scripts:
         print(f"==== {script.stem}", flush=True)
@@ -40,80 +92,111 @@ def seeds(arguments: Any) -> bool:
     return reproduced < len(scripts) or not scripts
 
 
-def exercise(arguments: Any) -> int:
+def exercise(name: str | None, files: list[str], hidden: str | None, **options: Any) -> int:
     """Mark an exercise of the course."""
-    if arguments.hidden:
-        if not os.path.isfile(arguments.hidden):
-            raise ValueError(f"--hidden: the file {arguments.hidden!r} does not exist.")
-        os.environ["TINYGRAD_ATTN_HIDDEN"] = os.path.abspath(arguments.hidden)
-    marker = load(_source("docs", "course", "marking") / "mark.py")
-    return marker.main(
-        arguments.name,
-        *arguments.files,
-        everything=arguments.all,
-        csv=arguments.csv,
-        time_limit=arguments.time_limit,
-        as_json=arguments.json,
-    )
+    if hidden:
+        os.environ["TINYGRAD_ATTN_HIDDEN"] = str(Path(hidden).resolve(strict=True))
+    return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
 
 
-def course(arguments: Any) -> None:
+def course(folder: str) -> None:
     """Copy the exercises and notebooks of the course into a folder."""
-    layout = load(_source("docs", "course") / "layout.py")
-    print(layout.lay_out(Path(arguments.folder)))
+    print(load(_source("docs/course") / "layout.py").lay_out(Path(folder)))
 
 
-def _source(*names: str) -> Path:
+def _source(name: str) -> Path:
     """Return a folder of the source, or its copy in an installed package."""
-    folder = ROOT.joinpath(*names)
-    if not folder.is_dir() and names[0] == "docs":
-        folder = Path(__file__).parents[1].joinpath("_docs", *names[1:])
-    if not folder.is_dir():
-        raise ValueError(
-            f"{folder} does not exist. Clone the source repository and run this command there."
-        )
-    return folder
+    folders = ROOT / name, Path(__file__).parents[1] / f"_{name}"
+    found = [folder for folder in folders if folder.is_dir()]
+    if not found:
+        raise ValueError(f"{folders[0]} does not exist. Clone the source repository and try there.")
+    return found[0]
 
 
-def graph(arguments: Any) -> None:
+def graph(target: str, output: str | None, plain: bool, **options: Any) -> None:
     """Draw the graph of the tensor that a function computes."""
     from .. import viz
 
-    found, plain, output = find(arguments.target), arguments.plain, arguments.output
-    if (output or "").endswith(".html"):
-        picture: Any = viz.graph_html(found, plain=plain)
-    else:
-        picture = viz.graph(found, depth=arguments.depth, expand=arguments.expand, plain=plain)
+    as_page = (output or "").endswith(".html")
+    draw: Any = viz.graph_html if as_page else partial(viz.graph, **options)
+    picture = draw(find(target), plain=plain)
     if output:
         picture.save(output)
     print(output or picture)
 
 
-def source(arguments: Any) -> None:
+def source(target: str, shape: Shapes, output: str | None, forward: bool) -> None:
     """Write the forward and backward pass of a function as one NumPy file."""
     from .. import source as write
 
-    function, inputs = _function_and_inputs(arguments, 0)
-    params = parameters_of(function)
-    program = write(function, *inputs, params=params, backward=not arguments.forward)
-    text = f"{program.save(arguments.output)}\n" if arguments.output else str(program)
-    print(text, end="")
+    function, inputs = _function_and_inputs(target, shape)
+    program = write(function, *inputs, params=parameters_of(function), backward=not forward)
+    print(program.save(output) if output else str(program).rstrip("\n"))
 
 
-def gradcheck(arguments: Any) -> bool:
+def gradcheck(target: str, shape: Shapes, order: int, seed: int) -> bool:
     """Check a function's gradient against finite differences at random inputs."""
     from ..check import gradcheck as check
 
-    function, inputs = _function_and_inputs(arguments, arguments.seed)
-    report = check(function, inputs, order=arguments.order, raise_exception=False)
+    function, inputs = _function_and_inputs(target, shape, seed)
+    report = check(function, inputs, order=order, raise_exception=False)
     print(report)
     return not report
 
 
-def _function_and_inputs(arguments: Any, seed: int) -> tuple[Any, list[Any]]:
-    """Return the target, and random inputs with the shapes of `--shape`."""
-    function, shapes = find(arguments.target), arguments.shape or [(3, 4)]
+def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list[Any]]:
+    """Return the target, and random inputs with these shapes, by default (3, 4)."""
+    function, shapes = find(target), shapes or [(3, 4)]
+    parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    needed = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     if len(shapes) == 1:
-        shapes = shapes * number_of_inputs(function)
+        shapes = shapes * max(1, len(needed))
     rng = np.random.default_rng(seed)
     return function, [rng.standard_normal(shape) for shape in shapes]
+
+
+def find(target: str) -> Any:
+    """Return the function for `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
+    place, _, name = target.rpartition(":")
+    if not place or name.endswith(".py"):  # no colon, or only the one after a drive letter
+        place, name = target, ""
+    sys.path.insert(0, os.getcwd())
+    module = load(Path(place)) if place.endswith(".py") else import_module(place)
+    own = [
+        key for key, x in vars(module).items()
+        if callable(x) and not isinstance(x, type)
+        and getattr(getattr(x, "forward", x), "__module__", None) == module.__name__
+    ]  # fmt: skip
+    name = name or (own[0] if len(own) == 1 else "main")
+    if not hasattr(module, name):
+        raise ValueError(
+            f"{place} has no {name!r}.{nearest(name, own)} Functions in this file: "
+            f"{', '.join(own) or 'none'}."
+        )
+    return getattr(module, name)
+
+
+def load(path: Path) -> Any:
+    """Run a Python file as a module that can import from its folder."""
+    path = path.resolve()
+    sys.path.insert(0, str(path.parent))
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    sys.modules[path.stem] = module  # dataclasses need it
+    # Python's cache of compiled files misses a change within the same second.
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def parameters_of(function: Any) -> Any:
+    """Return the parameters that a function uses from modules and tensors in its file, by name."""
+    if not hasattr(function, "__code__"):
+        return None  # a module or an op
+    found: dict[str, Any] = {}
+    for name in function.__code__.co_names:
+        x = function.__globals__.get(name)
+        if hasattr(x, "named_parameters"):
+            found |= {f"{name}.{inner}": p for inner, p in x.named_parameters()}
+        elif tracked(x):
+            found[name] = x
+    return found or None

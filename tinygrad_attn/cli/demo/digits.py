@@ -27,8 +27,7 @@ def load_split(seed: int | None) -> Split:
     """Return 1,437 images for training and 360 for testing.
 
     With a seed, the split is random, with the same proportions of digits. With None, the last fifth
-    of the file is for testing. The digits in the last fifth were written by other people, so this
-    split is harder.
+    of the file is for testing. This split is harder, because other people wrote these digits.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -16,11 +16,13 @@ from matplotlib.figure import Figure  # not known to pyplot, so no window opens
 from ... import record_attention
 from ...viz import attention_html, graph_html
 from ...viz.page import as_json, page
+from . import Run, loss_of, predict
 from .digits import CLASSES, patches
-from .training import Run, loss_of, predict
+
+Baselines = Sequence[Mapping[str, float]]  # the accuracy of each method, by run
 
 
-def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> str:
+def accuracy_table(runs: Sequence[Run], baselines: Baselines) -> str:
     """Return the accuracy of each method on each split, in %, as lines of text."""
     rows = {"Transformer (this program)": [run.accuracies[-1] for run in runs]}
     rows |= {name: [each[name] for each in baselines] for name in baselines[0]}
@@ -29,9 +31,7 @@ def accuracy_table(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]
     return "\n".join(lines)
 
 
-def write_report(
-    path: Path, runs: Sequence[Run], baselines: Sequence[Mapping[str, float]], check: Any
-) -> None:
+def write_report(path: Path, runs: Sequence[Run], baselines: Baselines, check: Any) -> None:
     """Write a page about the first run; `check` is the report of gradcheck."""
     first, model, split = runs[0], runs[0].model, runs[0].split
     wrong, mistakes = _errors(first)
@@ -61,13 +61,12 @@ def write_report(
 
 
 def _image(figure: Any, words: str) -> str:
-    """Return a figure as an HTML image with a description."""
     figure.savefig(file := io.BytesIO(), format="svg")
     data = base64.b64encode(file.getvalue()).decode()
     return f'<div class="picture"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
 
 
-def learning_curves(runs: Sequence[Run], baselines: Sequence[Mapping[str, float]]) -> Any:
+def learning_curves(runs: Sequence[Run], baselines: Baselines) -> Any:
     """Plot the mean loss of each epoch on the left, and the accuracy on the right."""
     figure = Figure((9.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
