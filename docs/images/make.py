@@ -10,46 +10,45 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 from tinygrad_attn.cli import demo
-from tinygrad_attn.cli.demo import digits, report
+from tinygrad_attn.cli.demo import digits
 
 HERE = Path(__file__).resolve().parent
 
 
-def attention_figure(run, chosen=(3, 5, 8)):
-    """Where the darkest patch (blue) of each of these digits looks (orange), for every head."""
+def digits_attention() -> None:
+    """Plot where the darkest patch (blue) of three digits looks (orange), for every head."""
+    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    images, n = report.one_of_each(run, chosen), digits.SIDE // digits.PATCH
-    layers = report.attention_weights(run.model, images)
-    heads = [(layer, head) for layer in range(len(layers)) for head in range(layers.shape[2])]
-    figure = report.new_figure(1.05 * (1 + len(heads)), 1.12 * len(images) + 0.35)
-    grid = figure.subplots(len(images), 1 + len(heads), squeeze=False)
-    for row, image in enumerate(images):
-        patch = report.darkest_patch(image)
-        for axes, place in zip(grid[row], [None, *heads], strict=True):
-            axes.imshow(image, cmap="Greys", vmax=2.2 if place else 1.0, extent=(0, 8, 0, 8))
+    run = demo.train(digits.load_split(0))  # seed 0 of `make demo`
+    split = run.split
+    images = split.test_images[[np.argmax(split.test_labels == label) for label in (3, 5, 8)]]
+    with ta.record_attention() as seen:
+        demo.predict(run.model, images)
+    weights = np.concatenate([layer for (layer,) in seen.values()], axis=1)  # (N, heads, 16, 16)
+    darkest = digits.patches(images).sum(axis=2).argmax(axis=1)
+    heads, n = weights.shape[1], digits.SIDE // digits.PATCH
+    figure = Figure((1.05 * (1 + heads), 1.12 * len(images) + 0.35), layout="constrained")
+    grid = figure.subplots(len(images), 1 + heads)
+    for row, image, patch, looks in zip(grid, images, darkest, weights, strict=True):
+        for head, axes in enumerate(row, -1):
+            axes.imshow(image, cmap="Greys", vmax=1.0 if head < 0 else 2.2, extent=(0, 8, 0, 8))
             axes.set(xticks=[], yticks=[])
-            if place:
-                weights = layers[place[0], row, place[1], patch].reshape(n, n)
+            if head >= 0:
+                shown = looks[head, patch].reshape(n, n)
                 axes.imshow(
                     np.ones((n, n)),
                     cmap="Oranges",
                     vmin=0,
                     vmax=1.6,
                     extent=(0, 8, 0, 8),
-                    alpha=0.85 * weights / weights.max(),
+                    alpha=0.85 * shown / shown.max(),
                 )
-                if row == 0:
-                    axes.set_title(f"layer {place[0] + 1}\nhead {place[1] + 1}", fontsize=8)
             corner = patch % n * 2, 6 - patch // n * 2
-            axes.add_patch(Rectangle(corner, 2, 2, fill=False, color=report.BLUE, linewidth=1.8))
-    return figure
-
-
-def digits_attention() -> None:
-    """Where the trained digit classifier looks: seed 0 of `make demo`."""
-    run = demo.train(digits.load_split(0))
-    attention_figure(run).savefig(HERE / "digits-attention.png", dpi=110)
+            axes.add_patch(Rectangle(corner, 2, 2, fill=False, color="#0072B2", linewidth=1.8))
+    for head, axes in enumerate(grid[0, 1:]):
+        axes.set_title(f"layer {head // 4 + 1}\nhead {head % 4 + 1}", fontsize=8)
+    figure.savefig(HERE / "digits-attention.png", dpi=110)
 
 
 def reversing() -> None:
