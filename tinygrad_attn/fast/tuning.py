@@ -32,5 +32,5 @@ MASK_OF_FLOATS = 1 << 16  # boolean masks up to this size become floats, which m
 
 # ops.py, adamw.py
 LONG_SUM = 1 << 14  # terms in a sum beyond which float32 loses digits
-GATHERED = 1 << 14  # parameters smaller than this are updated together
+GATHERED = 1 << 13  # parameters smaller than this are updated together
 UPDATED_BLOCK = 1 << 17  # size of a block that is updated at once
