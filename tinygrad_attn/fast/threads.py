@@ -14,10 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,8 @@ def get_num_threads() -> int:
 
 
 @cache
-def _blas() -> tuple[Any, Any] | None:
-    """Return the functions that get and set the number of threads of NumPy's OpenBLAS."""
+def _blas() -> Any:
+    """Return the functions that get and set the threads of NumPy's OpenBLAS, or None."""
     extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
     for path in (extension, *map(str, beside)):
@@ -71,20 +70,17 @@ class _OneBlasThread:
     """A context manager that limits BLAS to one thread. Any thread may use it, even nested."""
 
     def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, 1
+        self.lock = threading.Lock()
+        self.before: list[int] = []  # the numbers of threads to restore; all but the first are 1
 
     def __enter__(self) -> None:
         with self.lock:
-            if not self.inside and (blas := _blas()):
-                self.before = blas[0]()
-                blas[1](1)
-            self.inside += 1
+            self.before.append(_blas()[0]())
+            _blas()[1](1)
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
-            self.inside -= 1
-            if not self.inside and (blas := _blas()):
-                blas[1](self.before)
+            _blas()[1](self.before.pop())
 
 
 one_blas_thread = _OneBlasThread()
@@ -104,20 +100,11 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _jobs(workers: int, process: int) -> SimpleQueue:
-    """Start worker threads, and return their job queue. A forked child starts its own threads.
+def _pool(threads: int, process: int) -> Any:
+    """Return a pool of threads, which a forked child process does not share."""
+    from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import
 
-    A pool from concurrent.futures takes 60 us longer for each job.
-    """
-    jobs: SimpleQueue = SimpleQueue()
-
-    def work() -> None:
-        while True:
-            jobs.get()()
-
-    for _ in range(workers):
-        threading.Thread(target=work, name="tinygrad_attn", daemon=True).start()
-    return jobs
+    return ThreadPoolExecutor(threads, "tinygrad_attn")
 
 
 _taken = threading.Lock()  # held by the call whose tasks run in the pool
@@ -131,28 +118,20 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
             f(i)
         return
     left = deque([*range(n), *[None] * threads])  # each thread ends at a None
-    ended: SimpleQueue = SimpleQueue()
 
     def run() -> None:
         for i in iter(left.popleft, None):
             f(i)
 
-    def run_elsewhere() -> None:
-        try:
-            run()
-            ended.put(None)
-        except BaseException as error:
-            ended.put(error)
-
     try:
         with one_blas_thread:
-            jobs = _jobs(threads - 1, os.getpid())
-            for _ in range(threads - 1):  # in the caller's context, where NumPy keeps errstate
-                jobs.put(partial(copy_context().run, run_elsewhere))
+            submit = _pool(threads - 1, os.getpid()).submit
+            # In the caller's context, where NumPy keeps errstate.
+            others = [submit(copy_context().run, run) for _ in range(threads - 1)]
             try:
                 run()
             finally:
-                errors = [ended.get() for _ in range(threads - 1)]
+                errors = [other.exception() for other in others]  # waits for each
             for error in filter(None, errors):
                 raise error
     finally:
