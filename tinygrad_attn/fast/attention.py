@@ -22,8 +22,7 @@ from ..engine import array_of, context, kernel, op, sum_to
 from ..functional import attention as F
 from . import tuning
 from .blocks import QUIET, in_range, ordinary, row_sums
-from .memory import keep_freed
-from .threads import tasks, workers
+from .threads import keep_freed, tasks, workers
 
 
 class Attention:

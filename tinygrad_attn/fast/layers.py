@@ -28,8 +28,7 @@ from .blocks import (
     row_sums,
     sum_of_rows,
 )
-from .memory import keep_freed
-from .threads import dot, split, workers
+from .threads import dot, keep_freed, split, workers
 
 # ---- products and linear layers
 
