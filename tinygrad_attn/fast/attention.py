@@ -12,7 +12,8 @@ T, not with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import iadd
 from typing import Any
 
 import numpy as np
@@ -33,17 +34,11 @@ class Attention:
     """
 
     def __init__(self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
-        number = q.dtype.type
-        (self.q, self.k, self.v), self.causal = map(in_rows, (q, k, v)), is_causal
-        self.seen = self.bias = self.keep = None
-        if mask is not None and mask.dtype == bool:
-            small = mask.size <= tuning.MASK_OF_FLOATS  # multiplying by floats is faster
-            self.seen = with_heads(mask.astype(q.dtype) if small else mask)
-        elif mask is not None:
-            self.bias = with_heads(mask)
-        if keep is not None:
-            self.keep = with_heads(keep)
-        self.scale, self.keep_scale = number(scale), number(keep_scale)
+        self.q, self.k, self.v = map(in_rows, (q, k, v))
+        mask, self.keep, self.causal = with_heads(mask), with_heads(keep), is_causal
+        boolean = mask is not None and mask.dtype == bool
+        self.seen, self.bias = (mask, None) if boolean else (None, mask)
+        self.scale, self.keep_scale = map(q.dtype.type, (scale, keep_scale))
         self.kept = {}  # exponentials, by (task, first row, first column)
         self.tops = {}  # maxima of rows that needed them, by (task, first row)
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
@@ -83,7 +78,7 @@ class Attention:
             w *= part(self.seen, (*h, r, c))
         first = max(r.start, c.start)  # all rows see the columns before it
         if self.causal and c.stop > first:
-            lower = _below_diagonal(w.shape[-2], c.stop - first, r.start - first, w.dtype)
+            lower = _tri(w.shape[-2], c.stop - first, r.start - first, w.dtype)
             w[..., first - c.start :] *= lower
 
     def exponentials(self, q, h, r, c, top):
@@ -147,12 +142,11 @@ class Attention:
             total.append(row_sums(w))
             kept = w if self.keep is None else w * self.keep[(*h, r, c)]
             sums.append(np.matmul(kept, self.v[(*h, c)]))
-        return add_all(sums), add_all(total)
+        return reduce(iadd, sums), reduce(iadd, total)
 
     @np.errstate(**QUIET)
-    def backward(self, g, y, dq, dk, dv, by_mask):
-        """Write gradients to dq, dk and dv, which contain zeros; return the mask's if wanted."""
-        dmask = np.zeros_like(self.bias) if by_mask else None
+    def backward(self, g, y, dq, dk, dv, dmask):
+        """Add the gradients to dq, dk, dv and, unless it is None, dmask, which contain zeros."""
         g, once = in_rows(g), len(self.rows) == 1
 
         def run(n):
@@ -182,19 +176,16 @@ class Attention:
                 dq[at] *= self.scale
 
         tasks(run, len(self.heads), self.shared and dmask is None)
-        return dmask
 
 
-def with_heads(x: ndarray) -> ndarray:
+def with_heads(x: ndarray | None) -> Any:
     """(..., T, D) with at most four axes -> (B, H, T, D), a view."""
-    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+    return None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
 def in_rows(x: ndarray) -> ndarray:
-    """Return x itself, or a copy if rows of x overlap or are not contiguous."""
-    row, item = x.strides[-2:]
-    fine = item == x.itemsize and row >= x.shape[-1] * item
-    return x if fine else np.ascontiguousarray(x)
+    """Return x itself, or a copy if the rows of x are not contiguous."""
+    return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
 def pieces(n: int, most: int) -> list[slice]:
@@ -207,14 +198,6 @@ def part(mask: ndarray, at: tuple) -> ndarray:
     return mask[tuple(i if n > 1 else slice(None) for i, n in zip(at, mask.shape))]
 
 
-def add_all(parts: list[ndarray]) -> ndarray:
-    """Return the sum of these arrays, computed in the memory of the first."""
-    total, *others = parts
-    for other in others:
-        total += other
-    return total
-
-
 def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
     """Add the product a b to `total`, or overwrite `total` if this is the first product."""
     # matmul is slow for a column times a row, which occurs with a single query.
@@ -225,9 +208,7 @@ def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
         total += product(a, b)
 
 
-@lru_cache(maxsize=8)
-def _below_diagonal(rows: int, columns: int, first: int, dtype: np.dtype) -> ndarray:
-    return np.tri(rows, columns, first, dtype=dtype)
+_tri = lru_cache(maxsize=8)(np.tri)
 
 
 # ---- ops and kernels
@@ -247,8 +228,9 @@ def attention(q, k, v, mask, **settings):
 @attention.vjp_all
 def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
     gradients = [np.zeros_like(x) for x in (q, k, v)]  # in their memory order
-    dmask = saved.backward(*map(with_heads, (g, y, *gradients)), needs[3])
-    return *gradients, None if dmask is None else dmask.reshape(mask.shape)
+    gradients.append(np.zeros_like(mask) if needs[3] else None)
+    saved.backward(*map(with_heads, (g, y, *gradients)))
+    return gradients
 
 
 @op(saves=True, reference=F.packed_attention.function)
@@ -266,8 +248,10 @@ def packed_attention(packed, mask, *, num_heads, **settings):
 def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
     dpacked = np.zeros(packed.shape, packed.dtype)
     gradients = F.unpack_heads(dpacked, num_heads)
-    dmask = saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, needs[1])
-    return dpacked, None if dmask is None else dmask.reshape(mask.shape)
+    dmask = np.zeros_like(mask) if needs[1] else None
+    y, g = _split(y, num_heads), _split(g, num_heads)
+    saved.backward(g, y, *gradients, with_heads(dmask))
+    return dpacked, dmask
 
 
 def _split(x: ndarray, num_heads: int) -> ndarray:

@@ -28,7 +28,6 @@ COLUMNS = 256  # most columns in a block: BLAS adds longer sums less accurately 
 LEAST_ROWS = 128  # fewest rows in a block
 KEPT_SCORES, KEPT_BYTES = 1 << 19, 64 << 20  # limits per head and in total for kept weights
 TILES_BYTES = 32 << 20  # otherwise, the limit for results, gradients and kept weights together
-MASK_OF_FLOATS = 1 << 16  # boolean masks up to this size become floats, which multiply faster
 
 # ops.py, adamw.py
 LONG_SUM = 1 << 14  # terms in a sum beyond which float32 loses digits
