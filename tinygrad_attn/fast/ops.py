@@ -17,10 +17,10 @@ from .threads import dot
 
 
 def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
-    """Return an op that replaces `plain`, with another forward function and other VJPs."""
+    """Return an op that replaces `plain`, with another forward function and perhaps other VJPs."""
     made = Op(forward, broadcasts=plain.broadcasts, stands_for=plain)
     made.__name__ = plain.__name__
-    return made.vjp(*vjps)
+    return made.vjp(*vjps or plain.vjps)
 
 
 # ---- sums over broadcast axes
@@ -102,17 +102,13 @@ def matmul_kernel(a: Any, b: Any) -> Any:
 def _embedding_backward(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
     """Return the table's gradient; np.add.at is five times as fast with one flat index."""
     width = g.shape[-1]
-    table, g = np.zeros(rows * width, g.dtype), matrix(g)
-    starts, columns = indices.reshape(-1, 1).astype(np.intp) * width, np.arange(width)
-    step = max(1, tuning.BLOCK // width)
-    for i in range(0, len(g), step):
-        np.add.at(table, (starts[i : i + step] + columns).ravel(), g[i : i + step].ravel())
+    table = np.zeros(rows * width, g.dtype)
+    places = indices.reshape(-1, 1).astype(np.intp) * width + np.arange(width)
+    np.add.at(table, places.ravel(), g.ravel())
     return table.reshape(rows, width)
 
 
-embedding_backward = kernel_of(
-    ops.embedding_backward, _embedding_backward, ops.embedding_backward.vjps[0]
-)
+embedding_backward = kernel_of(ops.embedding_backward, _embedding_backward)
 
 
 @kernel(ops.embedding_backward)
