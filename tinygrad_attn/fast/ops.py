@@ -96,23 +96,23 @@ def matmul_kernel(a: Any, b: Any) -> Any:
     return matmul(a, b) if quick else NotImplemented
 
 
-# ---- embedding: gradients added to the rows of a table
+# ---- gradients added to the rows of a table
 
 
-def _embedding_backward(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
-    """Return the table's gradient; np.add.at is five times as fast with one flat index."""
-    width = g.shape[-1]
-    table = np.zeros(rows * width, g.dtype)
-    places = indices.reshape(-1, 1).astype(np.intp) * width + np.arange(width)
+def _scatter(g: ndarray, *, index: ndarray, shape: tuple[int, int]) -> ndarray:
+    """Add the rows with one flat index, for which np.add.at is five times as fast."""
+    table, width = np.zeros(math.prod(shape), g.dtype), shape[1]
+    places = index.reshape(-1, 1).astype(np.intp) * width + np.arange(width)
     np.add.at(table, places.ravel(), g.ravel())
-    return table.reshape(rows, width)
+    return table.reshape(shape)
 
 
-embedding_backward = kernel_of(ops.embedding_backward, _embedding_backward)
+scatter = kernel_of(ops.scatter, _scatter)
 
 
-@kernel(ops.embedding_backward)
-def embedding_backward_kernel(g: Any, *, indices: ndarray, rows: int) -> Any:
-    """Handle g (..., E) and integer indices (...)."""
-    quick = ordinary(g) and indices.shape == g.shape[:-1] and indices.dtype.kind in "iu"
-    return embedding_backward(g, indices=indices, rows=rows) if quick else NotImplemented
+@kernel(ops.scatter)
+def scatter_kernel(g: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
+    """Handle g (..., E), integer indices (...) and the shape (V, E)."""
+    rows = ordinary(g) and type(index) is ndarray and index.dtype.kind in "iu" and len(shape) == 2
+    quick = rows and g.shape == (*index.shape, shape[1])
+    return scatter(g, index=index, shape=shape) if quick else NotImplemented

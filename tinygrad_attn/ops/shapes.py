@@ -181,19 +181,8 @@ def embedding(weight, *, indices):
     return weight[indices]
 
 
-@op
-def embedding_backward(g, *, indices, rows):
-    """Sum the gradients of all look-ups of each table row: (..., E) -> (V, E)"""
-    out = np.zeros_like(g, order="C", shape=(rows, g.shape[-1]))
-    np.add.at(out, indices, g)
-    return out
-
-
-embedding.vjp(
-    lambda g, _y, _weight, *, indices: embedding_backward(g, indices=indices, rows=_weight.shape[0])
-)
+embedding.vjp(lambda g, _y, _weight, *, indices: scatter(g, index=indices, shape=_weight.shape))
 embedding.adds_in_place = lambda total, g, *, indices: add_at(total, g, index=indices)
-embedding_backward.vjp(lambda gg, _y, _g, *, indices, rows: embedding(gg, indices=indices))
 
 
 @op
@@ -205,7 +194,7 @@ def take_along_axis(x, *, indices, axis=-1):
 def _put_back_along_axis(g, _y, _x, *, indices, axis):
     if axis is None:
         return scatter(g, index=(indices,), shape=(_x.size,)).reshape(_x.shape)
-    places = list(np.ogrid[tuple(map(slice, _x.shape))])
+    places = [np.arange(n).reshape(-1, *(1,) * (_x.ndim - 1 - i)) for i, n in enumerate(_x.shape)]
     places[axis] = indices
     return scatter(g, index=tuple(places), shape=_x.shape)
 
