@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache, reduce
+from itertools import product
 from operator import iadd
 from typing import Any
 
@@ -53,10 +54,7 @@ class Attention:
         self.wide = min(s, tuning.COLUMNS)
         high = max(tuning.LEAST_ROWS, block // (self.wide * per) // (2 if self.causal else 1))
         self.rows = pieces(t, high)
-        if per >= heads:
-            self.heads = [(i, slice(None)) for i in pieces(b, per // heads)]
-        else:
-            self.heads = [(slice(i, i + 1), j) for i in range(b) for j in pieces(heads, per)]
+        self.heads = list(product(pieces(b, max(1, per // heads)), pieces(heads, per)))
         self.room = 0.0
         if context.recording:
             item, taken = self.q.itemsize, 2 * self.q.size + self.k.size + self.v.size
@@ -201,11 +199,11 @@ def part(mask: ndarray, at: tuple) -> ndarray:
 def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
     """Add the product a b to `total`, or overwrite `total` if this is the first product."""
     # matmul is slow for a column times a row, which occurs with a single query.
-    product = np.multiply if a.shape[-1] == 1 else np.matmul
+    multiply = np.multiply if a.shape[-1] == 1 else np.matmul
     if first:
-        product(a, b, out=total)
+        multiply(a, b, out=total)
     else:
-        total += product(a, b)
+        total += multiply(a, b)
 
 
 _tri = lru_cache(maxsize=8)(np.tri)

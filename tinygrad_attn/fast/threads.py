@@ -50,8 +50,7 @@ def get_num_threads() -> int:
     """Return the number of threads in use. Like `torch.get_num_threads`."""
     global _chosen
     if _chosen is None:  # OpenBLAS has already read the environment and counted the cores
-        blas = _blas()
-        _chosen = blas[0]() if blas else 1
+        _chosen = _blas()[0]() if _blas() else 1
     return _chosen
 
 

@@ -10,7 +10,6 @@ BLOCK_OF_THREADS = 1 << 18  # the same with threads, which queue for the interpr
 SECOND_THREAD = 1 << 18  # size from which a second thread is worth its start-up time, 30 us
 HALVED_ROWS = 1 << 13  # a float32 sum is computed in halves if each half has this many rows
 
-
 # layers.py
 SUMMED_BY_PRODUCT = 512  # width beyond which a product with ones would have biased rounding
 SOFTMAX_SUM = 1e-3  # smallest sum of exponentials for which no maximum is subtracted

@@ -30,22 +30,17 @@ def _row(v):
 inv = op(np.linalg.inv, lambda g, y, _a: -(y.mT @ g @ y.mT))
 
 
-def _solve_back(g, a, b):
+def _solve_by_right(g, _y, a, b):
     """Return a^-T g; if b is a single vector, g consists of one or more vectors."""
     return solve(a.mT, _column(g)).reshape(g.shape) if b.ndim == 1 else solve(a.mT, g)
 
 
 def _solve_by_matrix(g, y, a, b):
-    back = _solve_back(g, a, b)
+    back = _solve_by_right(g, y, a, b)
     return -(_column(back) @ _row(y)) if b.ndim == 1 else -(back @ y.mT)
 
 
-solve = op(
-    np.linalg.solve,
-    _solve_by_matrix,
-    lambda g, _y, a, b: _solve_back(g, a, b),
-    broadcasts=True,
-)
+solve = op(np.linalg.solve, _solve_by_matrix, _solve_by_right, broadcasts=True)
 
 
 @op
