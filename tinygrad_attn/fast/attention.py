@@ -247,8 +247,7 @@ def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
     dpacked = np.zeros(packed.shape, packed.dtype)
     gradients = F.unpack_heads(dpacked, num_heads)
     dmask = np.zeros_like(mask) if needs[1] else None
-    y, g = _split(y, num_heads), _split(g, num_heads)
-    saved.backward(g, y, *gradients, with_heads(dmask))
+    saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, with_heads(dmask))
     return dpacked, dmask
 
 

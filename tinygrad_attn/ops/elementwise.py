@@ -169,7 +169,8 @@ _erf = np.frompyfunc(math.erf, 1, 1)  # Python has erf, but NumPy does not
 def erf(x):
     """y = 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
     dtype = x.dtype if getattr(x, "dtype", np.dtype(int)).kind == "f" else np.dtype(np.float64)
-    return np.asarray(_erf(x), dtype)[()]
+    y = _erf(x)
+    return y.astype(dtype) if isinstance(y, np.ndarray) else dtype.type(y)
 
 
 erf.vjp(lambda g, _y, x: g * np.exp(-x * x) * (2 / math.sqrt(math.pi)))

@@ -16,11 +16,8 @@ import numpy as np
 from ..engine import op, sum_to
 from .shapes import broadcast_to, float16_in_float32, scatter
 
-_LETTERS = ascii_uppercase + ascii_lowercase
-"""The letters in the order in which NumPy numbers them, from 0 to 51."""
-
-_OPTIMIZED = 1 << 12
-"""The smallest operand size for which NumPy's search for a good contraction order pays off."""
+_LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy numbers them
+_OPTIMIZED = 1 << 12  # size of an operand from which NumPy's search for a good order pays off
 
 
 @op(broadcasts=True)
