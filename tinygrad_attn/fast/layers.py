@@ -52,6 +52,7 @@ def products(rows: int, *factors: Any) -> list[ndarray]:
     `rows` is the number of rows of the activations. With few rows, no other work is worth a thread.
     BLAS may then use its own threads, which would otherwise compete with ours.
     """
+    keep_freed()
     few, n = rows < tuning.SHARED_ROWS, workers()
     if few or n == 1 or max(a.size * b.shape[1] for a, b, _ in factors) < tuning.SHARED_PRODUCT:
         return [product(*factor, few) for factor in factors]
@@ -96,7 +97,6 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
     a, w, b = arrays
     if w.ndim != 2 or a.shape[-1] != w.shape[1] or b is not None and b.shape != w.shape[:1]:
         return NotImplemented
-    keep_freed()
     return linear(x, weight, bias)
 
 
