@@ -27,8 +27,7 @@ if TYPE_CHECKING:
         gradcheck,
         gradgradcheck,
     )
-    from .fast.memory import reuse_memory
-    from .fast.threads import get_num_threads, set_num_threads
+    from .fast.threads import get_num_threads, reuse_memory, set_num_threads
     from .files import load, load_checkpoint, save, save_checkpoint
     from .nn.inside import activations, patch, record_attention
     from .nn.stateless import functional_call
@@ -52,8 +51,7 @@ _HOMES = {
     "files": ("load", "load_checkpoint", "save", "save_checkpoint"),
     "nn.stateless": ("functional_call",),
     "nn.inside": ("activations", "patch", "record_attention"),
-    "fast.memory": ("reuse_memory",),
-    "fast.threads": ("get_num_threads", "set_num_threads"),
+    "fast.threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
     "viz": ("backward_steps",),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}

@@ -604,14 +604,14 @@ def _(draw):
     return Sample([table], lambda w: ops.embedding(w, indices=indices), moves(lambda a: a[indices]))
 
 
-@entry("embedding_backward")
+@entry("scatter to rows")
 def _(draw):
     table, indices = a_table(draw)
     indices = np.asarray(indices) - generator(draw).choice([0, len(table)], size=indices.shape)
     flat = torch.from_numpy(np.array(indices).reshape(-1)) % len(table)
     return Sample(
         [numbers(draw, (*indices.shape, table.shape[1]))],
-        lambda g: ops.embedding_backward(g, indices=indices, rows=len(table)),
+        lambda g: ops.scatter(g, index=indices, shape=table.shape),
         lambda g: torch.zeros(table.shape, dtype=g.dtype).index_add(
             0, flat, g.reshape(len(flat), table.shape[1])
         ),

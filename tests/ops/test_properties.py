@@ -307,7 +307,7 @@ def test_the_table_of_an_embedding_sums_all_uses_however_often_a_row_is_used(ind
     """By whichever way: indices of up to 16 bits are sorted another way than longer ones."""
     g, expected = random_like((*indices.shape, width), 0), np.zeros((rows, width))
     np.add.at(expected, indices, g)
-    found = ops.embedding_backward(g, indices=indices, rows=rows)
+    found = ops.scatter(g, index=indices, shape=(rows, width))
     np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
 
 

@@ -189,7 +189,7 @@ def mean_tuple(g, y, x, *, axis, keepdims):
     Found in smolgrad (core/engine.py, mean).
     Symptom: a wrong value with a matching gradient, which no gradient check detects.
     """
-    (vjp_of_sum,) = ops.sum.vjps
+    vjp_of_sum: Any = ops.sum.vjps[0]
     return vjp_of_sum(g / product_of_axes(x, axis), y, x, axis=axis, keepdims=keepdims)
 
 

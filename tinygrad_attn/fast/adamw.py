@@ -1,8 +1,8 @@
 """A kernel for Adam and AdamW steps on flat arrays, in blocks that stay in the cache.
 
 A layer has many small parameters, and a NumPy call on eight numbers costs as much as one on a
-thousand. So the small parameters of a group are copied to one flat array, updated together and
-copied back. Their state stays in flat arrays; the optimiser's histories hold views of them.
+thousand. So the small parameters of a group and their state are copied to flat arrays, updated
+together and copied back.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy import ndarray
 
 from ..engine import kernel
-from ..optim import Adam, Optimizer
+from ..optim import Adam
 from ..optim.optimizer import Work, apply_updates
 from . import tuning
 from .threads import tasks
@@ -57,32 +57,6 @@ def _rule(
     return rule
 
 
-class _Gathered:
-    """Flat arrays for some parameters of a group. The histories contain views of the state."""
-
-    def __init__(self, names: tuple[str, ...], work: Work, members: list[int]) -> None:
-        like = [work.values[i] for i in members]
-        ends = np.cumsum([p.size for p in like])
-        self.values, *self.state = (np.empty(ends[-1], like[0].dtype) for _ in ("", *names))
-        self.updated, *states = (
-            [part.reshape(p.shape) for part, p in zip(np.split(flat, ends[:-1]), like)]
-            for flat in (self.values, *self.state)
-        )
-        self.views = [view for views in states for view in views]
-        for name, arrays, views in zip(names, work.states, states):
-            for i, view in zip(members, views):
-                view[...] = arrays[i]
-                work.histories[i][name] = arrays[i] = view
-
-    def holds(self, work: Work, members: list[int]) -> bool:
-        """Return whether the histories of these parameters still contain the views."""
-        arrays = [arrays[i] for arrays in work.states for i in members]
-        return len(arrays) == len(self.views) and all([a is b for a, b in zip(arrays, self.views)])
-
-
-_gathered: WeakKeyDictionary[Optimizer, dict[Any, _Gathered]] = WeakKeyDictionary()
-
-
 @kernel(apply_updates)
 def update(optimizer: Any, work: list[Work]) -> Any:
     """Update all parameters in blocks."""
@@ -90,38 +64,31 @@ def update(optimizer: Any, work: list[Work]) -> Any:
     owners = {id(p if p.base is None else p.base) for p in values}
     if type(optimizer)._update is not Adam._update or len(owners) < len(values):
         return NotImplemented  # parameters that share memory need each other's updates
-    known = _gathered.setdefault(optimizer, {})
-    blocks: list[tuple[Callable[..., None], list[ndarray]]] = []
-    copies: list[tuple[ndarray, ndarray]] = []
+    blocks: list[Callable[[], None]] = []
+    copied: list[tuple[ndarray, tuple[ndarray, ...]]] = []  # a flat array and what it consists of
 
-    def add(w: Work, step: int, *flat: ndarray) -> None:
+    def add(w: Work, step: int, flat: list[ndarray]) -> None:
         rule, size = _rule(optimizer, w.group, step, flat[0].dtype), tuning.UPDATED_BLOCK
         for i in range(0, flat[0].size, size):
-            blocks.append((rule, [x[i : i + size] for x in flat]))
+            blocks.append(partial(rule, *[x[i : i + size] for x in flat]))
 
-    for number, w in enumerate(work):
+    for w in work:
         together = defaultdict(list)
-        for i, (p, g, step) in enumerate(zip(w.values, w.gradients, w.steps)):
-            state = [] if p.size < tuning.GATHERED else [arrays[i] for arrays in w.states]
-            if state and all([x.flags.c_contiguous for x in (p, *state)]):
-                add(w, step, *[x.reshape(-1) for x in (p, g, *state)])
+        for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states):
+            if p.size >= tuning.GATHERED and all([x.flags.c_contiguous for x in (p, *state)]):
+                add(w, step, [x.reshape(-1) for x in (p, g, *state)])
             else:
-                together[p.dtype, step].append(i)
-        for (dtype, step), members in together.items():
-            flat = known.get((number, dtype))
-            if flat is None or not flat.holds(w, members):
-                names = optimizer._state_names(w.group)
-                flat = known[number, dtype] = _Gathered(names, w, members)
-            values, gradients = ([arrays[i] for i in members] for arrays in (w.values, w.gradients))
-            np.concatenate(values, axis=None, out=flat.values)
-            add(w, step, flat.values, np.concatenate(gradients, axis=None), *flat.state)
-            copies += zip(values, flat.updated)
+                together[p.dtype, step].append((p, g, *state))
+        for (_, step), members in together.items():
+            parts = list(zip(*members))
+            flat = [np.concatenate(arrays, axis=None) for arrays in parts]
+            add(w, step, flat)
+            copied += [pair for i, pair in enumerate(zip(flat, parts)) if i != 1]  # not gradients
 
-    def run(n: int) -> None:
-        rule, arrays = blocks[n]
-        rule(*arrays)
-
-    tasks(run, len(blocks), sum([arrays[0].size for _, arrays in blocks]) >= tuning.SECOND_THREAD)
-    for p, updated in copies:
-        p[...] = updated
+    tasks(lambda n: blocks[n](), len(blocks), sum(p.size for p in values) >= tuning.SECOND_THREAD)
+    for updated, arrays in copied:
+        start = 0
+        for x in arrays:
+            x[...] = updated[start : start + x.size].reshape(x.shape)
+            start += x.size
     return None

@@ -12,7 +12,9 @@ T, not with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import product
+from operator import iadd
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,7 @@ from ..engine import array_of, context, kernel, op, sum_to
 from ..functional import attention as F
 from . import tuning
 from .blocks import QUIET, in_range, ordinary, row_sums
-from .memory import keep_freed
-from .threads import tasks, workers
+from .threads import keep_freed, tasks, workers
 
 
 class Attention:
@@ -34,17 +35,11 @@ class Attention:
     """
 
     def __init__(self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
-        number = q.dtype.type
-        (self.q, self.k, self.v), self.causal = map(in_rows, (q, k, v)), is_causal
-        self.seen = self.bias = self.keep = None
-        if mask is not None and mask.dtype == bool:
-            small = mask.size <= tuning.MASK_OF_FLOATS  # multiplying by floats is faster
-            self.seen = with_heads(mask.astype(q.dtype) if small else mask)
-        elif mask is not None:
-            self.bias = with_heads(mask)
-        if keep is not None:
-            self.keep = with_heads(keep)
-        self.scale, self.keep_scale = number(scale), number(keep_scale)
+        self.q, self.k, self.v = map(in_rows, (q, k, v))
+        mask, self.keep, self.causal = with_heads(mask), with_heads(keep), is_causal
+        boolean = mask is not None and mask.dtype == bool
+        self.seen, self.bias = (mask, None) if boolean else (None, mask)
+        self.scale, self.keep_scale = map(q.dtype.type, (scale, keep_scale))
         self.kept = {}  # exponentials, by (task, first row, first column)
         self.tops = {}  # maxima of rows that needed them, by (task, first row)
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
@@ -59,10 +54,7 @@ class Attention:
         self.wide = min(s, tuning.COLUMNS)
         high = max(tuning.LEAST_ROWS, block // (self.wide * per) // (2 if self.causal else 1))
         self.rows = pieces(t, high)
-        if per >= heads:
-            self.heads = [(i, slice(None)) for i in pieces(b, per // heads)]
-        else:
-            self.heads = [(slice(i, i + 1), j) for i in range(b) for j in pieces(heads, per)]
+        self.heads = list(product(pieces(b, max(1, per // heads)), pieces(heads, per)))
         self.room = 0.0
         if context.recording:
             item, taken = self.q.itemsize, 2 * self.q.size + self.k.size + self.v.size
@@ -84,7 +76,7 @@ class Attention:
             w *= part(self.seen, (*h, r, c))
         first = max(r.start, c.start)  # all rows see the columns before it
         if self.causal and c.stop > first:
-            lower = _below_diagonal(w.shape[-2], c.stop - first, r.start - first, w.dtype)
+            lower = _tri(w.shape[-2], c.stop - first, r.start - first, w.dtype)
             w[..., first - c.start :] *= lower
 
     def exponentials(self, q, h, r, c, top):
@@ -148,12 +140,11 @@ class Attention:
             total.append(row_sums(w))
             kept = w if self.keep is None else w * self.keep[(*h, r, c)]
             sums.append(np.matmul(kept, self.v[(*h, c)]))
-        return add_all(sums), add_all(total)
+        return reduce(iadd, sums), reduce(iadd, total)
 
     @np.errstate(**QUIET)
-    def backward(self, g, y, dq, dk, dv, by_mask):
-        """Write gradients to dq, dk and dv, which contain zeros; return the mask's if wanted."""
-        dmask = np.zeros_like(self.bias) if by_mask else None
+    def backward(self, g, y, dq, dk, dv, dmask):
+        """Add the gradients to dq, dk, dv and, unless it is None, dmask, which contain zeros."""
         g, once = in_rows(g), len(self.rows) == 1
 
         def run(n):
@@ -183,19 +174,16 @@ class Attention:
                 dq[at] *= self.scale
 
         tasks(run, len(self.heads), self.shared and dmask is None)
-        return dmask
 
 
-def with_heads(x: ndarray) -> ndarray:
+def with_heads(x: ndarray | None) -> Any:
     """(..., T, D) with at most four axes -> (B, H, T, D), a view."""
-    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+    return None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
 def in_rows(x: ndarray) -> ndarray:
-    """Return x itself, or a copy if rows of x overlap or are not contiguous."""
-    row, item = x.strides[-2:]
-    fine = item == x.itemsize and row >= x.shape[-1] * item
-    return x if fine else np.ascontiguousarray(x)
+    """Return x itself, or a copy if the rows of x are not contiguous."""
+    return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
 def pieces(n: int, most: int) -> list[slice]:
@@ -208,27 +196,17 @@ def part(mask: ndarray, at: tuple) -> ndarray:
     return mask[tuple(i if n > 1 else slice(None) for i, n in zip(at, mask.shape))]
 
 
-def add_all(parts: list[ndarray]) -> ndarray:
-    """Return the sum of these arrays, computed in the memory of the first."""
-    total, *others = parts
-    for other in others:
-        total += other
-    return total
-
-
 def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
     """Add the product a b to `total`, or overwrite `total` if this is the first product."""
     # matmul is slow for a column times a row, which occurs with a single query.
-    product = np.multiply if a.shape[-1] == 1 else np.matmul
+    multiply = np.multiply if a.shape[-1] == 1 else np.matmul
     if first:
-        product(a, b, out=total)
+        multiply(a, b, out=total)
     else:
-        total += product(a, b)
+        total += multiply(a, b)
 
 
-@lru_cache(maxsize=8)
-def _below_diagonal(rows: int, columns: int, first: int, dtype: np.dtype) -> ndarray:
-    return np.tri(rows, columns, first, dtype=dtype)
+_tri = lru_cache(maxsize=8)(np.tri)
 
 
 # ---- ops and kernels
@@ -248,8 +226,9 @@ def attention(q, k, v, mask, **settings):
 @attention.vjp_all
 def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
     gradients = [np.zeros_like(x) for x in (q, k, v)]  # in their memory order
-    dmask = saved.backward(*map(with_heads, (g, y, *gradients)), needs[3])
-    return *gradients, None if dmask is None else dmask.reshape(mask.shape)
+    gradients.append(np.zeros_like(mask) if needs[3] else None)
+    saved.backward(*map(with_heads, (g, y, *gradients)))
+    return gradients
 
 
 @op(saves=True, reference=F.packed_attention.function)
@@ -267,8 +246,9 @@ def packed_attention(packed, mask, *, num_heads, **settings):
 def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
     dpacked = np.zeros(packed.shape, packed.dtype)
     gradients = F.unpack_heads(dpacked, num_heads)
-    dmask = saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, needs[1])
-    return dpacked, None if dmask is None else dmask.reshape(mask.shape)
+    dmask = np.zeros_like(mask) if needs[1] else None
+    saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, with_heads(dmask))
+    return dpacked, dmask
 
 
 def _split(x: ndarray, num_heads: int) -> ndarray:

@@ -33,9 +33,8 @@ def ordinary(*operands: Any) -> list[Any] | None:
         return None
     arrays = list(map(array_of, operands))
     for a in arrays:
-        if a is None:
-            continue
-        if type(a) is not ndarray or a.dtype is not first.dtype or not a.size or not a.ndim:
+        usable = type(a) is ndarray and a.dtype is first.dtype and a.size and a.ndim
+        if a is not None and not usable:
             return None
     return arrays
 

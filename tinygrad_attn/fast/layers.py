@@ -28,8 +28,7 @@ from .blocks import (
     row_sums,
     sum_of_rows,
 )
-from .memory import keep_freed
-from .threads import dot, split, workers
+from .threads import dot, keep_freed, split, workers
 
 # ---- products and linear layers
 
@@ -53,6 +52,7 @@ def products(rows: int, *factors: Any) -> list[ndarray]:
     `rows` is the number of rows of the activations. With few rows, no other work is worth a thread.
     BLAS may then use its own threads, which would otherwise compete with ours.
     """
+    keep_freed()
     few, n = rows < tuning.SHARED_ROWS, workers()
     if few or n == 1 or max(a.size * b.shape[1] for a, b, _ in factors) < tuning.SHARED_PRODUCT:
         return [product(*factor, few) for factor in factors]
@@ -97,7 +97,6 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
     a, w, b = arrays
     if w.ndim != 2 or a.shape[-1] != w.shape[1] or b is not None and b.shape != w.shape[:1]:
         return NotImplemented
-    keep_freed()
     return linear(x, weight, bias)
 
 
@@ -164,21 +163,13 @@ def normalise_vjp(g, _y, x, weight, _bias, *, eps, saved):
     return dx.reshape(x.shape), dweight, dbias
 
 
-@op(
-    saves=True,
-    reference=lambda x, weight, bias, *, eps: F.layer_norm.function(
-        x, x.shape[-1], weight, bias, eps
-    ),
-)
+@op(saves=True, reference=lambda x, w, b, *, eps: F.layer_norm.function(x, x.shape[-1], w, b, eps))
 def layer_norm(x, weight, bias, *, eps):
     """y = (x - mean) / sqrt(var + eps) * weight + bias over the last axis"""
     return normalise(x, weight, bias, eps, True)
 
 
-@op(
-    saves=True,
-    reference=lambda x, weight, _bias, *, eps: F.rms_norm.function(x, x.shape[-1], weight, eps),
-)
+@op(saves=True, reference=lambda x, w, _b, *, eps: F.rms_norm.function(x, x.shape[-1], w, eps))
 def rms_norm(x, weight, bias, *, eps):
     """y = x / sqrt(mean(x^2) + eps) * weight over the last axis; no bias"""
     return normalise(x, weight, bias, eps, False)
@@ -203,15 +194,13 @@ def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: 
 
 
 @kernel(F.layer_norm)
-def layer_norm_kernel(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
-) -> Any:
+def layer_norm_kernel(x, normalized_shape, weight=None, bias=None, eps=1e-5):
     """Handle x (..., n), with weight and bias (n,) or None."""
     return _over_last_axis(layer_norm, x, normalized_shape, weight, bias, eps)
 
 
 @kernel(F.rms_norm)
-def rms_norm_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+def rms_norm_kernel(x, normalized_shape, weight=None, eps=None):
     """Handle x (..., n), with weight (n,) or None."""
     if eps is None and ordinary(x):
         eps = float(np.finfo(array_of(x).dtype).eps)
@@ -268,10 +257,7 @@ def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
     return top, out.dot(ones(x.shape[1], x.dtype))
 
 
-@op(
-    saves=True,
-    reference=lambda x, **settings: label_cross_entropy.function(x, None, **settings),
-)
+@op(saves=True, reference=lambda x, **settings: label_cross_entropy.function(x, **settings))
 @np.errstate(**QUIET)
 def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log_softmax(x)_target: (N, C), (N,) -> (N,), reduced"""
@@ -290,19 +276,15 @@ def cross_entropy(x, *, target, ignore_index=-100, reduction="mean", label_smoot
         loss[s] = np.where(seen[s], np.log(total) - score, 0)
 
     by_rows(run, rows, classes)
-    saved = places, seen, sums
-    if reduction == "none":
-        return loss, saved
-    total = loss.sum()
-    return total / x.dtype.type(np.count_nonzero(seen)) if reduction == "mean" else total, saved
+    divisor = x.dtype.type(np.count_nonzero(seen) if reduction == "mean" else 1)
+    return loss if reduction == "none" else loss.sum() / divisor, (places, seen, sums, divisor)
 
 
 @cross_entropy.vjp_all
 @np.errstate(**QUIET)
-def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoothing, saved):
-    places, seen, (top, total) = saved
-    g = g / x.dtype.type(np.count_nonzero(seen)) if reduction == "mean" else g
-    g = np.where(seen, g, 0).astype(x.dtype, copy=False)
+def _cross_entropy_vjp(g, _y, x, *, label_smoothing, saved, **_settings):
+    places, seen, (top, total), divisor = saved
+    g = np.where(seen, g / divisor, 0).astype(x.dtype, copy=False)
     dx = np.empty(x.shape, x.dtype)
 
     def run(s):
@@ -322,21 +304,15 @@ def _cross_entropy_vjp(g, _y, x, *, target, ignore_index, reduction, label_smoot
 @kernel(label_cross_entropy)
 def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
     """Handle x (N, C) and labels (N,), without class weights."""
-    if not ordinary(x) or x.ndim != 2 or weight is not None:
-        return NotImplemented
-    return cross_entropy(x, **settings)
+    quick = ordinary(x) and x.ndim == 2 and weight is None
+    return cross_entropy(x, **settings) if quick else NotImplemented
 
 
 # ---- GELU: x Phi(x), where Phi is the normal distribution function (Hendrycks and Gimpel 2016)
 
 # erf(x / sqrt 2) = tanh(x p(x^2)) to 1.5e-7, with p(z) = (z + A) (B + C / ((z + D)^2 + E)) fitted.
-_A, _B, _C, _D, _E = (
-    61.89722289963932,
-    0.01861516985655638,
-    -1.7816067420920956,
-    10.295182129301626,
-    205.2234904158317,
-)
+_A, _B, _C = 61.89722289963932, 0.01861516985655638, -1.7816067420920956
+_D, _E = 10.295182129301626, 205.2234904158317
 
 
 @op(saves=True, reference=F.gelu.function)

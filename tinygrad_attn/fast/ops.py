@@ -17,10 +17,10 @@ from .threads import dot
 
 
 def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
-    """Return an op that replaces `plain`, with another forward function and other VJPs."""
+    """Return an op that replaces `plain`, with another forward function and perhaps other VJPs."""
     made = Op(forward, broadcasts=plain.broadcasts, stands_for=plain)
     made.__name__ = plain.__name__
-    return made.vjp(*vjps)
+    return made.vjp(*vjps or plain.vjps)
 
 
 # ---- sums over broadcast axes
@@ -96,27 +96,23 @@ def matmul_kernel(a: Any, b: Any) -> Any:
     return matmul(a, b) if quick else NotImplemented
 
 
-# ---- embedding: gradients added to the rows of a table
+# ---- gradients added to the rows of a table
 
 
-def _embedding_backward(g: ndarray, *, indices: ndarray, rows: int) -> ndarray:
-    """Return the table's gradient; np.add.at is five times as fast with one flat index."""
-    width = g.shape[-1]
-    table, g = np.zeros(rows * width, g.dtype), matrix(g)
-    starts, columns = indices.reshape(-1, 1).astype(np.intp) * width, np.arange(width)
-    step = max(1, tuning.BLOCK // width)
-    for i in range(0, len(g), step):
-        np.add.at(table, (starts[i : i + step] + columns).ravel(), g[i : i + step].ravel())
-    return table.reshape(rows, width)
+def _scatter(g: ndarray, *, index: ndarray, shape: tuple[int, int]) -> ndarray:
+    """Add the rows with one flat index, for which np.add.at is five times as fast."""
+    table, width = np.zeros(math.prod(shape), g.dtype), shape[1]
+    places = index.reshape(-1, 1).astype(np.intp) * width + np.arange(width)
+    np.add.at(table, places.ravel(), g.ravel())
+    return table.reshape(shape)
 
 
-embedding_backward = kernel_of(
-    ops.embedding_backward, _embedding_backward, ops.embedding_backward.vjps[0]
-)
+scatter = kernel_of(ops.scatter, _scatter)
 
 
-@kernel(ops.embedding_backward)
-def embedding_backward_kernel(g: Any, *, indices: ndarray, rows: int) -> Any:
-    """Handle g (..., E) and integer indices (...)."""
-    quick = ordinary(g) and indices.shape == g.shape[:-1] and indices.dtype.kind in "iu"
-    return embedding_backward(g, indices=indices, rows=rows) if quick else NotImplemented
+@kernel(ops.scatter)
+def scatter_kernel(g: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
+    """Handle g (..., E), integer indices (...) and the shape (V, E)."""
+    rows = ordinary(g) and type(index) is ndarray and index.dtype.kind in "iu" and len(shape) == 2
+    quick = rows and g.shape == (*index.shape, shape[1])
+    return scatter(g, index=index, shape=shape) if quick else NotImplemented

@@ -1,23 +1,26 @@
-"""Threads for work that NumPy does in one thread, and the number of BLAS threads.
+"""Threads for work that NumPy does in one thread, the number of BLAS threads, and freed memory.
 
 Rows, heads or blocks of parameters are divided among a pool of Python threads, since NumPy releases
 the interpreter lock inside large calls. Meanwhile, OpenBLAS uses only one thread, because its own
 threads spin for a while after each product and would compete with ours. If the number of BLAS
 threads cannot be set, only BLAS uses threads.
+
+Each training step allocates and frees the same arrays. glibc returns large arrays to the system,
+which must then clear new pages in the next step. That takes 10 to 40 % of the step's time.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -47,14 +50,13 @@ def get_num_threads() -> int:
     """Return the number of threads in use. Like `torch.get_num_threads`."""
     global _chosen
     if _chosen is None:  # OpenBLAS has already read the environment and counted the cores
-        blas = _blas()
-        _chosen = blas[0]() if blas else 1
+        _chosen = _blas()[0]() if _blas() else 1
     return _chosen
 
 
 @cache
-def _blas() -> tuple[Any, Any] | None:
-    """Return the functions that get and set the number of threads of NumPy's OpenBLAS."""
+def _blas() -> Any:
+    """Return the functions that get and set the threads of NumPy's OpenBLAS, or None."""
     extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
     for path in (extension, *map(str, beside)):
@@ -71,20 +73,17 @@ class _OneBlasThread:
     """A context manager that limits BLAS to one thread. Any thread may use it, even nested."""
 
     def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, 1
+        self.lock = threading.Lock()
+        self.before: list[int] = []  # the numbers of threads to restore; all but the first are 1
 
     def __enter__(self) -> None:
         with self.lock:
-            if not self.inside and (blas := _blas()):
-                self.before = blas[0]()
-                blas[1](1)
-            self.inside += 1
+            self.before.append(_blas()[0]())
+            _blas()[1](1)
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
-            self.inside -= 1
-            if not self.inside and (blas := _blas()):
-                blas[1](self.before)
+            _blas()[1](self.before.pop())
 
 
 one_blas_thread = _OneBlasThread()
@@ -104,20 +103,11 @@ def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _jobs(workers: int, process: int) -> SimpleQueue:
-    """Start worker threads, and return their job queue. A forked child starts its own threads.
+def _pool(threads: int, process: int) -> Any:
+    """Return a pool of threads, which a forked child process does not share."""
+    from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import
 
-    A pool from concurrent.futures takes 60 us longer for each job.
-    """
-    jobs: SimpleQueue = SimpleQueue()
-
-    def work() -> None:
-        while True:
-            jobs.get()()
-
-    for _ in range(workers):
-        threading.Thread(target=work, name="tinygrad_attn", daemon=True).start()
-    return jobs
+    return ThreadPoolExecutor(threads, "tinygrad_attn")
 
 
 _taken = threading.Lock()  # held by the call whose tasks run in the pool
@@ -131,28 +121,20 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
             f(i)
         return
     left = deque([*range(n), *[None] * threads])  # each thread ends at a None
-    ended: SimpleQueue = SimpleQueue()
 
     def run() -> None:
         for i in iter(left.popleft, None):
             f(i)
 
-    def run_elsewhere() -> None:
-        try:
-            run()
-            ended.put(None)
-        except BaseException as error:
-            ended.put(error)
-
     try:
         with one_blas_thread:
-            jobs = _jobs(threads - 1, os.getpid())
-            for _ in range(threads - 1):  # in the caller's context, where NumPy keeps errstate
-                jobs.put(partial(copy_context().run, run_elsewhere))
+            submit = _pool(threads - 1, os.getpid()).submit
+            # In the caller's context, where NumPy keeps errstate.
+            others = [submit(copy_context().run, run) for _ in range(threads - 1)]
             try:
                 run()
             finally:
-                errors = [ended.get() for _ in range(threads - 1)]
+                errors = [other.exception() for other in others]  # waits for each
             for error in filter(None, errors):
                 raise error
     finally:
@@ -164,3 +146,30 @@ def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
     parts = max(1, min(workers(big), n))
     cuts = [n * i // parts for i in range(parts + 1)]
     tasks(lambda i: f(cuts[i], cuts[i + 1]), parts, big)
+
+
+# ---- freed memory is kept for the next array
+
+
+@cache
+def keep_freed() -> None:
+    """Free one array of 31 MB, after which glibc keeps freed arrays up to that size.
+
+    See mallopt(3) on M_MMAP_THRESHOLD. The array is never touched, so it takes no memory.
+    """
+    if sys.platform == "linux":
+        np.empty(31 << 20, np.uint8)
+
+
+def reuse_memory() -> bool:
+    """Ask the C library to keep all freed memory for the next array, for the whole process.
+
+    The process's memory use then stays at its peak. Without this call, up to 64 MB are kept.
+    Returns True on success and False if the C library is not glibc. Source: mallopt(3).
+    """
+    if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
+        return False
+    # M_MMAP_MAX: no array gets its own pages. M_TRIM_THRESHOLD: no memory is returned.
+    # M_ARENA_MAX: all threads share one heap.
+    settings = [(-4, 0), (-1, -1), (-8, 1)]
+    return all([ctypes.CDLL(None).mallopt(*setting) for setting in settings])

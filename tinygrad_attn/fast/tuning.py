@@ -10,7 +10,6 @@ BLOCK_OF_THREADS = 1 << 18  # the same with threads, which queue for the interpr
 SECOND_THREAD = 1 << 18  # size from which a second thread is worth its start-up time, 30 us
 HALVED_ROWS = 1 << 13  # a float32 sum is computed in halves if each half has this many rows
 
-
 # layers.py
 SUMMED_BY_PRODUCT = 512  # width beyond which a product with ones would have biased rounding
 SOFTMAX_SUM = 1e-3  # smallest sum of exponentials for which no maximum is subtracted
@@ -28,9 +27,8 @@ COLUMNS = 256  # most columns in a block: BLAS adds longer sums less accurately 
 LEAST_ROWS = 128  # fewest rows in a block
 KEPT_SCORES, KEPT_BYTES = 1 << 19, 64 << 20  # limits per head and in total for kept weights
 TILES_BYTES = 32 << 20  # otherwise, the limit for results, gradients and kept weights together
-MASK_OF_FLOATS = 1 << 16  # boolean masks up to this size become floats, which multiply faster
 
 # ops.py, adamw.py
 LONG_SUM = 1 << 14  # terms in a sum beyond which float32 loses digits
-GATHERED = 1 << 14  # parameters smaller than this are updated together
+GATHERED = 1 << 13  # parameters smaller than this are updated together
 UPDATED_BLOCK = 1 << 17  # size of a block that is updated at once

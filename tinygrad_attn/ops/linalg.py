@@ -27,38 +27,20 @@ def _row(v):
     return v.reshape(*v.shape[:-1], 1, v.shape[-1])
 
 
-@op
-def inv(a):
-    """y = a^-1"""
-    return np.linalg.inv(a)
+inv = op(np.linalg.inv, lambda g, y, _a: -(y.mT @ g @ y.mT))
 
 
-inv.vjp(lambda g, y, _a: -(y.mT @ g @ y.mT))
-
-
-@op(broadcasts=True)
-def solve(a, b):
-    """The solution y of a y = b, where b is (N,) or (..., N, K), as in np.linalg.solve."""
-    return np.linalg.solve(a, b)
-
-
-def _solve_back(g, a, b):
+def _solve_by_right(g, _y, a, b):
     """Return a^-T g; if b is a single vector, g consists of one or more vectors."""
     return solve(a.mT, _column(g)).reshape(g.shape) if b.ndim == 1 else solve(a.mT, g)
 
 
 def _solve_by_matrix(g, y, a, b):
-    back = _solve_back(g, a, b)
+    back = _solve_by_right(g, y, a, b)
     return -(_column(back) @ _row(y)) if b.ndim == 1 else -(back @ y.mT)
 
 
-solve.vjp(_solve_by_matrix, lambda g, _y, a, b: _solve_back(g, a, b))
-
-
-@op
-def det(a):
-    """y = det a"""
-    return np.linalg.det(a)
+solve = op(np.linalg.solve, _solve_by_matrix, _solve_by_right, broadcasts=True)
 
 
 @op
@@ -73,7 +55,7 @@ def _matrices(v):
 
 
 # A singular matrix raises LinAlgError here.
-det.vjp(lambda g, y, a: _matrices(g * y) * inv(a).mT)
+det = op(np.linalg.det, lambda g, y, a: _matrices(g * y) * inv(a).mT)
 logabsdet.vjp(lambda g, _y, a: _matrices(g) * inv(a).mT)
 
 

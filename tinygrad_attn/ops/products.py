@@ -16,11 +16,8 @@ import numpy as np
 from ..engine import op, sum_to
 from .shapes import broadcast_to, float16_in_float32, scatter
 
-_LETTERS = ascii_uppercase + ascii_lowercase
-"""The letters in the order in which NumPy numbers them, from 0 to 51."""
-
-_OPTIMIZED = 1 << 12
-"""The smallest operand size for which NumPy's search for a good contraction order pays off."""
+_LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy numbers them
+_OPTIMIZED = 1 << 12  # size of an operand from which NumPy's search for a good order pays off
 
 
 @op(broadcasts=True)
@@ -104,50 +101,31 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     """Split np.einsum's arguments into operands, their labels, and the labels of the result.
 
     Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Replaces `...` with letters
-    and fills in an omitted result. Raises ValueError for labels that do not fit the operands.
+    and fills in an omitted result. Raises ValueError for a group too many or too few, and for a
+    result without the operands' `...`. `np.einsum` checks the rest.
     """
-    if isinstance(arguments[0], str):
-        operands = list(arguments[1:])
-        left, arrow, right = arguments[0].replace(" ", "").partition("->")
-        names = left.split(",")
-    else:
-        operands = list(arguments[0 : len(arguments) // 2 * 2 : 2])
-        names = [_letters(sublist) for sublist in arguments[1::2]]
-        left, arrow, right = "".join(names), "", ""
+    if not isinstance(arguments[0], str):
+        text = ",".join(map(_letters, arguments[1::2]))
         if len(arguments) % 2:
-            arrow, right = "->", _letters(arguments[-1])
-    if len(names) != len(operands):
-        raise ValueError(
-            f"einsum got {len(names)} groups of labels in {arguments[0]!r} for {len(operands)} "
-            "operands; write one group for each operand, and separate the groups with commas."
-        )
+            text += "->" + _letters(arguments[-1])
+        arguments = [text, *arguments[: len(arguments) // 2 * 2 : 2]]
+    text, *operands = arguments
+    left, arrow, right = text.replace(" ", "").partition("->")
+    groups = left.split(",")
+    if len(groups) != len(operands):
+        raise ValueError(f"einsum got {len(groups)} groups of labels for {len(operands)} operands.")
+    letters = left.replace("...", "").replace(",", "")
+    hidden = [  # for each operand, the number of axes that its '...' stands for
+        ndim(x) - len(group.replace("...", "")) if "..." in group else 0
+        for x, group in zip(operands, groups)
+    ]
     spare = [a for a in _LETTERS if a not in left + right]
-    hidden = []  # for each operand, the number of axes that its '...' stands for
-    for x, group in zip(operands, names, strict=True):
-        named = len(group.replace("...", ""))
-        if named > ndim(x) or named < ndim(x) and "..." not in group:
-            raise ValueError(
-                f"einsum labels {group!r} name {named} axes, but the operand has {ndim(x)}."
-            )
-        hidden.append(ndim(x) - named)
-    dots = "".join(spare[: max(hidden, default=0)])
-    labels = tuple(
-        group.replace("...", dots[len(dots) - n :]) for group, n in zip(names, hidden, strict=True)
-    )
-    if arrow:
-        if dots and "..." not in right:
-            raise ValueError(
-                f"einsum: '...' stands for axes of the operands that the result {right!r} leaves "
-                "out. Write '...' in the result too, or use a letter for each axis that is to be "
-                "summed over."
-            )
-        return operands, labels, right.replace("...", dots)
-    letters = "".join(names).replace("...", "")
-    return (
-        operands,
-        labels,
-        dots + "".join(sorted(a for a in set(letters) if letters.count(a) == 1)),
-    )
+    dots = "".join(spare[: max([0, *hidden])])
+    labels = tuple(g.replace("...", dots[len(dots) - n :]) for g, n in zip(groups, hidden))
+    if dots and arrow and "..." not in right:
+        raise ValueError("einsum needs '...' in the result, because the operands have axes for it.")
+    once = "".join(sorted(a for a in set(letters) if letters.count(a) == 1))
+    return operands, labels, right.replace("...", dots) if arrow else dots + once
 
 
 def _letters(sublist: Sequence[Any]) -> str:

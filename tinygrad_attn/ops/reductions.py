@@ -36,10 +36,7 @@ def count(x, axis):
 
 
 def _divisor_of(g, n):
-    """Return n, a divisor of the gradient g, as float32 if it would overflow float16.
-
-    In float16, n would become infinite and the quotient 0.
-    """
+    """Return n, a divisor of g, as float32 if it would become infinite in float16."""
     return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
 
 

@@ -124,10 +124,7 @@ def tril(x, *, k=0):
 
 @op(broadcasts=True)
 def triu(x, *, k=0):
-    """Return the upper triangle of the last two axes, with zeros below the k-th diagonal.
-
-    As in NumPy, a vector is first repeated to form the rows of a square matrix.
-    """
+    """Return the upper triangle of the last two axes, with zeros below the k-th diagonal."""
     return np.triu(x, k)
 
 
@@ -184,19 +181,8 @@ def embedding(weight, *, indices):
     return weight[indices]
 
 
-@op
-def embedding_backward(g, *, indices, rows):
-    """Sum the gradients of all look-ups of each table row: (..., E) -> (V, E)"""
-    out = np.zeros_like(g, order="C", shape=(rows, g.shape[-1]))
-    np.add.at(out, indices, g)
-    return out
-
-
-embedding.vjp(
-    lambda g, _y, _weight, *, indices: embedding_backward(g, indices=indices, rows=_weight.shape[0])
-)
+embedding.vjp(lambda g, _y, _weight, *, indices: scatter(g, index=indices, shape=_weight.shape))
 embedding.adds_in_place = lambda total, g, *, indices: add_at(total, g, index=indices)
-embedding_backward.vjp(lambda gg, _y, _g, *, indices, rows: embedding(gg, indices=indices))
 
 
 @op
@@ -205,20 +191,12 @@ def take_along_axis(x, *, indices, axis=-1):
     return np.take_along_axis(x, indices, axis)
 
 
-def places_along(indices, axis, shape):
-    """Return take_along_axis's full index: `indices` along `axis`, each position along the rest."""
-    if axis is None:
-        return (indices,)
-    axis %= len(shape)
-    places = [np.arange(n).reshape(-1, *(1,) * (len(shape) - 1 - i)) for i, n in enumerate(shape)]
-    places[axis] = indices
-    return tuple(places)
-
-
 def _put_back_along_axis(g, _y, _x, *, indices, axis):
-    shape = (_x.size,) if axis is None else _x.shape
-    put = scatter(g, index=places_along(indices, axis, _x.shape), shape=shape)
-    return put.reshape(_x.shape)
+    if axis is None:
+        return scatter(g, index=(indices,), shape=(_x.size,)).reshape(_x.shape)
+    places = [np.arange(n).reshape(-1, *(1,) * (_x.ndim - 1 - i)) for i, n in enumerate(_x.shape)]
+    places[axis] = indices
+    return scatter(g, index=tuple(places), shape=_x.shape)
 
 
 take_along_axis.vjp(_put_back_along_axis)

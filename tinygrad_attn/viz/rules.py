@@ -13,7 +13,8 @@ PACKAGE = __name__.partition(".")[0]
 # Equations of ops whose names and docstrings do not show them.
 EQUATIONS = {
     "expm1": "y = eˣ − 1", "log1p": "y = log(1 + x)", "getitem": "y = x[index]",
-    "transpose": "y = xᵀ (or other axes)",
+    "transpose": "y = xᵀ (or other axes)", "inv": "y = a^-1", "det": "y = det a",
+    "solve": "The solution y of a y = b, where b is (N,) or (..., N, K), as in np.linalg.solve",
     "cross_entropy": "y = −log softmax(x)[target], reduced", "gelu": "y = x Φ(x)",
     "attention": "y = softmax(q kᵀ · scale + mask) v",
     "packed_attention": "y = softmax(q kᵀ · scale + mask) v, with q, k, v side by side",
