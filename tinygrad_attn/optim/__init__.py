@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from ..engine.kernels import loaded
 from ..errors import missing_names
 from .clipping import clip_grad_norm_
-from .optimizer import Optimizer
-from .rules import SGD, Adam, AdamW
+from .optimizer import SGD, Adam, AdamW, Optimizer
 from .schedules import Schedule, noam, warmup_cosine
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import inplace
-from ..errors import is_number, warn
+from ..errors import warn
 from ..tensor import Tensor
 from .optimizer import Array
 
@@ -47,10 +47,7 @@ def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], 
 def check_finite(total: float) -> None:
     """Raise ValueError if the norm is NaN or infinite."""
     if not math.isfinite(total):
-        raise ValueError(
-            f"the norm of the gradients is {total}; use ta.detect_anomaly() to find the op "
-            "responsible."
-        )
+        raise ValueError(f"the norm of the gradients is {total}; ta.detect_anomaly() finds the op.")
 
 
 def clip_grad_norm_(
@@ -61,7 +58,7 @@ def clip_grad_norm_(
     `norm_type` may be math.inf. Raises ValueError if `max_norm` is negative, or, with
     `error_if_nonfinite`, if the norm is not finite. Like `torch.nn.utils.clip_grad_norm_`.
     """
-    if not is_number(max_norm) or not max_norm >= 0:
+    if not max_norm >= 0:
         raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
     gradients, total = gradients_and_norm(parameters, norm_type)
     if error_if_nonfinite:

@@ -1,14 +1,15 @@
-"""The base class of the optimisers.
+"""The base class of the optimisers, and SGD, Adam and AdamW.
 
-A subclass defines `_state_names`, which names the arrays kept for each parameter, and `_update`,
+An optimiser defines `_state_names`, which names the arrays kept for each parameter, and `_update`,
 which updates one parameter and its arrays in place.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from ..engine import inplace, reference
 from ..errors import describe, is_number, warn
-from ..functional.checks import check_number
 from ..nn.parameter import Parameter, zero_gradients
 from ..tensor import Tensor
 
@@ -58,12 +58,6 @@ class Optimizer:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
-        if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
-            raise TypeError(
-                f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
-                "SGD(model.parameters()) for a module, SGD([p]) for one tensor, or "
-                f"SGD([{{'params': [p]}}]) for a group."
-            )
         params = list(params)
         are_groups = params and isinstance(params[0], Mapping)
         for group in params if are_groups else [{"params": params}]:
@@ -136,9 +130,7 @@ class Optimizer:
 
     def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
         """Update the parameter p and its state in place, with the gradient g."""
-        raise NotImplementedError(
-            "use SGD, Adam or AdamW, or define _update in your own subclass of Optimizer"
-        )
+        raise NotImplementedError
 
     # ---- the arrays of a step
 
@@ -146,7 +138,7 @@ class Optimizer:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
-        """Return the state of p. Missing arrays are created as zeros."""
+        """Return the state of p, with zeros for missing arrays."""
         history = self.state[p]
         history.setdefault("step", 0)
         for name in names:
@@ -158,11 +150,9 @@ class Optimizer:
 
     def _collected(self, group: Group) -> Work:
         """Return the arrays of the group's parameters that have a gradient."""
-        check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # the user may have set it
         names = self._state_names(group)
         params = [p for p in group["params"] if p.grad is not None]
-        values = [p._array() for p in params]
-        gradients = [p.grad._array() for p in params]
+        values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
         for p, value, gradient in zip(params, values, gradients):
             kept = self.state[p].get(names[0], value) if names else value
             if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
@@ -181,10 +171,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state as {"state": {...}, "param_groups": [...]}, like PyTorch."""
         numbers = {p: i for i, p in enumerate(self._parameters())}
-        groups = [
-            {**group, "params": [numbers[p] for p in group["params"]]}
-            for group in self.param_groups
-        ]
+        groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
         kept = {i: copy.deepcopy(self.state[p]) for p, i in numbers.items() if self.state.get(p)}
         return {"state": kept, "param_groups": groups}
 
@@ -210,22 +197,14 @@ class Optimizer:
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
         """Return the saved settings. Raises ValueError if another kind of optimiser saved them."""
+        required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
-        if (
-            decoupled
-            and not getattr(self, "decoupled", True)
-            or not {*self.defaults} & {"betas", "momentum"} <= {*saved}
-        ):
+        if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):
             raise ValueError(
-                f"this state belongs to another kind of optimiser: {type(self).__name__} has the "
-                f"settings {sorted(self.defaults)}, but the state has "
-                f"{sorted({*saved} - {'params'})}."
+                f"{type(self).__name__} cannot load a state of another kind of optimiser, whose "
+                f"settings are {sorted({*saved} - {'params'})}."
             )
-        settings = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in saved.items()
-            if key in self.defaults or key == "initial_lr"
-        }
+        settings = {key: saved[key] for key in saved if key in {*self.defaults, "initial_lr"}}
         self._check({**self.defaults, **settings})
         return settings
 
@@ -237,9 +216,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
     for name in ARRAYS & {*history}:
         history[name] = np.array(history[name], dtype=p.dtype)
         if history[name].shape != p.shape:
-            raise ValueError(
-                f"{name} of {describe(p)} was saved with the shape {history[name].shape}."
-            )
+            raise ValueError(f"{name} of {describe(p)} was saved as {describe(history[name])}.")
     return history
 
 
@@ -253,3 +230,121 @@ def _check_parameter(p: Any, i: int) -> None:
             "does not require a gradient. Train leaves with requires_grad=True, such as "
             "model.parameters()."
         )
+
+
+class SGD(Optimizer):
+    """d = g + wd p;  b = momentum b + (1 - dampening) d, at first b = d;  p = p - lr b.
+
+    With `nesterov`, p = p - lr (d + momentum b). Like `torch.optim.SGD`.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
+        super().__init__(params, dict(**settings, nesterov=nesterov, maximize=maximize))
+
+    def _check(self, group: Group) -> None:
+        super()._check(group)
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError("SGD: nesterov=True needs momentum > 0 and dampening=0.")
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+        momentum, decay = float(group["momentum"]), float(group["weight_decay"])
+        d = -g if group["maximize"] else g
+        if decay:
+            d = d + decay * p
+        if momentum:
+            (b,) = state
+            b *= momentum
+            b += d if step == 1 else (1 - float(group["dampening"])) * d
+            d = d + momentum * b if group["nesterov"] else b
+        p -= float(group["lr"]) * d
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps).
+
+    In update t, m' = m / (1 - b1^t) and v' = v / (1 - b2^t). `weight_decay` adds wd p to the
+    gradient; `amsgrad` uses the largest v so far. Kingma and Ba, 2015; like `torch.optim.Adam`.
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, dict(**settings, amsgrad=amsgrad, maximize=maximize))
+
+    def _check(self, group: Group) -> None:
+        super()._check(group)
+        betas = group["betas"]
+        if not all(is_number(b) and 0 <= b < 1 for b in betas):
+            raise ValueError(
+                f"betas must be two numbers in [0, 1), such as (0.9, 0.999); got {betas}."
+            )
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+        b1, b2 = map(float, group["betas"])
+        lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
+        m, v, *largest = state
+        if group["maximize"]:
+            g = -g
+        if decay and self.decoupled:
+            p *= 1 - lr * decay
+        elif decay:
+            g = g + decay * p
+        m *= b1
+        m += (1 - b1) * g
+        v *= b2
+        v += (1 - b2) * g * g  # in this order, because g * g would overflow sooner
+        for top in largest:
+            v = np.maximum(top, v, out=top)
+        # Take the root before the correction, which could make a large v infinite.
+        root = np.sqrt(v) / math.sqrt(1 - b2**step)
+        p -= lr / (1 - b1**step) * m / (root + eps)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p = (1 - lr wd) p, then Adam's step.
+
+    Loshchilov and Hutter, 2019; like `torch.optim.AdamW`.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import MissingName
-
 __all__ = ["Schedule", "noam", "warmup_cosine"]
 
 
 def _initial(group: dict[str, Any]) -> float:
-    """Return the initial learning rate of a group."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
 
@@ -21,8 +18,6 @@ class Schedule:
 
     Like `torch.optim.lr_scheduler.LambdaLR`, but accepts any object with `param_groups`.
     """
-
-    get_last_lr = MissingName("get_last_lr", "schedule.lr")
 
     def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
         self.optimizer, self.factor = optimizer, factor
