@@ -91,6 +91,7 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "LambdaLR": "optim.Schedule(optimizer, factor)",
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
     "DistributedDataParallel": "parallel.DataParallel(model)",
+    "register_parameter": "self.name = nn.Parameter(value)",
 }
 _RECIPES = """
 Adagrad BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d AvgPool2d Conv1d Conv2d DataLoader ELU

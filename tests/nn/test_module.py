@@ -311,7 +311,6 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
         (lambda net: net.add_module("layer", 3), TypeError, "must be a Module, got 3"),
         (lambda net: net.add_module("a.b", nn.ReLU()), ValueError, "contains a dot"),
         (lambda net: net.cuda(), AttributeError, "everything is on the CPU"),
-        (lambda net: net.get_submodule("first"), AttributeError, "named_modules"),
         (
             lambda net: net.astype(int),
             TypeError,
@@ -433,7 +432,7 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
         "nothing was changed",
         r"missing: 'scale' (4,)",
         "unexpected: 'sclae'. Did you mean 'scale'?",
-        "shape: 'body.0.weight' has shape (3, 4) in the module but (4, 3) in the mapping. Transpose the value",
+        "shape: 'body.0.weight' is (3, 4) in the module but (4, 3) in the mapping.",
     ):
         assert part in str(error.value)
     with pytest.raises(ValueError, match="shape: 'body.0.weight'"):

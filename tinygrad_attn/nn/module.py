@@ -23,15 +23,6 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-INSTEAD = {
-    "get_buffer": "dict(module.named_buffers())[name]",
-    "get_parameter": "dict(module.named_parameters())[name]",
-    "get_submodule": "dict(module.named_modules())[name]",
-    "register_parameter": "self.name = nn.Parameter(value)",
-}
-"""Replacements for PyTorch methods that Module lacks; see also errors.WRITE."""
-
-
 def _hides_parts(value: Any) -> bool:
     """Return whether a nested list or dict contains modules, parameters or buffers."""
     if isinstance(value, LISTS):
@@ -74,15 +65,8 @@ class Module:
         here.scope = Scope(self, outer)
         try:
             if self._hooks:
-                y = call_with_hooks(self, args, kwargs)
-            else:
-                y = self.forward(*args, **kwargs)
-            if y is None:
-                warn(
-                    f"{type(self).__name__} returned None. Check that its forward() ends with a "
-                    "return statement."
-                )
-            return y
+                return call_with_hooks(self, args, kwargs)
+            return self.forward(*args, **kwargs)
         except Exception as error:
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
@@ -124,8 +108,7 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         hint = ""
         if not name.startswith("__"):  # copy and pickle look for such names
-            write = INSTEAD.get(name) or WRITE.get(name)
-            hint = f" Write {write}." if write else nearest(name, dir(self))
+            hint = f" Write {WRITE[name]}." if name in WRITE else nearest(name, dir(self))
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
         )
@@ -141,8 +124,8 @@ class Module:
                 f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so it is neither "
                 "trained nor saved. Write nn.Parameter(value)."
             )
-        kind = self._kind_of(name)
         if value is not None:
+            kind = self._kind_of(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
                     f"{name!r} is a Parameter of {type(self).__name__}; assigning "
@@ -184,10 +167,8 @@ class Module:
                 "instance such as nn.ReLU()."
             )
         if not name or "." in name or hasattr(type(self), name):
-            raise ValueError(
-                f"{name!r} is not a valid name for a part of {type(self).__name__}: it is empty, "
-                "contains a dot, or is an attribute of the class."
-            )
+            reason = "is empty, contains a dot or is an attribute of the class"
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: it {reason}.")
         setattr(self, name, module)
 
     # ---- walking the tree
@@ -210,21 +191,18 @@ class Module:
                 continue
             seen.add(id(module))
             yield path, module
-            if LISTS in module._names_by_kind:
-                module._refuse_lists_of_parts()
             if Module in module._names_by_kind:
                 outer = path and f"{path}."
                 pending += [(outer + name, child) for name, child in module._own(Module)[::-1]]
-
-    def _refuse_lists_of_parts(self) -> None:
-        for name, value in self._own(LISTS):
-            if _hides_parts(value):
-                raise TypeError(
-                    f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
-                    "parameters or buffers, which would be neither trained nor saved. Write "
-                    "nn.ModuleList or nn.ModuleDict for modules, and "
-                    f"setattr(self, f'{name}_{{i}}', p) for parameters and buffers."
-                )
+            for name in module._names_by_kind.get(LISTS, ()):
+                value = vars(module).get(name)
+                if _hides_parts(value):
+                    raise TypeError(
+                        f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
+                        "modules, parameters or buffers, which would be neither trained nor saved. "
+                        "Write nn.ModuleList or nn.ModuleDict for modules, and "
+                        f"setattr(self, f'{name}_{{i}}', p) for parameters and buffers."
+                    )
 
     def _named_parts(
         self, *kinds: type, recurse: bool = True, once: bool = True
@@ -323,9 +301,9 @@ class Module:
     ) -> IncompatibleKeys:
         """Copy values into the parameters and buffers of the same names, converting dtypes.
 
-        Values may be Tensors, ndarrays or torch tensors. On a mismatch, raises a
-        ValueError that lists all missing, unexpected and mis-shaped keys, and changes nothing. With
-        `strict=False`, only the shapes must match. Returns the missing and unexpected keys.
+        Values may be Tensors, ndarrays or torch tensors. On a mismatch, raises a ValueError that
+        lists all missing, unexpected and mis-shaped keys, and changes nothing. With `strict=False`,
+        only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
@@ -336,20 +314,15 @@ class Module:
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
-        problems = []
+        problems = [
+            f"shape: {name!r} is {own[name].shape} in the module but {value.shape} in the mapping."
+            for name, value in values.items()
+            if value.shape != own[name].shape
+        ]
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
             few = missing[:20]  # nearest() is slow
             problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
-        for name, value in values.items():
-            here = own[name].shape
-            if value.shape != here:
-                text = (
-                    f"shape: {name!r} has shape {here} in the module but {value.shape} in the "
-                    "mapping."
-                )
-                hint = " Transpose the value: a Linear weight has shape (out, in)."
-                problems.append(text + hint * (value.shape == here[::-1]))
         if problems:
             head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
