@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from .fast.threads import get_num_threads, set_num_threads
     from .files import load, save
     from .files.checkpoints import load_checkpoint, save_checkpoint
-    from .nn.inside import activations, patch, record_attention
-    from .nn.stateless import functional_call
+    from .nn.inside import activations, functional_call, patch, record_attention
     from .program.compile import compile
     from .program.source import Program, source
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
@@ -51,9 +50,8 @@ _HOMES = {
     "program": ("Program", "compile", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
-    "nn.stateless": ("functional_call",),
     "files.checkpoints": ("load_checkpoint", "save_checkpoint"),
-    "nn.inside": ("activations", "patch", "record_attention"),
+    "nn.inside": ("activations", "functional_call", "patch", "record_attention"),
     "fast.memory": ("reuse_memory",),
     "fast.threads": ("get_num_threads", "set_num_threads"),
     "viz": ("backward_steps",),

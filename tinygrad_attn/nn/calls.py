@@ -6,7 +6,7 @@ the gradients of the module's inputs are complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,16 +23,20 @@ class Scope:
         self.module, self.outer = module, outer
 
 
+def enclosing(scope: Scope | None) -> Iterator[Any]:
+    """Iterate over the modules of a call and of the calls around it, innermost first."""
+    while scope is not None:
+        yield scope.module
+        scope = scope.outer
+
+
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
     The default root is the outermost module that was called. A module without a name is named after
     its class.
     """
-    chain: list[Any] = []  # innermost first
-    while scope is not None:
-        chain.append(scope.module)
-        scope = scope.outer
+    chain = [*enclosing(scope)]
     if not chain:
         return "attention"
     root = chain[-1] if root is None else root

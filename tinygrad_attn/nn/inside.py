@@ -1,55 +1,30 @@
-"""Tools to look inside a running model: activations, patches and attention weights."""
+"""Call a model to look inside it or with parts replaced.
+
+The tools record attention weights and activations, replace outputs or parameters, and count FLOPs.
+"""
 
 from __future__ import annotations
 
+import html
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import filter as matching
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Watcher, context, tracked, watching
+from ..engine import Variable, Watcher, context, enable_grad, plain, tracked, watching
 from ..errors import describe, nearest
+from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
-from .calls import dotted_name
+from .calls import dotted_name, enclosing
 from .module import Module
+from .parameter import Buffer, Parameter
 
-
-class Activation:
-    """The outputs of one module, one for each call."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.outputs: list[Any] = []  # one per call, as the module returned it
-        self.all_weights: list[np.ndarray] = []  # attention modules: (B, H, T, S) per call
-
-    def __repr__(self) -> str:
-        last = f", last {describe(self.output)}" if self.outputs else ""
-        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
-
-    @property
-    def output(self) -> Any:
-        """The output of the last call, or its first element if it is a tuple."""
-        return first(self.outputs[-1])
-
-    @property
-    def grad(self) -> Any:
-        """The gradient of `output`, or None before the backward pass."""
-        return self.output.grad
-
-    @property
-    def weights(self) -> np.ndarray:
-        """The attention weights of the last call, (B, H, T, S)."""
-        if not self.all_weights:
-            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
-        return self.all_weights[-1]
-
-
-def first(output: Any) -> Any:
-    """Return a module's output, or its first element if it is a tuple."""
-    return output[0] if isinstance(output, tuple) else output
+# ---- attention weights
 
 
 class _Recorder(Watcher):
@@ -88,7 +63,45 @@ def record(weights: Any) -> None:
         recorder.keep(context.scope, weights._data.copy())
 
 
-def _selected(model: Module, patterns: Any) -> dict[str, Module]:
+# ---- outputs of modules
+
+
+class Activation:
+    """The outputs of one module, one for each call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.outputs: list[Any] = []  # one per call, as the module returned it
+        self.all_weights: list[np.ndarray] = []  # attention modules: (B, H, T, S) per call
+
+    def __repr__(self) -> str:
+        last = f", last {describe(self.output)}" if self.outputs else ""
+        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
+
+    @property
+    def output(self) -> Any:
+        """The output of the last call, or its first element if it is a tuple."""
+        return first(self.outputs[-1])
+
+    @property
+    def grad(self) -> Any:
+        """The gradient of `output`, or None before the backward pass."""
+        return self.output.grad
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The attention weights of the last call, (B, H, T, S)."""
+        if not self.all_weights:
+            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
+        return self.all_weights[-1]
+
+
+def first(output: Any) -> Any:
+    """Return a module's output, or its first element if it is a tuple."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     """Return {dotted name: module} for the names that match any of the patterns."""
     modules, found = dict(model.named_modules()), dict[str, Module]()
     for pattern in patterns:
@@ -122,16 +135,16 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
     """
     modules = _selected(model, patterns or ("*",))
     seen = {name: Activation(name) for name in modules}
-    of_module = dict(zip(map(id, modules.values()), seen.values()))
+    of_module = dict(zip(modules.values(), seen.values()))
 
     def keep(module: Module, _: tuple, output: Any) -> None:
-        of_module[id(module)].outputs.append(output)
+        of_module[module].outputs.append(output)
         if tracked(first(output)):
             first(output).retain_grad()
 
     def keep_weights(scope: Any, weights: np.ndarray) -> None:
-        if id(scope.module) in of_module:
-            of_module[id(scope.module)].all_weights.append(weights)
+        if scope.module in of_module:
+            of_module[scope.module].all_weights.append(weights)
 
     with hooked(modules.values(), keep), watching(_Recorder(keep_weights)):
         yield seen
@@ -165,3 +178,152 @@ def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any
             f"shape {y.shape}."
         )
     return (y, *output[1:]) if isinstance(output, tuple) else y
+
+
+# ---- parameters
+
+
+def functional_call(
+    module: Module,
+    parameters_and_buffers: Mapping[str, Any],
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call module(*args, **kwargs) with other tensors in place of its parameters and buffers.
+
+        names, weights = zip(*model.named_parameters())
+        gradients = ta.grad(loss(model(x)), weights, create_graph=True)
+        stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
+        loss(ta.functional_call(model, stepped, x)).backward()       # through the step too
+
+    The mapping's keys are dotted names. Parameters that the mapping omits are not replaced. A
+    shared parameter is replaced under all its names. `args` is a tuple or a single argument. The
+    replacement is also visible to other threads, so each thread needs its own copy of the module.
+    Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
+    """
+    parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
+    values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
+    for path, value in parameters_and_buffers.items():
+        if path not in parts:
+            hint = nearest(str(path), parts)
+            raise ValueError(f"the module has no parameter or buffer {path!r}.{hint}")
+        own = parts[path][-1]
+        tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
+        if tensor.shape != own.shape:
+            raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
+        if values.setdefault(own, tensor) is not tensor:
+            raise ValueError(f"{path!r} is a shared parameter and was given two values.")
+    rows = [(vars(owner), name, p, values.get(p, p)) for owner, name, p in parts.values()]
+    others = _Others(rows)
+    args = args if isinstance(args, tuple) else () if args is None else (args,)
+    with watching(others), others.in_place():
+        return module(*args, **(kwargs or {}))
+
+
+class _Others(Watcher):
+    """Replaces a module's tensors. A checkpoint enters `in_place` again for its recomputation."""
+
+    def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
+        self.rows = rows
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        try:
+            for attributes, name, _, other in self.rows:
+                attributes[name] = other
+            yield
+        finally:
+            for attributes, name, own, _ in self.rows:
+                attributes[name] = own
+
+
+# ---- the table of a model
+
+
+class Row(NamedTuple):
+    """The summary of one module."""
+
+    name: str
+    kind: str
+    output: str
+    parameters: int
+    trainable: int
+    forward: int  # FLOPs of matrix products
+    backward: int
+
+    def cells(self) -> tuple[str, ...]:
+        depth = self.name.count(".") + bool(self.name)
+        label = "  " * depth + self.name.rpartition(".")[2] or self.kind
+        trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
+        numbers = f"{self.parameters:,}", trained, f"{self.forward:,}", f"{self.backward:,}"
+        return label, self.kind, self.output, *numbers
+
+
+HEADINGS = ("module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward")
+
+
+class Summary:
+    """The table that `summary` returns: text in a terminal, HTML in a notebook."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self._table = [HEADINGS, *(row.cells() for row in rows)]
+
+    def __repr__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self._table)]
+        aligned = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>>>>", widths))
+        lines = [aligned.format(*cells).rstrip() for cells in self._table]
+        lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = ["<td>".join(["<tr>", *map(html.escape, cells)]) for cells in self._table]
+        return f'<table style="white-space: pre">{"".join(rows)}</table>'
+
+
+class _Products(Watcher):
+    """Counts the FLOPs of matrix products in each module."""
+
+    def __init__(self) -> None:
+        self.forward, self.backward = Counter[Module](), Counter[Module]()
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        if op.__name__ == "matmul":
+            flops = 2 * output.size * inputs[0].shape[-1]
+        elif op.__name__ == "einsum":
+            sizes: dict[str, int] = {}
+            for labels, x in zip(settings["labels"], inputs):
+                sizes |= zip(labels, x.shape)
+            flops = 2 * math.prod(sizes.values())
+        else:
+            return
+        for module in enclosing(context.scope):
+            self.forward[module] += flops
+            self.backward[module] += flops * sum(map(tracked, inputs))
+
+
+def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
+    """Run the model once and return a table of its modules.
+
+    FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
+    Each row counts a shared parameter once. The state of the random generator is restored.
+    """
+    shapes: dict[Module, str] = {}
+
+    def keep(module: Module, _: tuple, output: Any) -> None:
+        parts = output if isinstance(output, tuple) else (output,)
+        shapes[module] = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
+
+    products, generator = _Products(), get_rng_state()
+    try:
+        with hooked(model.modules(), keep), plain(), enable_grad(), watching(products):
+            model(*inputs, **kwargs)
+    finally:
+        set_rng_state(generator)
+    rows = []
+    for name, module in model.named_modules():
+        total = sum(p.size for p in module.parameters())
+        trainable = sum(p.size for p in module.parameters() if p.requires_grad)
+        row = name, type(module).__name__, shapes.get(module, "--"), total, trainable
+        rows.append(Row(*row, products.forward[module], products.backward[module]))
+    return Summary(rows)

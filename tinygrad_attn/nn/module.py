@@ -333,7 +333,7 @@ class Module:
 
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module once and return a table of modules, shapes, parameters and FLOPs."""
-        from .summary import summary  # avoids an import cycle
+        from .inside import summary  # avoids an import cycle
 
         return summary(self, *inputs, **kwargs)
 
