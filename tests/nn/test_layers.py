@@ -224,8 +224,8 @@ def test_embedding_padding_gets_no_gradient():
         (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 .* outside the table"),
         (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
         (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
-        (lambda: nn.LayerNorm(3, 4), ValueError, r"nn.LayerNorm\(\(rows, columns\)\)"),
-        (lambda: nn.RMSNorm(3, 4), ValueError, "eps must be a small number such as 1e-5, got 4"),
+        (lambda: nn.LayerNorm(3, 4), ValueError, r"nn.LayerNorm\(\(m, n\)\)"),
+        (lambda: nn.RMSNorm(3, 4), ValueError, "eps=4 is not small"),
         (
             lambda: nn.Dropout(1.5),
             ValueError,
@@ -244,7 +244,11 @@ def test_embedding_padding_gets_no_gradient():
             ValueError,
             "max_len=3 positions.*positions 0 to 3",
         ),
-        (lambda: nn.LearnedPositionalEncoding(3, 4)(np.ones((2, 5))), ValueError, "with E = 4"),
+        (
+            lambda: nn.LearnedPositionalEncoding(3, 4)(np.ones((2, 5))),
+            ValueError,
+            "E = d_model = 4",
+        ),
         (lambda: nn.Conv2d, AttributeError, "from-pytorch.md"),
         (lambda: nn.Liner, AttributeError, "Did you mean 'Linear'"),
     ],

@@ -165,7 +165,7 @@ def test_zero_grad():
     assert p.grad.is_leaf and not p.grad.requires_grad and p.grad.tolist() == [0]
     kept = p.grad = Tensor([3.0])
     optimizer.zero_grad(set_to_none=False)
-    assert p.grad is kept and kept.tolist() == [0]
+    assert p.grad.tolist() == [0] and kept.tolist() == [3]
     optimizer.zero_grad()
     assert p.grad is None
     optimizer.zero_grad(set_to_none=False)

@@ -58,9 +58,5 @@ __all__ = [
 ]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 if not TYPE_CHECKING:  # else a type checker would accept misspelt names
     __getattr__ = missing_names(__name__, globals())

@@ -62,8 +62,7 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
     max_length = longest if max_length is None else max_length
     if longest > max_length or lengths.min(initial=0) < 0:
         raise ValueError(
-            f"padding_mask: lengths must be in [0, max_length] = [0, {max_length}], got "
-            f"{lengths.tolist()}."
+            f"padding_mask: lengths must be in [0, max_length = {max_length}], got {lengths}."
         )
     return (np.arange(max_length) >= lengths[..., None]).view(BlockedMask)
 
@@ -76,11 +75,6 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
 
     Any leading axes are allowed. Raises ValueError if E is not divisible by the number of heads.
     """
-    if x.shape[-1] % num_heads:
-        raise ValueError(
-            f"split_heads: the last axis of {describe(x)} cannot be divided into {num_heads} equal "
-            "heads."
-        )
     *lead, t, e = x.shape
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
 

@@ -132,7 +132,7 @@ def layer_norm(
     The variance divides by n. x and y have shape (..., *normalized_shape); weight and bias have
     normalized_shape. Raises ValueError for other shapes. (Ba et al. 2016, arXiv:1607.06450)
     """
-    eps, x = checks.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
+    x = real(x, "layer_norm")
     axes = checks.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     centred = x - x.mean(axis=axes, keepdims=True)
     centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
@@ -155,9 +155,8 @@ def rms_norm(
     """
     x = real(x, "rms_norm")
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
-    if eps is None:
-        eps = float(np.finfo(x.dtype).eps)
-    size = _root_mean_square(x, axes, checks.check_number(eps, "rms_norm", "eps"))
+    eps = float(np.finfo(x.dtype).eps) if eps is None else eps
+    size = _root_mean_square(x, axes, eps)
     normalised = x / size
     return normalised if weight is None else normalised * weight
 
@@ -175,19 +174,15 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     x = real(x, "linear", weight.dtype)
     if weight.ndim > 2 or x.shape[-1:] != weight.shape[-1:]:
         raise ValueError(
-            "linear: the last axis of the input must have the same size as the last axis of the "
-            f"weight, whose shape is (out, in); got input {describe(x)} and weight "
-            f"{describe(weight)}."
+            "linear: the last axis of the input must have the same size as that of the weight "
+            f"(out, in); got input {describe(x)} and weight {describe(weight)}."
         )
     y = ops.matmul(x, weight.T)
     if bias is None:
         return y
     bias = operand(bias, "linear")
     if bias.shape not in (weight.shape[:-1], ()):
-        raise ValueError(
-            "linear: the bias must have one element for each row of the weight, that is, shape "
-            f"{weight.shape[:-1]}; got {describe(bias)}."
-        )
+        raise ValueError(f"linear: the bias must be {weight.shape[:-1]}, got {describe(bias)}.")
     return y + bias
 
 
@@ -198,8 +193,14 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
     TypeError for indices that are not integers, and ValueError for indices outside the table.
     """
     indices = checks.integers(indices, "embedding", "indices")
-    checks.check_rows(indices, weight.shape[0])
-    padding_idx = checks.padding_row(padding_idx, weight.shape[0], "embedding")
+    rows = weight.shape[0]
+    outside = (indices < 0) | (indices >= rows)
+    if outside.any():
+        raise ValueError(
+            f"embedding: index {indices[outside][0]} is outside the table, whose {rows} rows are "
+            f"numbered 0 to {rows - 1}."
+        )
+    padding_idx = checks.padding_row(padding_idx, rows, "embedding")
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
         return y
@@ -251,8 +252,7 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
     if x.shape != y.shape:
         raise ValueError(
             f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would "
-            "compare each element with several others. Write y.reshape(x.shape) or x[:, 0], "
-            "whichever you intend."
+            "compare each element with several others. Write y.reshape(x.shape) or x[:, 0]."
         )
     return reduce(ops.square(x - y), reduction)
 
@@ -282,10 +282,8 @@ def cross_entropy(
     if weight is not None:
         weight = real(weight, "cross_entropy")
         if weight.shape != (x.shape[axis],):
-            raise ValueError(
-                f"cross_entropy: weight must have one element for each of the {x.shape[axis]} "
-                f"classes, got {describe(weight)}."
-            )
+            expected = f"({x.shape[axis]},), one number per class"
+            raise ValueError(f"cross_entropy: weight must be {expected}, got {describe(weight)}.")
     target = checks.values(target)
     if target.dtype.kind == "f":
         checks.check_probabilities(x, target, axis, ignore_index)

@@ -1,13 +1,9 @@
-"""The scope and the hooks of a module call.
-
-As in PyTorch, pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when
-the gradients of the module's inputs are complete.
-"""
+"""The scope and the hooks of a module call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,7 +58,7 @@ class Hook(NamedTuple):
 
 
 class RemovableHandle:
-    """Removes a hook when `remove()` is called or a `with` block ends."""
+    """Removes a hook when `remove()` is called."""
 
     def __init__(self, module: Any, hook: Hook) -> None:
         self._module, self._hook = module, hook
@@ -73,15 +69,9 @@ class RemovableHandle:
         hooks = self._module._hooks
         self._module._hooks = tuple(hook for hook in hooks if hook is not self._hook)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
 
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call `module.forward` and all hooks."""
+    """Call `module.forward` and all hooks, in PyTorch's order."""
     before, after, backward = (
         [hook for hook in module._hooks if hook.when == when]
         for when in ("before", "after", "backward")
@@ -108,9 +98,9 @@ def _as_tuple(x: Any) -> tuple:
 
 
 def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Return two callbacks: one for the input gradients and one for the output gradients.
+    """Return two callbacks, for the input gradients and for the output gradients, which come first.
 
-    The output gradients arrive first and are stored. The hooks run when the input gradients arrive.
+    The hooks run when the input gradients are complete.
     """
     grad_output = None
 

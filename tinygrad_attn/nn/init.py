@@ -1,7 +1,6 @@
 """Parameter initialisers that draw the same numbers as `torch.nn.init`.
 
-Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed. The Xavier
-and Kaiming functions raise ValueError for tensors with fewer than 2 axes.
+Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ T = TypeVar("T", bound=Tensor)
 def constant_(tensor: T, val: Any) -> T:
     """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(
-            f"an initialiser needs a Tensor to write into, got {describe(tensor)}; pass the "
-            "parameter p itself, such as layer.weight, not p.data."
-        )
+        raise TypeError(f"fill a Tensor, as layer.weight, and not its data, {describe(tensor)}.")
     tensor._array()[...] = val
     inplace.changed(tensor._data)
     return tensor
@@ -86,8 +82,8 @@ def _fans(tensor: Tensor) -> dict[str, int]:
     """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
     if tensor.ndim < 2:
         raise ValueError(
-            "fan in and fan out require a weight with at least 2 dimensions, got "
-            f"{describe(tensor)}; for a bias, use uniform_, normal_ or zeros_"
+            f"fan in and fan out require at least 2 axes, got {describe(tensor)}; for a bias, use "
+            "uniform_, normal_ or zeros_"
         )
     out_features, in_features, *rest = tensor.shape
     window = math.prod(rest)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import functional as F
 from ..errors import describe
-from ..functional.checks import check_number, check_probability, padding_row, real
+from ..functional.checks import check_probability, padding_row, real
 from ..tensor import Tensor
 from ..tensor.convert import as_sizes
 from . import init
@@ -88,12 +88,9 @@ class _Norm(Module):
         eps: float | None = None,
         elementwise_affine: bool = True,
     ) -> None:
-        name = type(self).__name__
-        if eps is not None and check_number(eps, name, "eps") >= 1:
-            raise ValueError(
-                f"{name}: eps must be a small number such as 1e-5, got {eps}. To normalise several "
-                f"axes, pass a tuple: nn.{name}((rows, columns))."
-            )
+        if eps is not None and eps >= 1:
+            name = type(self).__name__
+            raise ValueError(f"eps={eps} is not small; for more axes, write nn.{name}((m, n)).")
         self.normalized_shape = as_sizes((normalized_shape,))
         self.eps, self.elementwise_affine = eps, elementwise_affine
         empty = Parameter.empty(*self.normalized_shape)
@@ -275,17 +272,16 @@ class _Positions(Module):
         """Return x + table[offset : offset + T]."""
         x = floating(x, table)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
-            batch = "(B, T, E)" if self.batch_first else "(T, B, E)"
             raise ValueError(
-                f"positional encodings need an input of shape (T, E) or {batch} with E = "
-                f"{self.d_model}, got {describe(x)}."
+                "positional encodings need an input of shape (T, E), or three axes with a batch, "
+                f"with E = d_model = {self.d_model}, got {describe(x)}."
             )
         time_first = x.ndim == 2 or not self.batch_first
         end = offset + x.shape[0 if time_first else 1]
         if offset < 0 or end > self.max_len:
             raise ValueError(
-                f"this layer has max_len={self.max_len} positions, but the input needs positions "
-                f"{offset} to {end - 1}; create the layer with a larger max_len."
+                f"this layer has max_len={self.max_len} positions, but the input has positions "
+                f"{offset} to {end - 1}."
             )
         rows = table[offset:end]
         return x + (rows[:, None] if x.ndim == 3 and time_first else rows)

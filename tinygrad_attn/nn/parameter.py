@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import inplace
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 
@@ -70,12 +69,7 @@ class Buffer(Tensor):
 
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
-    """Set the gradients to None, or fill them with zeros."""
+    """Set the gradients to None, or to zeros."""
     for p in parameters:
-        if set_to_none or p.grad is None:
-            p.grad = None
-        else:
-            if p.grad.requires_grad:
-                p.grad = p.grad.detach()  # otherwise each graph would keep the previous one
-            p.grad._array()[...] = 0
-            inplace.changed(p.grad._array())
+        g = p.grad
+        p.grad = None if set_to_none or g is None else Tensor(np.zeros_like(g._array()))
