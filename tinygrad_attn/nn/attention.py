@@ -24,8 +24,7 @@ from ..tensor import Tensor
 from . import init, inside
 from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
-from .module import Module
-from .parameter import Parameter
+from .module import Module, Parameter
 
 PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 

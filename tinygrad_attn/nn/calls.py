@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,29 +45,23 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     return ".".join(tail)
 
 
-class Hook(NamedTuple):
-    """A hook function, and when to call it."""
+class Hook:
+    """A function that is called `when` a module runs: "before", "after" or "backward"."""
 
-    when: str  # "before", "after" or "backward"
-    function: Callable[..., Any]
-    with_kwargs: bool = False
+    def __init__(
+        self, module: Any, when: str, function: Callable[..., Any], with_kwargs: bool = False
+    ) -> None:
+        self.module, self.when, self.function = module, when, function
+        self.with_kwargs = with_kwargs
+        module._hooks = (*module._hooks, self)
+
+    def remove(self) -> None:
+        """Remove the hook. A second call has no effect."""
+        self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
 
     def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
         given = (args, kwargs) if self.with_kwargs else (args,)
         return self.function(module, *given, *output)
-
-
-class RemovableHandle:
-    """Removes a hook when `remove()` is called."""
-
-    def __init__(self, module: Any, hook: Hook) -> None:
-        self._module, self._hook = module, hook
-        module._hooks = (*module._hooks, hook)
-
-    def remove(self) -> None:
-        """Remove the hook. A second call has no effect."""
-        hooks = self._module._hooks
-        self._module._hooks = tuple(hook for hook in hooks if hook is not self._hook)
 
 
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

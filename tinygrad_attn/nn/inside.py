@@ -21,8 +21,7 @@ from ..errors import describe, nearest
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
 from .calls import dotted_name, enclosing
-from .module import Module
-from .parameter import Buffer, Parameter
+from .module import Buffer, Module, Parameter
 
 # ---- attention weights
 

@@ -12,8 +12,7 @@ from ..functional.checks import check_probability, padding_row, real
 from ..tensor import Tensor
 from ..tensor.convert import as_sizes
 from . import init
-from .module import Module
-from .parameter import Buffer, Parameter
+from .module import Buffer, Module, Parameter
 
 
 def floating(x: Any, like: Any) -> Any:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..engine import inplace, reference
 from ..errors import describe, is_number, warn
-from ..nn.parameter import Parameter, zero_gradients
+from ..nn.module import Parameter, zero_gradients
 from ..tensor import Tensor
 
 Array = NDArray[Any]
