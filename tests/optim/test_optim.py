@@ -729,7 +729,7 @@ MISTAKES = {  # what an error says
     "lr must be a number >= 0, got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number >= 0, got None": lambda: optim.SGD(W, lr=None),
     "needs momentum > 0": lambda: optim.SGD(W, nesterov=True),
-    r"in \[0, 1\), .* got \(0.9": lambda: optim.Adam(W, betas=(0.9, 1.0)),
+    r"in \[0, 1\), got \(0.9": lambda: optim.Adam(W, betas=(0.9, 1.0)),
     r"\[0\]\['lr'\] = 1": lambda: setattr(optim.SGD(W), "lr", 1),
     "Write optim.Schedule": lambda: optim.lr_scheduler,
     "mean 'Adam'": lambda: optim.Adaam,

@@ -107,7 +107,7 @@ class MultiheadAttention(Module):
         same object as query, key and value; see KeyValueCache. Raises ValueError or TypeError for
         inputs or masks of the wrong shape or dtype.
         """
-        query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
+        (query, key, value), batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
         past = cache.past(self) if own and cache is not None else 0
         extra = (self.bias_k is not None) + self.add_zero_attn
@@ -139,11 +139,11 @@ class MultiheadAttention(Module):
             out = out.swapaxes(0, 1)  # (T, B, E)
         return out, weights if need_weights else None
 
-    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
+    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[list[Any], bool]:
         """Return query, key and value with the batch axis first, and whether they were batched."""
         own = query is key is value
-        query = floating(query, self)
-        key, value = (query, query) if own else (floating(key, self), floating(value, self))
+        given = [floating(x, self) for x in ([query] if own else [query, key, value])]
+        query, key, value = given * 3 if own else given
         batched, batch = query.ndim == 3, 0 if self.batch_first else 1
         if not (
             query.ndim == key.ndim in (2, 3)
@@ -159,12 +159,11 @@ class MultiheadAttention(Module):
                 f"vdim={self.vdim}), or all three without B. Got query {describe(query)}, key "
                 f"{describe(key)}, value {describe(value)}."
             )
-        if batched and self.batch_first:
-            return query, key, value, batched
-        lay = (lambda x: x.swapaxes(0, 1)) if batched else (lambda x: x[None])
-        query = lay(query)
-        key, value = (query, query) if own else (lay(key), lay(value))
-        return query, key, value, batched
+        if not batched:
+            given = [x[None] for x in given]
+        elif not self.batch_first:
+            given = [x.swapaxes(0, 1) for x in given]
+        return given * 3 if own else given, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
         """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), or one packed (B, T, 3 H D)."""
@@ -199,9 +198,8 @@ class MultiheadAttention(Module):
         """Return the output (B, T, H V), and the weights (B, H, T, S) if `wanted`, else None."""
         count = self.num_heads
         if len(heads) == 1:
-            (packed,) = heads
-            attended = attention.packed_attention(packed, mask, num_heads=count, **settings)
-            heads = attention.unpack_heads(packed, count) if wanted else None
+            attended = attention.packed_attention(heads[0], mask, num_heads=count, **settings)
+            heads = attention.unpack_heads(heads[0], count) if wanted else heads
         else:
             attended = F.merge_heads(attention.attention(*heads, mask, **settings))
         if not wanted:

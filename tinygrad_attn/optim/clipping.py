@@ -15,20 +15,6 @@ from .optimizer import Array
 __all__ = ["clip_grad_norm_"]
 
 
-def _gradients(parameters: Any) -> list[Array]:
-    """Return the gradient arrays of the distinct parameters."""
-    parameters = [parameters] if isinstance(parameters, Tensor) else parameters
-    distinct = {id(p): p for p in parameters}.values()
-    found = [p.grad._array() for p in distinct if p.grad is not None]
-    if not found and (distinct or not isinstance(parameters, list | tuple)):
-        warn(
-            "clipping changed nothing, because no parameter has a gradient. Clip gradients between "
-            "loss.backward() and optimizer.step(). A generator such as model.parameters() can be "
-            "read only once; to use the parameters twice, write list(model.parameters())."
-        )
-    return found
-
-
 def _norm(x: Array, norm_type: float) -> float:
     """Return the norm of x flattened to a vector, computed in float32 if x is float16."""
     x = x.reshape(-1)
@@ -38,8 +24,16 @@ def _norm(x: Array, norm_type: float) -> float:
 
 
 def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
-    """Return all gradient arrays, and the norm of all of them as one vector."""
-    gradients, norm_type = _gradients(parameters), float(norm_type)
+    """Return the gradients of the distinct parameters, and the norm of all as one vector."""
+    norm_type = float(norm_type)  # PyTorch accepts "inf"
+    parameters = [parameters] if isinstance(parameters, Tensor) else parameters
+    distinct = {id(p): p for p in parameters}.values()
+    gradients = [p.grad._array() for p in distinct if p.grad is not None]
+    if not gradients and (distinct or not isinstance(parameters, list | tuple)):
+        warn(
+            "clipping changed nothing, because no parameter has a gradient. Clip gradients after "
+            "loss.backward(), and to read model.parameters() twice, write list(model.parameters())."
+        )
     norms = [_norm(g, norm_type) for g in gradients if g.size]
     return gradients, _norm(np.array(norms), norm_type) if norms else 0.0
 

@@ -1,8 +1,4 @@
-"""The base class of the optimisers, and SGD, Adam and AdamW.
-
-An optimiser defines `_state_names`, which names the arrays kept for each parameter, and `_update`,
-which updates one parameter and its arrays in place.
-"""
+"""The base class of the optimisers, and SGD, Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -65,9 +61,7 @@ class Optimizer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self).get("defaults", ()):
-            raise AttributeError(
-                f"to change {name}, write optimizer.param_groups[0][{name!r}] = {value!r}."
-            )
+            raise AttributeError(f"write optimizer.param_groups[0][{name!r}] = {value!r}.")
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
@@ -81,9 +75,8 @@ class Optimizer:
         params = [given] if isinstance(given, Tensor) else list(given)
         if not params:
             raise ValueError(
-                "the optimiser got no parameters. A generator such as model.parameters() can be "
-                "read only once; to use the parameters twice, write list(model.parameters()). "
-                "Parameters of a module must be of type nn.Parameter, not Tensor."
+                "the optimiser got no parameters. Parameters of a module are of type nn.Parameter. "
+                "To read the generator model.parameters() twice, write list(model.parameters())."
             )
         taken = {id(p) for p in self._parameters()}
         for i, p in enumerate(params):
@@ -105,7 +98,7 @@ class Optimizer:
         if not any(w.values for w in work):
             warn(
                 "step() changed nothing, because no parameter has a gradient. Call loss.backward() "
-                "first; the loss must depend on the optimiser's parameters."
+                "first."
             )
         for w in work:
             for history, step in zip(w.histories, w.steps):
@@ -120,9 +113,7 @@ class Optimizer:
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
-                raise ValueError(
-                    f"{type(self).__name__}: {name} must be a number >= 0, got {describe(value)}."
-                )
+                raise ValueError(f"{name} must be a number >= 0, got {describe(value)}.")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         """Return the names of the arrays kept for each parameter. The arrays start as zeros."""
@@ -158,8 +149,8 @@ class Optimizer:
             if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
                 raise ValueError(
                     f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
-                    f"of shape {kept.shape} and dtype {kept.dtype}; create the optimiser after "
-                    "calling model.astype(...), and set new values with p.data[...] = values."
+                    f"{kept.shape} {kept.dtype}; create the optimiser after calling "
+                    "model.astype(...), and set new values with p.data[...] = values."
                 )
         histories = [self._history(p, names) for p in params]
         steps = [history["step"] + 1 for history in histories]
@@ -185,13 +176,11 @@ class Optimizer:
         if ours != theirs:
             raise ValueError(
                 f"the saved optimiser has groups of {theirs} parameters, but this optimiser has "
-                f"groups of {ours}; create the optimiser from the same model."
+                f"groups of {ours}."
             )
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
-        state: defaultdict[Tensor, History] = defaultdict(dict)
-        for index, entry in state_dict["state"].items():
-            state[params[int(index)]] = _loaded_history(params[int(index)], entry)
-        self.state = state
+        entries = [(params[int(i)], entry) for i, entry in state_dict["state"].items()]
+        self.state = defaultdict(dict, {p: _loaded_history(p, entry) for p, entry in entries})
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
@@ -200,10 +189,7 @@ class Optimizer:
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):
-            raise ValueError(
-                f"{type(self).__name__} cannot load a state of another kind of optimiser, whose "
-                f"settings are {sorted({*saved} - {'params'})}."
-            )
+            raise ValueError(f"{type(self).__name__}: another kind of optimiser saved this state.")
         settings = {key: saved[key] for key in saved if key in {*self.defaults, "initial_lr"}}
         self._check({**self.defaults, **settings})
         return settings
@@ -227,8 +213,7 @@ def _check_parameter(p: Any, i: int) -> None:
     if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
         raise ValueError(
             f"item {i}, {describe(p)}, never gets a .grad: it was computed from other tensors or "
-            "does not require a gradient. Train leaves with requires_grad=True, such as "
-            "model.parameters()."
+            "does not require a gradient. Train leaves with requires_grad=True."
         )
 
 
@@ -300,9 +285,7 @@ class Adam(Optimizer):
         super()._check(group)
         betas = group["betas"]
         if not all(is_number(b) and 0 <= b < 1 for b in betas):
-            raise ValueError(
-                f"betas must be two numbers in [0, 1), such as (0.9, 0.999); got {betas}."
-            )
+            raise ValueError(f"betas must be two numbers in [0, 1), got {betas}.")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))

@@ -62,10 +62,8 @@ def warmup_cosine(
     Raises ValueError unless 0 <= warmup_steps < total_steps and 0 <= min_lr <= lr.
     """
     if 0 < warmup_steps < 1 or not 0 <= warmup_steps < total_steps:
-        raise ValueError(
-            "warmup_steps and total_steps are numbers of updates with 0 <= warmup_steps < "
-            f"total_steps; got {warmup_steps} and {total_steps}."
-        )
+        steps = f"warmup_steps={warmup_steps} and total_steps={total_steps}"
+        raise ValueError(f"{steps} must be numbers of updates, 0 <= warmup_steps < total_steps.")
     peak = _initial({**optimizer.param_groups[0]})
     if not 0 <= min_lr <= peak:
         raise ValueError(f"min_lr must be between 0 and the optimiser's lr {peak}, got {min_lr}.")
