@@ -317,10 +317,10 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
             "dtype of a module must be a floating-point dtype",
         ),
         (lambda net: nn.Module()(1), TypeError, "Module does not define forward"),
-        (lambda net: net.load_state_dict([1]), TypeError, r"pass ta.load\(path\)"),
+        (lambda net: net.load_state_dict([1]), TypeError, r"such as ta.load\(path\)"),
         (lambda net: nn.Sequential(nn.ReLU(), np.tanh), TypeError, "'1' of a Sequential must be"),
         (lambda net: nn.Sequential([nn.ReLU()]), TypeError, r"nn.Sequential\(\*layers\)"),
-        (lambda net: nn.ModuleList([nn.ReLU]), TypeError, r"an instance such as nn.ReLU\(\)"),
+        (lambda net: nn.ModuleList([nn.ReLU]), TypeError, r"nn.ReLU\(\) for a class"),
         (lambda net: nn.ModuleList()(1), TypeError, "To run a ModuleList, loop over it"),
         (lambda net: nn.ModuleList()[0], IndexError, "out of range"),
         (

@@ -215,9 +215,8 @@ def scaled_dot_product_attention(
         k, v = repeat_heads(k, q, "k"), repeat_heads(v, q, "v")
     if isinstance(attn_mask, BlockedMask):
         raise ValueError(
-            f"{name}: attn_mask must be True where a query may look, but this mask, "
-            f"{describe(attn_mask)}, was made by F.causal_mask or F.padding_mask, whose masks are "
-            "for nn and are True where a key is blocked. Write ~mask."
+            f"{name}: F.causal_mask and F.padding_mask make masks for nn, True where a key is "
+            "blocked. Write ~mask."
         )
     mask = None if attn_mask is None else checks.values(attn_mask)
     shape = checks.check_attention(q, k, v, mask)

@@ -21,8 +21,8 @@ def operand(x: Any, function: str, dtype: Any = None) -> Any:
         return x
     if hasattr(x, "dtype") and not isinstance(x, np.generic):
         raise TypeError(
-            f"{function} accepts only Tensors, arrays and numbers, got {describe(x)}. Write "
-            "Tensor(x) first; gradients do not flow back into the other library."
+            f"{function} accepts Tensors, arrays and numbers. Write Tensor(x) for {describe(x)}; "
+            "gradients do not flow back into the other library."
         )
     return Tensor(x, dtype=dtype)
 
@@ -87,9 +87,7 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
     if padding_idx is None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
-        raise ValueError(
-            f"{function}: padding_idx={padding_idx!r} is out of range for a table with {rows} rows."
-        )
+        raise ValueError(f"{function}: padding_idx={padding_idx!r} is outside {rows} rows.")
     return int(padding_idx) % rows
 
 
@@ -164,11 +162,11 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
             f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S). "
             f"For a mask of shape (B, S) over keys, write {rows}."
         )
-    warn_of_a_doubtful_mask(mask, "attn_mask", blocked=False)
+    warn_of_a_doubtful_mask(mask, blocked=False)
     return shape
 
 
-def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
+def warn_of_a_doubtful_mask(mask: Any, blocked: bool) -> None:
     """Warn about a causal mask in the wrong convention or a float mask of zeros and ones.
 
     `blocked` is the boolean that marks a blocked key.
@@ -181,13 +179,11 @@ def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
         late = n > 1 and mask.shape == (n, n) and mask[0, -1] != blocked  # quick in the usual case
         if late and np.array_equal(mask, np.tri(n, dtype=bool) == blocked):
             warn(
-                "this attn_mask blocks every earlier position, so each query sees only later "
-                "positions. True means blocked in nn, but allowed in "
+                "this attn_mask blocks all earlier positions. True means blocked in nn, but allowed in "
                 "F.scaled_dot_product_attention. Write ~mask, or pass is_causal=True."
             )
     elif mask.max(initial=0) == 1 and ((mask == 0) | (mask == 1)).all():
         warn(
-            f"this {name} contains zeros and ones of dtype {mask.dtype}, which are added to the "
-            "scores and block nothing. Write mask.astype(bool) if 1 means True, or mask == 0 if 1 "
-            "means False."
+            "this attn_mask contains zeros and ones, which are added to the scores and block "
+            "nothing. Write mask.astype(bool) if 1 means True, or mask == 0 if 1 means False."
         )

@@ -283,8 +283,7 @@ def _plain(mask: Any, name: str) -> Any:
     if mask.dtype.kind not in "bf":
         raise TypeError(
             f"{name} must be boolean (True = blocked) or float (added to the scores), got "
-            f"{describe(mask)}. If 1 means blocked, write mask.astype(bool); if 1 means visible, "
-            "write mask == 0."
+            f"{describe(mask)}. Write mask.astype(bool) if 1 means blocked, otherwise mask == 0."
         )
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
@@ -301,14 +300,14 @@ def _check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
     """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S)."""
     mask, (batch, heads, queries, keys) = _plain(mask, "attn_mask"), shape
     if mask.shape == (queries, keys):
-        checks.warn_of_a_doubtful_mask(mask, "attn_mask", blocked=True)
+        checks.warn_of_a_doubtful_mask(mask, blocked=True)
         return mask
     if mask.shape == (batch * heads, queries, keys):
         return mask.reshape(shape)
     raise ValueError(
         f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-        f"{(batch * heads, queries, keys)}, got {describe(mask)}. Pass a mask of shape (B, S) as "
-        f"key_padding_mask; for a mask of shape (B, T, S), write np.repeat(mask, {heads}, axis=0)."
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}. A mask of shape (B, S) is a "
+        f"key_padding_mask; one of shape (B, T, S) needs np.repeat(mask, {heads}, axis=0)."
     )
 
 
@@ -319,15 +318,14 @@ def _check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tr
     shape = (batch, keys) if batched else (keys,)
     if mask.shape != shape:
         raise ValueError(
-            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, which is {shape} "
-            f"here; got {describe(mask)}. Check batch_first, or transpose the mask."
+            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, here {shape}; got "
+            f"{describe(mask)}."
         )
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():
             warn(
-                "this key_padding_mask blocks every key of a sequence, so that sequence gets zero "
-                "attention. In nn, True means blocked: write ~mask if True marks a token in your "
-                "mask. Masks made by F.padding_mask never cause this warning."
+                "this key_padding_mask blocks every key of a sequence. In nn, True means blocked: "
+                "write ~mask if True marks a token in your mask."
             )
     return mask.reshape(batch, 1, 1, keys)
 

@@ -5,7 +5,6 @@ The tools record attention weights and activations, replace outputs or parameter
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -172,10 +171,7 @@ def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
-        raise ValueError(
-            f"patch of {pattern!r}: the output has shape {old.shape}, but its replacement has "
-            f"shape {y.shape}."
-        )
+        raise ValueError(f"{pattern!r} has the shape {old.shape}, its replacement {y.shape}.")
     return (y, *output[1:]) if isinstance(output, tuple) else y
 
 
@@ -258,26 +254,20 @@ class Row(NamedTuple):
         return label, self.kind, self.output, *numbers
 
 
-HEADINGS = ("module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward")
-
-
 class Summary:
-    """The table that `summary` returns: text in a terminal, HTML in a notebook."""
+    """The rows that `summary` returns. repr() aligns them in a table."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
-        self._table = [HEADINGS, *(row.cells() for row in rows)]
 
     def __repr__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(*self._table)]
+        headings = "module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward"
+        table = [headings, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table)]
         aligned = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>>>>", widths))
-        lines = [aligned.format(*cells).rstrip() for cells in self._table]
+        lines = [aligned.format(*cells).rstrip() for cells in table]
         lines.insert(1, "-" * max(map(len, lines)))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        rows = ["<td>".join(["<tr>", *map(html.escape, cells)]) for cells in self._table]
-        return f'<table style="white-space: pre">{"".join(rows)}</table>'
 
 
 class _Products(Watcher):

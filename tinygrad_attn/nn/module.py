@@ -23,10 +23,7 @@ class StateValue(Tensor):
     __slots__ = ()
 
     def _assigned(self, other: Any) -> Any:
-        raise TypeError(
-            f"p -= x would make a new Tensor and leave {describe(self)} unchanged. Write p.data -= "
-            "x.data to change the tensor, or y = p - x to make a new one."
-        )
+        raise TypeError(f"p -= x would leave {describe(self)} unchanged. Write p.data -= x.data.")
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
     __imatmul__ = _assigned
@@ -119,15 +116,13 @@ class Module:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
         raise TypeError(
-            f"{type(self).__name__} does not define forward(). Write `def forward(self, x): ...` "
-            "in the class; module(x) calls this method. To run a ModuleList, loop over it, or use "
-            "nn.Sequential instead."
+            f"{type(self).__name__} does not define forward(self, x), which module(x) calls. To "
+            "run a ModuleList, loop over it."
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        here = context
-        outer = here.scope
-        here.scope = Scope(self, outer)
+        outer = context.scope
+        context.scope = Scope(self, outer)
         try:
             if self._hooks:
                 return call_with_hooks(self, args, kwargs)
@@ -135,10 +130,10 @@ class Module:
         except Exception as error:
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
-                error.add_note(f"in the module {dotted_name(here.scope)!r}")
+                error.add_note(f"in the module {dotted_name(context.scope)!r}")
             raise
         finally:
-            here.scope = outer
+            context.scope = outer
 
     # ---- hooks
 
@@ -178,10 +173,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
-            raise AttributeError(
-                f"a module has no attribute requires_grad; write module.requires_grad_({value!r}) "
-                "to set requires_grad for every parameter."
-            )
+            raise AttributeError(f"write requires_grad_({value!r}) to set it for every parameter.")
         if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
                 f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so it is neither "
@@ -191,8 +183,7 @@ class Module:
             kind = self._kind_of(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
-                    f"{name!r} is a Parameter of {type(self).__name__}; assigning "
-                    f"{describe(value)} would replace the Parameter, so it would no longer be "
+                    f"{name!r} of {type(self).__name__}, now {describe(value)}, would no longer be "
                     "trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
@@ -226,8 +217,7 @@ class Module:
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
-                "Instead of a list, pass nn.Sequential(*layers); instead of a class, pass an "
-                "instance such as nn.ReLU()."
+                "Write nn.Sequential(*layers) for a list, and nn.ReLU() for a class."
             )
         if not name or "." in name or hasattr(type(self), name):
             reason = "is empty, contains a dot or is an attribute of the class"
@@ -262,9 +252,8 @@ class Module:
                 if _hides_parts(value):
                     raise TypeError(
                         f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
-                        "modules, parameters or buffers, which would be neither trained nor saved. "
-                        "Write nn.ModuleList or nn.ModuleDict for modules, and "
-                        f"setattr(self, f'{name}_{{i}}', p) for parameters and buffers."
+                        "modules or parameters, which would be neither trained nor saved. Write "
+                        "nn.ModuleList or nn.ModuleDict, and setattr(self, name, p) for parameters."
                     )
 
     def _named_parts(
@@ -369,10 +358,7 @@ class Module:
         only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
-            raise TypeError(
-                f"load_state_dict takes a mapping of names to values, got {describe(state_dict)}. "
-                "To load a file, pass ta.load(path); to copy a module, pass other.state_dict()."
-            )
+            raise TypeError(f"load a mapping such as ta.load(path), not {describe(state_dict)}.")
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
