@@ -48,14 +48,12 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
         raise TypeError(
-            f"{function} needs integers as {name}, got {describe(x)}. If the values are whole "
-            f"numbers, write {name}.astype(np.int64)."
+            f"{function} needs integers as {name}, got {describe(x)}. Write astype(np.int64)."
         )
     return array
 
 
 def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> None:
-    """Raise ValueError unless the value is one of the known values."""
     if value not in known:
         raise ValueError(
             f"{function}: {name} must be one of {', '.join(map(repr, known))}, got "
@@ -64,7 +62,6 @@ def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> 
 
 
 def check_probability(p: Any, function: str, name: str = "p") -> None:
-    """Raise ValueError unless p is a number in [0, 1]."""
     if not is_number(p) or not 0 <= p <= 1:
         raise ValueError(f"{function}: {name} must be a number in [0, 1], got {describe(p)}.")
 
@@ -113,8 +110,7 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         )
 
 
-def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
-    """Raise TypeError or ValueError unless target probabilities have the scores' shape."""
+def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int) -> None:
     if target.shape != x.shape:
         text = (
             "cross_entropy: a float target contains probabilities and must have the shape of the "
@@ -123,7 +119,7 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None
         if target.shape == x.shape[:axis] + x.shape[axis + 1 :]:
             raise TypeError(f"{text} Class labels must be integers: write target.astype(np.int64).")
         raise ValueError(f"{text} The scores come first: cross_entropy(scores, target).")
-    if ignore_index is not None and ignore_index >= 0:
+    if ignore_index >= 0:
         raise ValueError(
             f"cross_entropy: ignore_index={ignore_index} works only with class labels. For "
             "probabilities, select the samples to keep: x[keep], target[keep]."
@@ -179,7 +175,7 @@ def warn_of_a_doubtful_mask(mask: Any, blocked: bool) -> None:
         late = n > 1 and mask.shape == (n, n) and mask[0, -1] != blocked  # quick in the usual case
         if late and np.array_equal(mask, np.tri(n, dtype=bool) == blocked):
             warn(
-                "this attn_mask blocks all earlier positions. True means blocked in nn, but allowed in "
+                "this attn_mask blocks all earlier keys. True means blocked in nn, but allowed in "
                 "F.scaled_dot_product_attention. Write ~mask, or pass is_causal=True."
             )
     elif mask.max(initial=0) == 1 and ((mask == 0) | (mask == 1)).all():

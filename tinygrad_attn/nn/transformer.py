@@ -28,7 +28,6 @@ ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Function:
-    """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:
@@ -274,5 +273,4 @@ class Transformer(Module):
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> Tensor:
         """Return the causal mask (sz, sz) as floats: -inf at later positions, 0 elsewhere."""
-        mask = np.where(F.causal_mask(sz), -np.inf, 0.0)
-        return Tensor(mask, dtype=get_default_dtype())
+        return Tensor(np.where(F.causal_mask(sz), -np.inf, 0.0), dtype=get_default_dtype())

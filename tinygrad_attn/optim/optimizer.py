@@ -109,7 +109,6 @@ class Optimizer:
     # ---- methods for subclasses
 
     def _check(self, group: Group) -> None:
-        """Raise ValueError for invalid settings."""
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
@@ -185,7 +184,6 @@ class Optimizer:
             group.update(new)
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
-        """Return the saved settings. Raises ValueError if another kind of optimiser saved them."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):

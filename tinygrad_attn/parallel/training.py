@@ -15,7 +15,7 @@ from ..files import Path
 from ..files.checkpoints import Progress, under
 from ..files.checkpoints import load_checkpoint as load_here
 from ..files.checkpoints import save_checkpoint as save_here
-from ..optim.clipping import check_finite, gradients_and_norm
+from ..optim.training import check_finite, gradients_and_norm
 from .data_parallel import DataParallel
 from .group import barrier, group
 from .tensor_parallel import ShardedParameter
