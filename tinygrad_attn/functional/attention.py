@@ -44,10 +44,7 @@ class BlockedMask(np.ndarray):
 
 
 def causal_mask(length: int) -> BlockedMask:
-    """mask[t, s] = s > t, for `nn`: True at later positions, where the query may not look.
-
-    Returns a boolean array of shape (length, length).
-    """
+    """mask[t, s] = s > t, (length, length), for `nn`: True where the query may not look."""
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
 

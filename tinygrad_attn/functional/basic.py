@@ -150,8 +150,7 @@ def rms_norm(
     """y = x / sqrt(mean(x^2) + eps) * weight, over the trailing axes `normalized_shape`.
 
     x and y have shape (..., *normalized_shape); weight has shape normalized_shape. By default, eps
-    is the machine epsilon of the dtype used for computing. (Zhang and Sennrich 2019,
-    arXiv:1910.07467)
+    is the machine epsilon of the dtype. (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
@@ -182,7 +181,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
         return y
     bias = operand(bias, "linear")
     if bias.shape not in (weight.shape[:-1], ()):
-        raise ValueError(f"linear: the bias must be {weight.shape[:-1]}, got {describe(bias)}.")
+        raise ValueError(f"linear: bias must have shape {weight.shape[:-1]}, got {describe(bias)}.")
     return y + bias
 
 
@@ -272,8 +271,7 @@ def cross_entropy(
     indices, "mean" divides by the total weight of the targets other than `ignore_index` (NaN if no
     such target exists). For probabilities, "mean" divides by the number of samples. Label smoothing
     e replaces a target by (1 - e) target + e / C. Raises TypeError for float class labels, and
-    ValueError for labels out of range and shapes that do not fit. Like
-    torch.nn.functional.cross_entropy.
+    ValueError for labels out of range and shapes that do not fit.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")

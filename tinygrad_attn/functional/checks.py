@@ -75,7 +75,9 @@ def normalized_axes(
         raise ValueError(f"{function}: normalized_shape={shape} does not fit {describe(x)}.")
     for name, parameter in parameters.items():
         if parameter is not None and operand(parameter, function).shape != shape:
-            raise ValueError(f"{function}: {name} must be {shape}, got {describe(parameter)}.")
+            raise ValueError(
+                f"{function}: {name} must have shape {shape}, got {describe(parameter)}."
+            )
     return tuple(range(-len(shape), 0))
 
 
@@ -105,12 +107,12 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
     outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
     if outside.any():
         raise ValueError(
-            f"cross_entropy: {labels[outside][0]} is neither one of the classes 0 to {classes - 1} "
-            f"nor ignore_index, {ignore_index}. Labels start at 0."
+            f"cross_entropy: class {labels[outside][0]} is neither one of 0 to {classes - 1} nor "
+            f"ignore_index, {ignore_index}. Labels start at 0."
         )
 
 
-def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int) -> None:
+def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
     if target.shape != x.shape:
         text = (
             "cross_entropy: a float target contains probabilities and must have the shape of the "
@@ -119,7 +121,7 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int) -> No
         if target.shape == x.shape[:axis] + x.shape[axis + 1 :]:
             raise TypeError(f"{text} Class labels must be integers: write target.astype(np.int64).")
         raise ValueError(f"{text} The scores come first: cross_entropy(scores, target).")
-    if ignore_index >= 0:
+    if ignore_index is not None and ignore_index >= 0:
         raise ValueError(
             f"cross_entropy: ignore_index={ignore_index} works only with class labels. For "
             "probabilities, select the samples to keep: x[keep], target[keep]."
@@ -128,18 +130,12 @@ def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int) -> No
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     """Return the shape of the scores, (..., T, S); raise if the arguments do not fit together."""
-    given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
-            f"attention needs q (..., T, D), k (..., S, D) and v (..., S, V); {given}."
+            "attention needs q (..., T, D), k (..., S, D) and v (..., S, V); got q "
+            f"{describe(q)}, k {describe(k)} and v {describe(v)}."
         )
-    try:
-        lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    except ValueError:
-        raise ValueError(
-            f"attention: the sizes of the axes before the last two must be equal or 1; {given}. If "
-            "there are fewer key heads than query heads, pass enable_gqa=True."
-        ) from None
+    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     scores = (*lead, q.shape[-2], k.shape[-2])
     if mask is None:
         return scores

@@ -34,8 +34,7 @@ class MultiheadAttention(Module):
 
     Vaswani et al., 2017. Arguments, parameters and initial values match
     torch.nn.MultiheadAttention. `add_bias_kv` appends a learned key and value, and `add_zero_attn`
-    appends a key and value of zeros. `head_dim` and `value_head_dim` set the head sizes. In
-    PyTorch, both sizes are always embed_dim / num_heads.
+    appends a key and value of zeros. `head_dim` and `value_head_dim` set the sizes of the heads.
     """
 
     _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
@@ -56,10 +55,10 @@ class MultiheadAttention(Module):
         value_head_dim: int | None = None,
     ) -> None:
         if head_dim is None and embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads. "
-                "Choose another number of heads, or set the head size, head_dim=."
+            heads = (
+                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads"
             )
+            raise ValueError(f"{heads}. Choose another number of heads, or set head_dim=.")
         checks.check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.dropout, self.batch_first = dropout, batch_first

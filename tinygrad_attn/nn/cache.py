@@ -23,10 +23,9 @@ class KeyValueCache:
 
     One cache serves a whole model, for one sequence or batch. New tokens start at position
     `cache.length`. A key_padding_mask covers all keys, old ones first. Cross-attention reuses the
-    keys and values of its first call, and raises ValueError for a different memory. The cache does
-    not detect in-place changes to the memory. A forward pass may call each attention module only
-    once. `copy.copy(cache)` returns an independent cache; `copy.deepcopy((model, cache))` also
-    copies the model.
+    keys and values of its first call, and raises ValueError for a different memory, but does not
+    detect in-place changes. A forward pass may call each attention module only once.
+    `copy.copy(cache)` is independent; `copy.deepcopy((model, cache))` also copies the model.
     """
 
     def __init__(self) -> None:

@@ -76,11 +76,9 @@ class Sequential(_Numbered):
     _parts_keep_names = True
 
     def __init__(self, *modules: Any) -> None:
-        if len(modules) == 1 and isinstance(modules[0], Mapping):
-            for name, module in modules[0].items():
-                self.add_module(name, module)
-        else:
-            self.extend(modules)
+        named = len(modules) == 1 and isinstance(modules[0], Mapping)
+        for name, module in modules[0].items() if named else enumerate(modules):
+            self.add_module(str(name), module)
 
     def forward(self, input: Any) -> Any:
         """input -> f_n(... f_1(input))"""
@@ -90,13 +88,11 @@ class Sequential(_Numbered):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of registered submodules. Like torch.nn.ModuleDict."""
+    """A dictionary of registered submodules, from a mapping or pairs. Like torch.nn.ModuleDict."""
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 
-    def __init__(
-        self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None
-    ) -> None:
+    def __init__(self, modules: Any = None) -> None:
         self.update(modules or {})
 
     def __setitem__(self, name: str, module: Module) -> None:

@@ -62,8 +62,7 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the recommended scale of the initial weights before a nonlinearity.
 
-    `param` is the negative slope of "leaky_relu", 0.01 by default. Raises ValueError for an unknown
-    name. Like `torch.nn.init.calculate_gain`.
+    `param` is the negative slope of "leaky_relu", 0.01 by default.
     """
     slope = 0.01 if param is None else param
     gains = {

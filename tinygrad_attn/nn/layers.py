@@ -122,8 +122,7 @@ class LayerNorm(_Norm):
 class RMSNorm(_Norm):
     """y = x / sqrt(mean(x^2) + eps) * weight, with the mean over the last axes.
 
-    The default `eps` is the machine epsilon of x's dtype. Zhang and Sennrich, 2019; like
-    torch.nn.RMSNorm.
+    By default, `eps` is the epsilon of x's dtype. Zhang and Sennrich, 2019; like torch.nn.RMSNorm.
     """
 
     def forward(self, input: Any) -> Any:
@@ -262,13 +261,18 @@ class CrossEntropyLoss(Module):
 class _Positions(Module):
     """The base class of positional encodings: y_t = x_t + table[t]."""
 
+    _table: str
     _shown = ("max_len", "d_model", "batch_first")
 
     def __init__(self, max_len: int, d_model: int, batch_first: bool) -> None:
         self.max_len, self.d_model, self.batch_first = max_len, d_model, batch_first
 
-    def _added(self, x: Any, table: Any, offset: int) -> Any:
-        """Return x + table[offset : offset + T]."""
+    def forward(self, x: Any, offset: int = 0) -> Tensor:
+        """(B, T, E), or (T, B, E) with batch_first=False, or (T, E) -> the same shape.
+
+        `offset` is the position of the first token. Raises ValueError for positions past max_len.
+        """
+        table = getattr(self, self._table)
         x = floating(x, table)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(
@@ -292,6 +296,8 @@ class SinusoidalPositionalEncoding(_Positions):
     The table is neither trained nor saved. Vaswani et al., 2017.
     """
 
+    _table = "pe"
+
     def __init__(
         self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True
     ) -> None:
@@ -300,20 +306,15 @@ class SinusoidalPositionalEncoding(_Positions):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """(B, T, E), or (T, B, E) with batch_first=False, or (T, E) -> the same shape.
-
-        `offset` is the position of the first token. Raises ValueError for positions past max_len.
-        """
-        return self.dropout(self._added(x, self.pe, offset))
+        """Add the positions, with dropout. Shapes are as in LearnedPositionalEncoding."""
+        return self.dropout(super().forward(x, offset))
 
 
 class LearnedPositionalEncoding(_Positions):
     """y_t = x_t + weight[t]. `weight` (max_len, d_model) is trained, with initial std 0.02."""
 
+    _table = "weight"
+
     def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)
-
-    def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """Add the positions. Shapes and `offset` are as in SinusoidalPositionalEncoding."""
-        return self._added(x, self.weight, offset)

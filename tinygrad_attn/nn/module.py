@@ -5,8 +5,9 @@ As in PyTorch, parameters come first, then buffers, then modules, each in the or
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -78,11 +79,7 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
         p.grad = None if set_to_none or g is None else Tensor(np.zeros_like(g._array()))
 
 
-class IncompatibleKeys(NamedTuple):
-    """The names that `load_state_dict(..., strict=False)` skipped."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
+IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])
 
 
 def _hides_parts(value: Any) -> bool:
@@ -93,7 +90,7 @@ def _hides_parts(value: Any) -> bool:
 
 
 class Module:
-    """The base class of layers and models.
+    """The base class of layers and models, like torch.nn.Module.
 
         class Net(nn.Module):
             def __init__(self):
@@ -103,8 +100,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    Calling `super().__init__()` is optional. For a list of modules, use `ModuleList`. Like
-    torch.nn.Module.
+    Calling `super().__init__()` is optional. For a list of modules, use `ModuleList`.
     """
 
     training: bool = True
