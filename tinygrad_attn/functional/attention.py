@@ -202,8 +202,7 @@ def scaled_dot_product_attention(
     gets a zero output and no gradient. dropout_p always applies (pass 0.0 when not training). With
     enable_gqa, k and v have fewer heads than q (on axis -3), and each of their heads serves the
     same number of query heads. With need_weights, the weights after dropout (..., T, S) are also
-    returned. Raises ValueError or TypeError for shapes and masks that do not fit. (Vaswani et al.
-    2017, arXiv:1706.03762)
+    returned. (Vaswani et al. 2017, arXiv:1706.03762)
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))

@@ -196,8 +196,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
         raise ValueError(
-            f"embedding: index {indices[outside][0]} is outside the table, whose {rows} rows are "
-            f"numbered 0 to {rows - 1}."
+            f"embedding: index {indices[outside][0]} is outside the table's {rows} rows."
         )
     padding_idx = checks.padding_row(padding_idx, rows, "embedding")
     y = ops.embedding(weight, indices=indices)
@@ -270,8 +269,8 @@ def cross_entropy(
     (integers of shape (N,), () or (N, d1, ...)) or probabilities (floats with the shape of x). For
     indices, "mean" divides by the total weight of the targets other than `ignore_index` (NaN if no
     such target exists). For probabilities, "mean" divides by the number of samples. Label smoothing
-    e replaces a target by (1 - e) target + e / C. Raises TypeError for float class labels, and
-    ValueError for labels out of range and shapes that do not fit.
+    e replaces a target by (1 - e) target + e / C. Raises ValueError for labels out of range and
+    shapes that do not fit.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")
@@ -284,7 +283,7 @@ def cross_entropy(
             raise ValueError(f"cross_entropy: weight must be {expected}, got {describe(weight)}.")
     target = checks.values(target)
     if target.dtype.kind == "f":
-        checks.check_probabilities(x, target, axis, ignore_index)
+        checks.check_probabilities(x, target, ignore_index)
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
     labels = checks.integers(target, "cross_entropy", "target").astype(np.int64)
     checks.check_labels(x, labels, axis, ignore_index)

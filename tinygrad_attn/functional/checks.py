@@ -112,15 +112,13 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
         )
 
 
-def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
+def check_probabilities(x: Any, target: Any, ignore_index: int | None) -> None:
     if target.shape != x.shape:
-        text = (
+        raise ValueError(
             "cross_entropy: a float target contains probabilities and must have the shape of the "
-            f"scores, {x.shape}; got {describe(target)}."
+            f"scores, {x.shape}; got {describe(target)}. Class labels must be integers: write "
+            "target.astype(np.int64)."
         )
-        if target.shape == x.shape[:axis] + x.shape[axis + 1 :]:
-            raise TypeError(f"{text} Class labels must be integers: write target.astype(np.int64).")
-        raise ValueError(f"{text} The scores come first: cross_entropy(scores, target).")
     if ignore_index is not None and ignore_index >= 0:
         raise ValueError(
             f"cross_entropy: ignore_index={ignore_index} works only with class labels. For "

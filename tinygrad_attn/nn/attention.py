@@ -103,8 +103,7 @@ class MultiheadAttention(Module):
         unbatched. A boolean mask is True where a key is blocked; a float mask is added to the
         scores. `is_causal` hides later keys. A query with all keys blocked has zero weights and no
         gradient; its output is the bias of out_proj. For self-attention with a `cache`, pass the
-        same object as query, key and value; see KeyValueCache. Raises ValueError or TypeError for
-        inputs or masks of the wrong shape or dtype.
+        same object as query, key and value; see KeyValueCache.
         """
         (query, key, value), batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value

@@ -29,8 +29,7 @@ def enclosing(scope: Scope | None) -> Iterator[Any]:
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
-    The default root is the outermost module that was called. A module without a name is named after
-    its class.
+    By default, `root` is the outermost call. A module without a name is named after its class.
     """
     chain = [*enclosing(scope)]
     if not chain:

@@ -57,13 +57,11 @@ class ModuleList(_Numbered):
 
     def _repr_children(self) -> list[tuple[str, str]]:
         """Return the rows of repr(), with equal neighbours merged: `(0-5): 6 x Linear(...)`."""
-        rows: list[tuple[str, str]] = []
-        start = 0
-        for text, equal in groupby(map(repr, self)):
-            count = len(list(equal))
-            several = f"{start}-{start + count - 1}", f"{count} x {text}"
-            rows.append(several if count > 1 else (f"{start}", text))
-            start += count
+        rows = []
+        for text, equal in groupby(range(len(self)), lambda number: repr(self[number])):
+            first, *others = equal
+            several = f"{first}-{first + len(others)}", f"{len(others) + 1} x {text}"
+            rows.append(several if others else (f"{first}", text))
         return rows
 
 

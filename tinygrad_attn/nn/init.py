@@ -80,10 +80,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def _fans(tensor: Tensor) -> dict[str, int]:
     """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
     if tensor.ndim < 2:
-        raise ValueError(
-            f"fan in and fan out require at least 2 axes, got {describe(tensor)}; for a bias, use "
-            "uniform_, normal_ or zeros_"
-        )
+        raise ValueError(f"fan in and fan out require at least 2 axes, got {describe(tensor)}.")
     out_features, in_features, *rest = tensor.shape
     window = math.prod(rest)
     return {"fan_in": in_features * window, "fan_out": out_features * window}

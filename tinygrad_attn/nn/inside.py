@@ -1,7 +1,4 @@
-"""Call a model to look inside it or with parts replaced.
-
-The tools record attention weights and activations, replace outputs or parameters, and count FLOPs.
-"""
+"""Look inside a model: attention weights, outputs, FLOPs, and calls with parts replaced."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from fnmatch import filter as matching
 from functools import partial
 from typing import Any, NamedTuple
@@ -64,17 +62,13 @@ def record(weights: Any) -> None:
 # ---- outputs of modules
 
 
+@dataclass(eq=False)
 class Activation:
     """The outputs of one module, one for each call."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.outputs: list[Any] = []  # one per call, as the module returned it
-        self.all_weights: list[np.ndarray] = []  # attention modules: (B, H, T, S) per call
-
-    def __repr__(self) -> str:
-        last = f", last {describe(self.output)}" if self.outputs else ""
-        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
+    name: str
+    outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
+    all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
 
     @property
     def output(self) -> Any:
@@ -155,9 +149,8 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
         with ta.patch(model, {"layers.0.self_attn": lambda y: y * 0, "norm": saved}):
             model(x)
 
-    The keys are dotted names or patterns. Each value is a function of the output, or an array that
-    replaces it. If the output is a tuple, only its first element is replaced. Raises ValueError for
-    an unknown name or a replacement of a different shape.
+    The keys are dotted names or patterns. Each value is a function of the output, or an array of
+    its shape that replaces it. If the output is a tuple, only its first element is replaced.
     """
     with ExitStack() as stack:
         for pattern, new in replacements.items():
@@ -200,8 +193,7 @@ def functional_call(
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
     for path, value in parameters_and_buffers.items():
         if path not in parts:
-            hint = nearest(str(path), parts)
-            raise ValueError(f"the module has no parameter or buffer {path!r}.{hint}")
+            raise ValueError(f"no parameter or buffer {path!r}.{nearest(str(path), parts)}")
         own = parts[path][-1]
         tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
         if tensor.shape != own.shape:

@@ -282,10 +282,7 @@ class _Positions(Module):
         time_first = x.ndim == 2 or not self.batch_first
         end = offset + x.shape[0 if time_first else 1]
         if offset < 0 or end > self.max_len:
-            raise ValueError(
-                f"this layer has max_len={self.max_len} positions, but the input has positions "
-                f"{offset} to {end - 1}."
-            )
+            raise ValueError(f"positions {offset} to {end - 1} exceed max_len={self.max_len}.")
         rows = table[offset:end]
         return x + (rows[:, None] if x.ndim == 3 and time_first else rows)
 

@@ -67,9 +67,9 @@ class Optimizer:
     def add_param_group(self, group: Group) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
+            known = sorted(self.defaults)
             raise ValueError(
-                "a parameter group must have 'params' and may have any of "
-                f"{sorted(self.defaults)}; got {sorted(group)}."
+                f"a group has 'params' and may have any of {known}, got {sorted(group)}."
             )
         given = group["params"]
         params = [given] if isinstance(given, Tensor) else list(given)
@@ -80,7 +80,11 @@ class Optimizer:
             )
         taken = {id(p) for p in self._parameters()}
         for i, p in enumerate(params):
-            _check_parameter(p, i)
+            if not isinstance(p, Tensor):
+                raise TypeError(f"only Tensors can be trained, but item {i} is {describe(p)}.")
+            if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
+                text = f"item {i}, {describe(p)}, never gets a .grad"
+                raise ValueError(f"{text}. Train leaves with requires_grad=True.")
             if id(p) in taken:
                 raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
         distinct = list({id(p): p for p in params}.values())  # a duplicate is updated once
@@ -97,8 +101,7 @@ class Optimizer:
         work = [self._collected(group) for group in self.param_groups]  # raises before any change
         if not any(w.values for w in work):
             warn(
-                "step() changed nothing, because no parameter has a gradient. Call loss.backward() "
-                "first."
+                "step() changed nothing, because no parameter has a gradient. Call loss.backward()."
             )
         for w in work:
             for history, step in zip(w.histories, w.steps):
@@ -173,10 +176,7 @@ class Optimizer:
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
-            raise ValueError(
-                f"the saved optimiser has groups of {theirs} parameters, but this optimiser has "
-                f"groups of {ours}."
-            )
+            raise ValueError(f"saved groups of {theirs} parameters do not fit groups of {ours}.")
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         entries = [(params[int(i)], entry) for i, entry in state_dict["state"].items()]
         self.state = defaultdict(dict, {p: _loaded_history(p, entry) for p, entry in entries})
@@ -202,17 +202,6 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
         if history[name].shape != p.shape:
             raise ValueError(f"{name} of {describe(p)} was saved as {describe(history[name])}.")
     return history
-
-
-def _check_parameter(p: Any, i: int) -> None:
-    """Raise TypeError or ValueError unless p can be trained. A frozen Parameter is accepted."""
-    if not isinstance(p, Tensor):
-        raise TypeError(f"an optimiser can train only Tensors, but item {i} is {describe(p)}.")
-    if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
-        raise ValueError(
-            f"item {i}, {describe(p)}, never gets a .grad: it was computed from other tensors or "
-            "does not require a gradient. Train leaves with requires_grad=True."
-        )
 
 
 class SGD(Optimizer):
