@@ -724,7 +724,7 @@ MISTAKES = {  # what an error says
     "item 0, Tensor .*never gets": lambda: optim.SGD([leaf() * 2]),
     "Train leaves with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
     "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
-    "may have any of .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
+    "group may have .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
     "lr must be a number >= 0, got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number >= 0, got None": lambda: optim.SGD(W, lr=None),

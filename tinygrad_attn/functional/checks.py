@@ -104,10 +104,11 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
             f"{expected}, got {labels.shape}.{hint}"
         )
     # As unsigned numbers, negative labels are very large.
-    outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
-    if outside.any():
+    outside = labels[labels.astype(np.uint64) >= classes]
+    outside = outside[outside != ignore_index]
+    if outside.size:
         raise ValueError(
-            f"cross_entropy: class {labels[outside][0]} is neither one of 0 to {classes - 1} nor "
+            f"cross_entropy: class {outside[0]} is neither one of 0 to {classes - 1} nor "
             f"ignore_index, {ignore_index}. Labels start at 0."
         )
 

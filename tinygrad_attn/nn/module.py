@@ -307,7 +307,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of all parameters to None, or fill them with zeros."""
+        """Set the gradients of all parameters to None, or to zeros."""
         zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:

@@ -67,10 +67,8 @@ class Optimizer:
     def add_param_group(self, group: Group) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
-            known = sorted(self.defaults)
-            raise ValueError(
-                f"a group has 'params' and may have any of {known}, got {sorted(group)}."
-            )
+            known = ["params", *self.defaults]
+            raise ValueError(f"a parameter group may have {known}, but this has {sorted(group)}.")
         given = group["params"]
         params = [given] if isinstance(given, Tensor) else list(given)
         if not params:
@@ -93,7 +91,7 @@ class Optimizer:
         self.param_groups.append(full)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set all gradients to None, or fill them with zeros."""
+        """Set all gradients to None, or to zeros."""
         zero_gradients(self._parameters(), set_to_none)
 
     def step(self) -> None:
