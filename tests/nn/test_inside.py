@@ -115,8 +115,8 @@ def test_hooks_with_kwargs():
     module.register_forward_pre_hook(
         lambda m, a, k: (a, {"scale": k["scale"] + 1}), with_kwargs=True
     )
-    module.register_forward_hook(lambda m, a, k, y: calls.append(k), with_kwargs=True)
-    assert module(Tensor([4.0]), scale=1).tolist() == [2.0]
+    with module.register_forward_hook(lambda m, a, k, y: calls.append(k), with_kwargs=True):
+        assert module(Tensor([4.0]), scale=1).tolist() == [2.0]
     assert calls == [{"scale": 2}]
 
 

@@ -339,7 +339,7 @@ def test_a_step_that_changes_nothing_says_so():
     before = p.tolist()
     with pytest.warns(
         UserWarning,
-        match="changed nothing, because no parameter has a gradient. Call loss.backward",
+        match="changed nothing: no parameter has a gradient. Call loss.backward",
     ) as caught:
         optimizer.step()
     assert caught[0].filename == __file__ and p.tolist() == before

@@ -1,6 +1,5 @@
 """Functions of `torch.nn.functional` for Tensors, with `axis` instead of `dim`.
 
-The functions in `basic` and `attention` follow the textbooks; `checks` has the argument checks.
 Given plain arrays, the functions return plain arrays.
 """
 

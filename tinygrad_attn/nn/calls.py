@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -44,19 +45,22 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     return ".".join(tail)
 
 
-class Hook:
-    """A function that is called `when` a module runs: "before", "after" or "backward"."""
+class Hook(AbstractContextManager["Hook"]):
+    """Calls a function when a module runs, until `remove()` or the end of a `with` block."""
 
     def __init__(
         self, module: Any, when: str, function: Callable[..., Any], with_kwargs: bool = False
     ) -> None:
-        self.module, self.when, self.function = module, when, function
-        self.with_kwargs = with_kwargs
+        self.module, self.when = module, when  # "before", "after" or "backward"
+        self.function, self.with_kwargs = function, with_kwargs
         module._hooks = (*module._hooks, self)
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
         self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
         given = (args, kwargs) if self.with_kwargs else (args,)

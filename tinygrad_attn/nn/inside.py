@@ -110,7 +110,7 @@ def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None
     """Call hook(module, args, output) after each call of these modules inside the block."""
     with ExitStack() as stack:
         for module in modules:
-            stack.callback(module.register_forward_hook(hook).remove)
+            stack.enter_context(module.register_forward_hook(hook))
         yield
 
 

@@ -111,10 +111,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
-        raise TypeError(
-            f"{type(self).__name__} does not define forward(self, x), which module(x) calls. To "
-            "run a ModuleList, loop over it."
-        )
+        raise TypeError(f"{type(self).__name__} does not define forward(); loop over a ModuleList.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outer = context.scope

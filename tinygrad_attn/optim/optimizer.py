@@ -98,9 +98,7 @@ class Optimizer:
         """Update every parameter that has a gradient."""
         work = [self._collected(group) for group in self.param_groups]  # raises before any change
         if not any(w.values for w in work):
-            warn(
-                "step() changed nothing, because no parameter has a gradient. Call loss.backward()."
-            )
+            warn("step() changed nothing: no parameter has a gradient. Call loss.backward() first.")
         for w in work:
             for history, step in zip(w.histories, w.steps):
                 history["step"] = step
