@@ -411,7 +411,7 @@ MISTAKES = {  # what an error says
     r"weight must have shape \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
     r"\(out, in\); got input array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
     r"bias must have shape \(4,\)": lambda: F.linear(X, np.ones((4, 3)), np.ones(3)),
-    "index 5 is outside the table's 4 rows": lambda: F.embedding([0, 5], np.ones((4, 2))),
+    "index 5 is outside a table of 4": lambda: F.embedding([0, 5], np.ones((4, 2))),
     "index -1 is outside": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),
     "padding_idx=4 is outside 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),

@@ -192,13 +192,8 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
     TypeError for indices that are not integers, and ValueError for indices outside the table.
     """
     indices = checks.integers(indices, "embedding", "indices")
-    rows = weight.shape[0]
-    outside = (indices < 0) | (indices >= rows)
-    if outside.any():
-        raise ValueError(
-            f"embedding: index {indices[outside][0]} is outside the table's {rows} rows."
-        )
-    padding_idx = checks.padding_row(padding_idx, rows, "embedding")
+    checks.check_rows(indices, weight.shape[0])
+    padding_idx = checks.padding_row(padding_idx, weight.shape[0], "embedding")
     y = ops.embedding(weight, indices=indices)
     if padding_idx is None:
         return y

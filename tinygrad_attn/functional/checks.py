@@ -75,10 +75,14 @@ def normalized_axes(
         raise ValueError(f"{function}: normalized_shape={shape} does not fit {describe(x)}.")
     for name, parameter in parameters.items():
         if parameter is not None and operand(parameter, function).shape != shape:
-            raise ValueError(
-                f"{function}: {name} must have shape {shape}, got {describe(parameter)}."
-            )
+            raise ValueError(f"{function}: {name} must have shape {shape}: {describe(parameter)}.")
     return tuple(range(-len(shape), 0))
+
+
+def check_rows(indices: np.ndarray, rows: int) -> None:
+    outside = (indices < 0) | (indices >= rows)
+    if outside.any():
+        raise ValueError(f"embedding: index {indices[outside][0]} is outside a table of {rows}.")
 
 
 def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
@@ -103,12 +107,13 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
             f"cross_entropy: scores {x.shape} (classes on axis {axis}) need class labels of shape "
             f"{expected}, got {labels.shape}.{hint}"
         )
-    # As unsigned numbers, negative labels are very large.
-    outside = labels[labels.astype(np.uint64) >= classes]
-    outside = outside[outside != ignore_index]
-    if outside.size:
+    # Negative labels are very large as unsigned numbers, so one comparison finds both errors.
+    if np.count_nonzero(labels.astype(np.uint64) < classes) == labels.size:
+        return
+    outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
+    if outside.any():
         raise ValueError(
-            f"cross_entropy: class {outside[0]} is neither one of 0 to {classes - 1} nor "
+            f"cross_entropy: class {labels[outside][0]} is neither one of 0 to {classes - 1} nor "
             f"ignore_index, {ignore_index}. Labels start at 0."
         )
 
