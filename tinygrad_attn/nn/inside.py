@@ -127,16 +127,16 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
     """
     modules = _selected(model, patterns or ("*",))
     seen = {name: Activation(name) for name in modules}
-    of_module = dict(zip(modules.values(), seen.values()))
+    of_module = dict(zip(map(id, modules.values()), seen.values()))
 
     def keep(module: Module, _: tuple, output: Any) -> None:
-        of_module[module].outputs.append(output)
+        of_module[id(module)].outputs.append(output)
         if tracked(first(output)):
             first(output).retain_grad()
 
     def keep_weights(scope: Any, weights: np.ndarray) -> None:
-        if scope.module in of_module:
-            of_module[scope.module].all_weights.append(weights)
+        if id(scope.module) in of_module:
+            of_module[id(scope.module)].all_weights.append(weights)
 
     with hooked(modules.values(), keep), watching(_Recorder(keep_weights)):
         yield seen
@@ -266,7 +266,7 @@ class _Products(Watcher):
     """Counts the FLOPs of matrix products in each module."""
 
     def __init__(self) -> None:
-        self.forward, self.backward = Counter[Module](), Counter[Module]()
+        self.forward, self.backward = Counter[int](), Counter[int]()  # keyed by id(module)
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         if op.__name__ == "matmul":
@@ -279,8 +279,8 @@ class _Products(Watcher):
         else:
             return
         for module in enclosing(context.scope):
-            self.forward[module] += flops
-            self.backward[module] += flops * sum(map(tracked, inputs))
+            self.forward[id(module)] += flops
+            self.backward[id(module)] += flops * sum(map(tracked, inputs))
 
 
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
@@ -289,11 +289,11 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
     Each row counts a shared parameter once. The state of the random generator is restored.
     """
-    shapes: dict[Module, str] = {}
+    shapes: dict[int, str] = {}
 
     def keep(module: Module, _: tuple, output: Any) -> None:
         parts = output if isinstance(output, tuple) else (output,)
-        shapes[module] = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
+        shapes[id(module)] = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
 
     products, generator = _Products(), get_rng_state()
     try:
@@ -305,6 +305,7 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     for name, module in model.named_modules():
         total = sum(p.size for p in module.parameters())
         trainable = sum(p.size for p in module.parameters() if p.requires_grad)
-        row = name, type(module).__name__, shapes.get(module, "--"), total, trainable
-        rows.append(Row(*row, products.forward[module], products.backward[module]))
+        kind, shape = type(module).__name__, shapes.get(id(module), "--")
+        flops = products.forward[id(module)], products.backward[id(module)]
+        rows.append(Row(name, kind, shape, total, trainable, *flops))
     return Summary(rows)
