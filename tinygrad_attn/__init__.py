@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     )
     from .fast.threads import get_num_threads, reuse_memory, set_num_threads
     from .files import load, load_checkpoint, save, save_checkpoint
-    from .nn.inside import activations, patch, record_attention
-    from .nn.stateless import functional_call
+    from .nn.inside import activations, functional_call, patch, record_attention
     from .program.compile import compile
     from .program.source import Program, source
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
@@ -49,8 +48,7 @@ _HOMES = {
     "program": ("Program", "compile", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "load_checkpoint", "save", "save_checkpoint"),
-    "nn.stateless": ("functional_call",),
-    "nn.inside": ("activations", "patch", "record_attention"),
+    "nn.inside": ("activations", "functional_call", "patch", "record_attention"),
     "fast.threads": ("get_num_threads", "reuse_memory", "set_num_threads"),
     "viz": ("backward_steps",),
 }

@@ -78,6 +78,7 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",
     "CosineAnnealingLR": "optim.warmup_cosine(optimizer, 0, total_steps, min_lr)",
     "DistributedDataParallel": "parallel.DataParallel(model)",
+    "register_parameter": "self.name = nn.Parameter(value)",
 }
 _RECIPES = """
 Adagrad AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d DataLoader ELU

@@ -115,11 +115,6 @@ def test_a_model_that_changes_between_forward_and_backward():
         change()
         with pytest.raises(ValueError, match="linear needs its input 1"):
             loss.backward()
-    (p := rand(3)).grad = np.ones(3)
-    loss = (rand(3) * p.grad).sum()
-    optim.SGD([p], lr=0.1).zero_grad(set_to_none=False)
-    with pytest.raises(ValueError, match="changed in place after it was used"):
-        loss.backward()
 
 
 def test_the_result_of_an_op_that_keeps_its_result():

@@ -480,9 +480,7 @@ def test_checkpoints_that_do_not_fit(path, training):
     save_checkpoint(path, **training)
     with pytest.raises(ValueError, match="weight"):
         load_checkpoint(path, model=nn.Linear(4, 2))
-    with pytest.raises(
-        ValueError, match=r"groups of \[2\] parameters, but this optimiser has groups of \[1\]"
-    ):
+    with pytest.raises(ValueError, match=r"groups of \[2\] parameters do not fit groups of \[1\]"):
         load_checkpoint(
             path, model=training["model"], optimizer=optim.SGD([Tensor([1.0], requires_grad=True)])
         )

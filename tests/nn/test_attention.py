@@ -140,7 +140,7 @@ def test_head_sizes_are_free():
     more = nn.MultiheadAttention(8, 2, add_bias_kv=True, head_dim=3, value_head_dim=5)
     assert more.bias_k.shape == (1, 1, 6) and more.bias_v.shape == (1, 1, 10)
     with pytest.raises(
-        ValueError, match="embed_dim=35 cannot be divided into num_heads=4.*head_dim=9"
+        ValueError, match="embed_dim=35 cannot be divided into num_heads=4.*head_dim="
     ):
         nn.MultiheadAttention(35, 4)
 
@@ -280,7 +280,7 @@ def test_masked_keys_change_nothing():
 
 
 BATCH = np.ones((2, 3, 8))
-TAKES = r"with batch_first=True, .* query \(B, T, 8\), key \(B, S, 8\) and value \(B, S, 8\), or"
+TAKES = r"with batch_first=True, .* query \(B, T, 8\), key \(B, S, kdim=8\) and value \(B, S, vdim=8\), or"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ TAKES = r"with batch_first=True, .* query \(B, T, 8\), key \(B, S, 8\) and value
     [
         ((BATCH, BATCH[0], BATCH[0]), {}, ValueError, TAKES),
         ((BATCH[..., :4],) * 3, {}, ValueError, TAKES),
-        ((BATCH, BATCH[..., :4], BATCH), {}, ValueError, TAKES + ".*pass kdim="),
+        ((BATCH, BATCH[..., :4], BATCH), {}, ValueError, TAKES),
         ((BATCH, np.ones((5, 3, 8)), np.ones((5, 3, 8))), {}, ValueError, TAKES),
         ((BATCH, BATCH, BATCH[:, :2]), {}, ValueError, TAKES),
         ((BATCH,) * 3, {"attn_mask": np.ones((3, 3), int)}, TypeError, "True = blocked.*mask == 0"),
@@ -304,7 +304,7 @@ TAKES = r"with batch_first=True, .* query \(B, T, 8\), key \(B, S, 8\) and value
             (BATCH,) * 3,
             {"key_padding_mask": np.ones((3, 2), bool)},
             ValueError,
-            "or transpose the mask",
+            r"here \(2, 3\); got array \(3, 2\)",
         ),
         ((BATCH[0],) * 3, {"key_padding_mask": np.ones((1, 3), bool)}, ValueError, r"\(S,\)"),
     ],

@@ -55,17 +55,14 @@ def test_gains(name):
 @pytest.mark.parametrize("fill", [init.zeros_, init.normal_, init.xavier_uniform_])
 def test_an_array_is_no_parameter(fill):
     """PyTorch's `normal_(p.data)` comes here as an array: the parameter itself is meant."""
-    with pytest.raises(
-        TypeError,
-        match=r"a Tensor to write into, got array \(2, 2\) float64; pass the parameter p itself",
-    ):
+    with pytest.raises(TypeError, match=r"fill a Tensor, .* not its data, array \(2, 2\) float64"):
         fill(Tensor(np.ones((2, 2))).data)
 
 
 @pytest.mark.parametrize(
     "call, text",
     [
-        (lambda t: init.xavier_uniform_(Tensor(np.ones(3))), "at least 2 dimensions.*uniform_"),
+        (lambda t: init.xavier_uniform_(Tensor(np.ones(3))), "at least 2 axes, got"),
         (lambda t: init.kaiming_uniform_(t, mode="fan"), "'fan_in', 'fan_out', got 'fan'"),
         (lambda t: init.calculate_gain("swish"), "'selu', got 'swish'"),
         (lambda t: init.uniform_(t, 2.0, 1.0), "low <= high"),

@@ -165,9 +165,7 @@ def test_activations_gradients_weights_and_patches():
         pass
     small = ta.patch(model, {"layers.0": np.ones(2)})
     with (
-        pytest.raises(
-            ValueError, match=r"has shape \(2, 5, 8\), but its replacement has shape \(2,\)"
-        ),
+        pytest.raises(ValueError, match=r"has the shape \(2, 5, 8\), its replacement \(2,\)"),
         small,
     ):
         model(x)
@@ -219,4 +217,4 @@ def test_a_summary_counts_a_shared_parameter_once():
     model.embed.weight.requires_grad = False
     summary = model.summary(np.array([[1, 2, 3]]))
     assert [(row.name, row.parameters, row.trainable) for row in summary.rows][0] == ("", 28, 0)
-    assert "(1, 3, 7)" in str(summary) and "<td>Linear<td>" in summary._repr_html_()
+    assert "(1, 3, 7)" in str(summary) and "Linear" in str(summary)

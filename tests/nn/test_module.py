@@ -311,18 +311,21 @@ def test_a_plain_list_or_dict_of_parts_is_refused(value):
         (lambda net: net.add_module("layer", 3), TypeError, "must be a Module, got 3"),
         (lambda net: net.add_module("a.b", nn.ReLU()), ValueError, "contains a dot"),
         (lambda net: net.cuda(), AttributeError, "everything is on the CPU"),
-        (lambda net: net.get_submodule("first"), AttributeError, "named_modules"),
         (
             lambda net: net.astype(int),
             TypeError,
             "dtype of a module must be a floating-point dtype",
         ),
         (lambda net: nn.Module()(1), TypeError, "Module does not define forward"),
-        (lambda net: net.load_state_dict([1]), TypeError, r"pass ta.load\(path\)"),
+        (lambda net: net.load_state_dict([1]), TypeError, r"such as ta.load\(path\)"),
         (lambda net: nn.Sequential(nn.ReLU(), np.tanh), TypeError, "'1' of a Sequential must be"),
         (lambda net: nn.Sequential([nn.ReLU()]), TypeError, r"nn.Sequential\(\*layers\)"),
-        (lambda net: nn.ModuleList([nn.ReLU]), TypeError, r"an instance such as nn.ReLU\(\)"),
-        (lambda net: nn.ModuleList()(1), TypeError, "To run a ModuleList, loop over it"),
+        (lambda net: nn.ModuleList([nn.ReLU]), TypeError, r"nn.ReLU\(\) for a class"),
+        (
+            lambda net: nn.ModuleList()(1),
+            TypeError,
+            "ModuleList does not define forward.*loop over a ModuleList",
+        ),
         (lambda net: nn.ModuleList()[0], IndexError, "out of range"),
         (
             lambda net: nn.ModuleDict({"forward": nn.ReLU()}),
@@ -433,7 +436,7 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
         "nothing was changed",
         r"missing: 'scale' (4,)",
         "unexpected: 'sclae'. Did you mean 'scale'?",
-        "shape: 'body.0.weight' has shape (3, 4) in the module but (4, 3) in the mapping. Transpose the value",
+        "shape: 'body.0.weight' is (3, 4) in the module but (4, 3) in the mapping.",
     ):
         assert part in str(error.value)
     with pytest.raises(ValueError, match="shape: 'body.0.weight'"):

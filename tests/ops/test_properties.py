@@ -407,18 +407,14 @@ X = np.ones((2, 3), np.float32)
 SDPA = F.scaled_dot_product_attention
 MISTAKES = {  # what an error says
     "Did you mean 'tanh'": lambda: F.gelu(X, "tan"),
-    r"\(2,\) must equal the sizes of the last axes of the input": lambda: F.layer_norm(X, 2),
-    r"weight must have the shape normalized_shape = \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
-    r"is \(out, in\); got input array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
-    r"one element for each row of the weight, that is, shape \(4,\)": lambda: F.linear(
-        X, np.ones((4, 3)), np.ones(3)
-    ),
-    "index 5 is outside the table": lambda: F.embedding([0, 5], np.ones((4, 2))),
+    r"normalized_shape=\(2,\) does not fit array \(2, 3\)": lambda: F.layer_norm(X, 2),
+    r"weight must have shape \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
+    r"\(out, in\); got input array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
+    r"bias must have shape \(4,\)": lambda: F.linear(X, np.ones((4, 3)), np.ones(3)),
+    "index 5 is outside a table of 4": lambda: F.embedding([0, 5], np.ones((4, 2))),
     "index -1 is outside": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),
-    "padding_idx=4 is out of range for a table with 4 rows": lambda: F.embedding(
-        [0], np.ones((4, 2)), 4
-    ),
+    "padding_idx=4 is outside 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),
     r"in \[0, 1\], got 1.5": lambda: F.dropout(X, 1.5),
     r"the shapes differ, array \(4, 1\)": lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)),
     "reduction must be one of 'none', 'mean', 'sum'": lambda: F.mse_loss(X, X, "avg"),
@@ -428,15 +424,14 @@ MISTAKES = {  # what an error says
     "contains probabilities.*Class labels must be integers": lambda: F.cross_entropy(X, [0.0, 1.0]),
     r"must have the shape of the scores, \(2, 3\)": lambda: F.cross_entropy(X, np.ones((3, 3))),
     r"need class labels of shape \(2,\)": lambda: F.cross_entropy(X, np.eye(3, dtype=int)[:2]),
-    "for each of the 3 classes": lambda: F.cross_entropy(X, [0, 1], np.ones(2)),
+    r"weight must be \(3,\), one number per class": lambda: F.cross_entropy(X, [0, 1], np.ones(2)),
     r"needs q \(..., T, D\), k \(..., S, D\)": lambda: SDPA(X, X[:, :2], X),
-    "one value for each key": lambda: SDPA(X, X, X[:1]),
-    r"enable_gqa=True": lambda: SDPA(np.ones((4, 2, 3)), *np.ones((2, 2, 2, 3))),
+    r"got q array \(2, 3\) float32, k array \(2, 3\) float32 and v array \(1, 3\)": lambda: SDPA(
+        X, X, X[:1]
+    ),
     r"may look.*astype\(bool\)": lambda: SDPA(X, X, X, np.ones((2, 2), int)),
     r"not broadcast to the scores \(2, 2\)": lambda: SDPA(X, X, X, np.ones((2, 3), bool)),
-    r"lengths must be in \[0, max_length\] = \[0, 2\], got \[1, 3\]": lambda: F.padding_mask(
-        [1, 3], 2
-    ),
+    r"lengths must be in \[0, max_length = 2\], got \[1 3\]": lambda: F.padding_mask([1, 3], 2),
     "integers as lengths": lambda: F.padding_mask([1.5]),
 }
 

@@ -170,7 +170,7 @@ def test_the_page_is_self_contained_and_tokens_are_only_text(tmp_path):
     "change, text",
     [
         ({"k": np.ones((5, 2))}, "attention needs q"),
-        ({"v": np.ones((4, 3))}, "one value for each key"),
+        ({"v": np.ones((4, 3))}, "attention needs q"),
         ({"q": np.ones(3)}, "attention needs q"),
         ({"mask": np.ones((3, 3), bool)}, "mask"),
         ({"queries": ["a"]}, "1 labels for 4 queries"),

@@ -1,6 +1,5 @@
 """Functions of `torch.nn.functional` for Tensors, with `axis` instead of `dim`.
 
-The functions in `basic` and `attention` follow the textbooks; `checks` has the argument checks.
 Given plain arrays, the functions return plain arrays.
 """
 
@@ -56,10 +55,6 @@ __all__ = [
     "split_heads",
     "tanh",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 if not TYPE_CHECKING:  # else a type checker would accept misspelt names

@@ -132,7 +132,7 @@ def layer_norm(
     The variance divides by n. x and y have shape (..., *normalized_shape); weight and bias have
     normalized_shape. Raises ValueError for other shapes. (Ba et al. 2016, arXiv:1607.06450)
     """
-    eps, x = checks.check_number(eps, "layer_norm", "eps"), real(x, "layer_norm")
+    x = real(x, "layer_norm")
     axes = checks.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     centred = x - x.mean(axis=axes, keepdims=True)
     centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
@@ -150,14 +150,12 @@ def rms_norm(
     """y = x / sqrt(mean(x^2) + eps) * weight, over the trailing axes `normalized_shape`.
 
     x and y have shape (..., *normalized_shape); weight has shape normalized_shape. By default, eps
-    is the machine epsilon of the dtype used for computing. (Zhang and Sennrich 2019,
-    arXiv:1910.07467)
+    is the machine epsilon of the dtype. (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
     x = real(x, "rms_norm")
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
-    if eps is None:
-        eps = float(np.finfo(x.dtype).eps)
-    size = _root_mean_square(x, axes, checks.check_number(eps, "rms_norm", "eps"))
+    eps = float(np.finfo(x.dtype).eps) if eps is None else eps
+    size = _root_mean_square(x, axes, eps)
     normalised = x / size
     return normalised if weight is None else normalised * weight
 
@@ -175,19 +173,15 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     x = real(x, "linear", weight.dtype)
     if weight.ndim > 2 or x.shape[-1:] != weight.shape[-1:]:
         raise ValueError(
-            "linear: the last axis of the input must have the same size as the last axis of the "
-            f"weight, whose shape is (out, in); got input {describe(x)} and weight "
-            f"{describe(weight)}."
+            "linear: the last axis of the input must have the same size as that of the weight "
+            f"(out, in); got input {describe(x)} and weight {describe(weight)}."
         )
     y = ops.matmul(x, weight.T)
     if bias is None:
         return y
     bias = operand(bias, "linear")
     if bias.shape not in (weight.shape[:-1], ()):
-        raise ValueError(
-            "linear: the bias must have one element for each row of the weight, that is, shape "
-            f"{weight.shape[:-1]}; got {describe(bias)}."
-        )
+        raise ValueError(f"linear: bias must have shape {weight.shape[:-1]}, got {describe(bias)}.")
     return y + bias
 
 
@@ -251,8 +245,7 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
     if x.shape != y.shape:
         raise ValueError(
             f"mse_loss: the shapes differ, {describe(x)} and {describe(y)}; broadcasting would "
-            "compare each element with several others. Write y.reshape(x.shape) or x[:, 0], "
-            "whichever you intend."
+            "compare each element with several others. Write y.reshape(x.shape) or x[:, 0]."
         )
     return reduce(ops.square(x - y), reduction)
 
@@ -271,9 +264,8 @@ def cross_entropy(
     (integers of shape (N,), () or (N, d1, ...)) or probabilities (floats with the shape of x). For
     indices, "mean" divides by the total weight of the targets other than `ignore_index` (NaN if no
     such target exists). For probabilities, "mean" divides by the number of samples. Label smoothing
-    e replaces a target by (1 - e) target + e / C. Raises TypeError for float class labels, and
-    ValueError for labels out of range and shapes that do not fit. Like
-    torch.nn.functional.cross_entropy.
+    e replaces a target by (1 - e) target + e / C. Raises ValueError for labels out of range and
+    shapes that do not fit.
     """
     checks.check_choice(reduction, checks.REDUCTIONS, "reduction", "cross_entropy")
     checks.check_probability(label_smoothing, "cross_entropy", "label_smoothing")
@@ -282,24 +274,16 @@ def cross_entropy(
     if weight is not None:
         weight = real(weight, "cross_entropy")
         if weight.shape != (x.shape[axis],):
-            raise ValueError(
-                f"cross_entropy: weight must have one element for each of the {x.shape[axis]} "
-                f"classes, got {describe(weight)}."
-            )
+            expected = f"({x.shape[axis]},), one number per class"
+            raise ValueError(f"cross_entropy: weight must be {expected}, got {describe(weight)}.")
     target = checks.values(target)
     if target.dtype.kind == "f":
-        checks.check_probabilities(x, target, axis, ignore_index)
+        checks.check_probabilities(x, target, ignore_index)
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
     labels = checks.integers(target, "cross_entropy", "target").astype(np.int64)
     checks.check_labels(x, labels, axis, ignore_index)
-    return label_cross_entropy(
-        x,
-        weight,
-        target=labels,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-    )
+    settings = dict(ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
+    return label_cross_entropy(x, weight, target=labels, **settings)
 
 
 def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:

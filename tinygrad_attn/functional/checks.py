@@ -16,16 +16,13 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def operand(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return a Tensor or an array unchanged, and convert numbers and lists to a Tensor.
-
-    Raises TypeError for another library's tensor, because no gradient would flow back to it.
-    """
+    """Return a Tensor or an array unchanged, and convert numbers and lists to a Tensor."""
     if isinstance(x, (Variable, np.ndarray)):
         return x
     if hasattr(x, "dtype") and not isinstance(x, np.generic):
         raise TypeError(
-            f"{function} accepts only Tensors, arrays and numbers, got {describe(x)}. Write "
-            "Tensor(x) first; gradients do not flow back into the other library."
+            f"{function} accepts Tensors, arrays and numbers. Write Tensor(x) for {describe(x)}; "
+            "gradients do not flow back into the other library."
         )
     return Tensor(x, dtype=dtype)
 
@@ -51,14 +48,12 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
     array = np.copy(array_of(values(x)))
     if array.dtype.kind not in "iu":
         raise TypeError(
-            f"{function} needs integers as {name}, got {describe(x)}. If the values are whole "
-            f"numbers, write {name}.astype(np.int64)."
+            f"{function} needs integers as {name}, got {describe(x)}. Write astype(np.int64)."
         )
     return array
 
 
 def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> None:
-    """Raise ValueError unless the value is one of the known values."""
     if value not in known:
         raise ValueError(
             f"{function}: {name} must be one of {', '.join(map(repr, known))}, got "
@@ -67,16 +62,8 @@ def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> 
 
 
 def check_probability(p: Any, function: str, name: str = "p") -> None:
-    """Raise ValueError unless p is a number in [0, 1]."""
     if not is_number(p) or not 0 <= p <= 1:
         raise ValueError(f"{function}: {name} must be a number in [0, 1], got {describe(p)}.")
-
-
-def check_number(value: Any, function: str, name: str) -> Any:
-    """Return the value if it is a plain number; raise TypeError for anything else."""
-    if not is_number(value):
-        raise TypeError(f"{function}: {name} must be a plain number, got {describe(value)}.")
-    return value
 
 
 def normalized_axes(
@@ -85,37 +72,25 @@ def normalized_axes(
     """Return the axes to normalise; raise ValueError if the shapes do not fit."""
     shape = as_sizes((normalized_shape,))
     if not shape or x.shape[-len(shape) :] != shape:
-        raise ValueError(
-            f"{function}: normalized_shape {shape} must equal the sizes of the last axes of the "
-            f"input, got {describe(x)}."
-        )
+        raise ValueError(f"{function}: normalized_shape={shape} does not fit {describe(x)}.")
     for name, parameter in parameters.items():
         if parameter is not None and operand(parameter, function).shape != shape:
-            raise ValueError(
-                f"{function}: {name} must have the shape normalized_shape = {shape}, got "
-                f"{describe(parameter)}."
-            )
+            raise ValueError(f"{function}: {name} must have shape {shape}: {describe(parameter)}.")
     return tuple(range(-len(shape), 0))
 
 
 def check_rows(indices: np.ndarray, rows: int) -> None:
-    """Raise ValueError unless every index refers to a row of the table."""
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
-        raise ValueError(
-            f"embedding: index {indices[outside][0]} is outside the table, whose {rows} rows are "
-            f"numbered 0 to {rows - 1}."
-        )
+        raise ValueError(f"embedding: index {indices[outside][0]} is outside a table of {rows}.")
 
 
 def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
-    """Return padding_idx as a nonnegative row index; raise ValueError if it is out of range."""
+    """Return padding_idx as a nonnegative row index."""
     if padding_idx is None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
-        raise ValueError(
-            f"{function}: padding_idx={padding_idx!r} is out of range for a table with {rows} rows."
-        )
+        raise ValueError(f"{function}: padding_idx={padding_idx!r} is outside {rows} rows.")
     return int(padding_idx) % rows
 
 
@@ -138,68 +113,56 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
     outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
     if outside.any():
         raise ValueError(
-            f"cross_entropy: class {labels[outside][0]} is neither one of the {classes} classes 0 "
-            f"to {classes - 1} nor ignore_index, {ignore_index}. Labels start at 0; to ignore "
-            "padding, pass ignore_index=."
+            f"cross_entropy: class {labels[outside][0]} is neither one of 0 to {classes - 1} nor "
+            f"ignore_index, {ignore_index}. Labels start at 0."
         )
 
 
-def check_probabilities(x: Any, target: Any, axis: int, ignore_index: int | None) -> None:
-    """Raise TypeError or ValueError unless target probabilities have the scores' shape."""
+def check_probabilities(x: Any, target: Any, ignore_index: int | None) -> None:
     if target.shape != x.shape:
-        text = (
+        raise ValueError(
             "cross_entropy: a float target contains probabilities and must have the shape of the "
-            f"scores, {x.shape}; got {describe(target)}."
+            f"scores, {x.shape}; got {describe(target)}. Class labels must be integers: write "
+            "target.astype(np.int64)."
         )
-        if target.shape == x.shape[:axis] + x.shape[axis + 1 :]:
-            raise TypeError(f"{text} Class labels must be integers: write target.astype(np.int64).")
-        raise ValueError(f"{text} The scores come first: cross_entropy(scores, target).")
     if ignore_index is not None and ignore_index >= 0:
         raise ValueError(
-            f"cross_entropy: ignore_index={ignore_index} works only with class labels, but the "
-            "target contains probabilities. Select the samples to keep: x[keep], target[keep]."
+            f"cross_entropy: ignore_index={ignore_index} works only with class labels. For "
+            "probabilities, select the samples to keep: x[keep], target[keep]."
         )
 
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     """Return the shape of the scores, (..., T, S); raise if the arguments do not fit together."""
-    given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
-            "attention needs q (..., T, D), k (..., S, D) and v (..., S, V), with one value for "
-            f"each key; {given}."
+            "attention needs q (..., T, D), k (..., S, D) and v (..., S, V); got q "
+            f"{describe(q)}, k {describe(k)} and v {describe(v)}."
         )
-    try:
-        lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-    except ValueError:
-        raise ValueError(
-            f"attention: the sizes of the axes before the last two must be equal or 1; {given}. If "
-            "there are fewer key heads than query heads, pass enable_gqa=True."
-        ) from None
+    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     scores = (*lead, q.shape[-2], k.shape[-2])
     if mask is None:
         return scores
     if mask.dtype.kind not in "bf" or not mask.ndim:
         raise TypeError(
-            "attn_mask must be boolean (True = may look) or float (added to the scores) and must "
-            f"broadcast to the scores (..., T, S), got {describe(mask)}. Write mask.astype(bool) "
-            "for a mask of integers, or pass is_causal=True for a causal mask."
+            "attn_mask must be boolean (True = may look) or float (added to the scores), got "
+            f"{describe(mask)}. For a mask of integers, write mask.astype(bool)."
         )
     try:
-        if np.broadcast_shapes(mask.shape, scores)[-2:] != scores[-2:]:
-            raise ValueError
+        shape = np.broadcast_shapes(mask.shape, scores)
     except ValueError:
+        shape = ()
+    if shape[-2:] != scores[-2:]:
         rows = f"mask[:, {'None, ' * (len(scores) - 2)}:]"
         raise ValueError(
-            f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S): "
-            "rows are queries, columns are keys. For a mask of shape (B, S) over keys, write "
-            f"{rows}."
-        ) from None
-    warn_of_a_doubtful_mask(mask, "attn_mask", blocked=False)
-    return np.broadcast_shapes(scores, mask.shape)
+            f"attn_mask {describe(mask)} does not broadcast to the scores {scores} = (..., T, S). "
+            f"For a mask of shape (B, S) over keys, write {rows}."
+        )
+    warn_of_a_doubtful_mask(mask, blocked=False)
+    return shape
 
 
-def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
+def warn_of_a_doubtful_mask(mask: Any, blocked: bool) -> None:
     """Warn about a causal mask in the wrong convention or a float mask of zeros and ones.
 
     `blocked` is the boolean that marks a blocked key.
@@ -212,13 +175,11 @@ def warn_of_a_doubtful_mask(mask: Any, name: str, blocked: bool) -> None:
         late = n > 1 and mask.shape == (n, n) and mask[0, -1] != blocked  # quick in the usual case
         if late and np.array_equal(mask, np.tri(n, dtype=bool) == blocked):
             warn(
-                "this attn_mask blocks every earlier position, so each query sees only later "
-                "positions. True means blocked in nn, but allowed in "
+                "this attn_mask blocks all earlier keys. True means blocked in nn, but allowed in "
                 "F.scaled_dot_product_attention. Write ~mask, or pass is_causal=True."
             )
     elif mask.max(initial=0) == 1 and ((mask == 0) | (mask == 1)).all():
         warn(
-            f"this {name} contains zeros and ones of dtype {mask.dtype}, which are added to the "
-            "scores and block nothing. Write mask.astype(bool) if 1 means True, or mask == 0 if 1 "
-            "means False."
+            "this attn_mask contains zeros and ones, which are added to the scores and block "
+            "nothing. Write mask.astype(bool) if 1 means True, or mask == 0 if 1 means False."
         )

@@ -26,8 +26,7 @@ from .layers import (
     Softmax,
     Tanh,
 )
-from .module import Module
-from .parameter import Buffer, Parameter
+from .module import Buffer, Module, Parameter
 from .transformer import (
     FeedForward,
     Transformer,

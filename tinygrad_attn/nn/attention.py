@@ -1,27 +1,30 @@
-"""Attention modules: projections and heads around `functional.attention`.
+"""Attention modules: projections, heads and masks around `functional.attention`.
 
 In shapes, B is the batch size, H the number of heads, T the number of queries, S the number of keys
 and E the embedding size. D is the size of queries and keys in one head, and V the size of values.
+
+In the masks of `nn`, True means *blocked*; in `functional.attention`, a query *may* look. In both,
+a float mask is added to the scores.
 """
 
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add, or_
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
-from ..errors import describe
-from ..functional import attention
-from ..functional.checks import check_probability
+from ..engine import Symbolic, tracked
+from ..errors import describe, warn
+from ..functional import attention, checks
 from ..tensor import Tensor
 from . import init, inside
 from .cache import KeyValueCache
 from .layers import Dropout, Linear, floating
-from .masks import merge_masks
-from .module import Module
-from .parameter import Parameter
+from .module import Module, Parameter
 
 PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -31,8 +34,7 @@ class MultiheadAttention(Module):
 
     Vaswani et al., 2017. Arguments, parameters and initial values match
     torch.nn.MultiheadAttention. `add_bias_kv` appends a learned key and value, and `add_zero_attn`
-    appends a key and value of zeros. `head_dim` and `value_head_dim` set the head sizes. In
-    PyTorch, both sizes are always embed_dim / num_heads.
+    appends a key and value of zeros. `head_dim` and `value_head_dim` set the sizes of the heads.
     """
 
     _shown = ("embed_dim", "num_heads", "head_dim", "value_head_dim", "dropout", "batch_first")
@@ -53,12 +55,11 @@ class MultiheadAttention(Module):
         value_head_dim: int | None = None,
     ) -> None:
         if head_dim is None and embed_dim % num_heads:
-            raise ValueError(
-                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads. "
-                "Choose another number of heads, or set the head size, for example "
-                f"head_dim={embed_dim // num_heads + 1}."
+            heads = (
+                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads"
             )
-        check_probability(dropout, "MultiheadAttention", "dropout")
+            raise ValueError(f"{heads}. Choose another number of heads, or set head_dim=.")
+        checks.check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.dropout, self.batch_first = dropout, batch_first
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
@@ -102,19 +103,18 @@ class MultiheadAttention(Module):
         unbatched. A boolean mask is True where a key is blocked; a float mask is added to the
         scores. `is_causal` hides later keys. A query with all keys blocked has zero weights and no
         gradient; its output is the bias of out_proj. For self-attention with a `cache`, pass the
-        same object as query, key and value; see KeyValueCache. Raises ValueError or TypeError for
-        inputs or masks of the wrong shape or dtype.
+        same object as query, key and value; see KeyValueCache.
         """
-        query, key, value, batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
+        (query, key, value), batched = self._inputs(query, key, value)  # (B, T, E), (B, S, E)
         own = query is key is value
         past = cache.past(self) if own and cache is not None else 0
         extra = (self.bias_k is not None) + self.add_zero_attn
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
         heads = self._project(query, key, value, cache)
-        mask, is_causal = merge_masks(
+        mask, is_causal = _merge_masks(
             attn_mask, key_padding_mask, is_causal, shape, heads[0].dtype, batched, past, extra
         )
-        if own and cache is not None:  # after merge_masks, which may raise
+        if own and cache is not None:  # after _merge_masks, which may raise
             heads = heads[0], *cache.extend(self, *heads[1:])
         if extra:
             q, k, v = heads
@@ -137,11 +137,11 @@ class MultiheadAttention(Module):
             out = out.swapaxes(0, 1)  # (T, B, E)
         return out, weights if need_weights else None
 
-    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any, bool]:
+    def _inputs(self, query: Any, key: Any, value: Any) -> tuple[list[Any], bool]:
         """Return query, key and value with the batch axis first, and whether they were batched."""
         own = query is key is value
-        query = floating(query, self)
-        key, value = (query, query) if own else (floating(key, self), floating(value, self))
+        given = [floating(x, self) for x in ([query] if own else [query, key, value])]
+        query, key, value = given * 3 if own else given
         batched, batch = query.ndim == 3, 0 if self.batch_first else 1
         if not (
             query.ndim == key.ndim in (2, 3)
@@ -153,17 +153,15 @@ class MultiheadAttention(Module):
             t, s = ("B, T", "B, S") if self.batch_first else ("T, B", "S, B")
             raise ValueError(
                 f"with batch_first={self.batch_first}, MultiheadAttention takes query "
-                f"({t}, {self.embed_dim}), key ({s}, {self.kdim}) and value ({s}, {self.vdim}), or "
-                f"all three without B. Got query {describe(query)}, key {describe(key)}, value "
-                f"{describe(value)}. If keys or values have a different width from queries, pass "
-                "kdim= and vdim= to the constructor."
+                f"({t}, {self.embed_dim}), key ({s}, kdim={self.kdim}) and value ({s}, "
+                f"vdim={self.vdim}), or all three without B. Got query {describe(query)}, key "
+                f"{describe(key)}, value {describe(value)}."
             )
-        if batched and self.batch_first:
-            return query, key, value, batched
-        lay = (lambda x: x.swapaxes(0, 1)) if batched else (lambda x: x[None])
-        query = lay(query)
-        key, value = (query, query) if own else (lay(key), lay(value))
-        return query, key, value, batched
+        if not batched:
+            given = [x[None] for x in given]
+        elif not self.batch_first:
+            given = [x.swapaxes(0, 1) for x in given]
+        return given * 3 if own else given, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
         """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), or one packed (B, T, 3 H D)."""
@@ -198,9 +196,8 @@ class MultiheadAttention(Module):
         """Return the output (B, T, H V), and the weights (B, H, T, S) if `wanted`, else None."""
         count = self.num_heads
         if len(heads) == 1:
-            (packed,) = heads
-            attended = attention.packed_attention(packed, mask, num_heads=count, **settings)
-            heads = attention.unpack_heads(packed, count) if wanted else None
+            attended = attention.packed_attention(heads[0], mask, num_heads=count, **settings)
+            heads = attention.unpack_heads(heads[0], count) if wanted else heads
         else:
             attended = F.merge_heads(attention.attention(*heads, mask, **settings))
         if not wanted:
@@ -268,8 +265,111 @@ class AdditiveAttention(Module):
         q = self.W_query(query)[:, :, None]  # (B, T, 1, h)
         k = self.W_key(key)[:, None]  # (B, 1, S, h)
         scores = self.w_score(np.tanh(q + k)).squeeze(-1)[:, None]  # (B, 1, T, S)
-        mask, _ = merge_masks(None, key_padding_mask, False, scores.shape, scores.dtype)
+        mask, _ = _merge_masks(None, key_padding_mask, False, scores.shape, scores.dtype)
         weights = self.dropout(attention.masked_softmax(scores, mask))
         inside.record(weights)
         weights = weights.squeeze(1)  # (B, T, S)
         return weights @ value, weights
+
+
+# ---- masks
+
+
+def _plain(mask: Any, name: str) -> Any:
+    """Return the mask as an array, or as a Tensor if it is tracked."""
+    mask = checks.values(mask)
+    if mask.dtype.kind not in "bf":
+        raise TypeError(
+            f"{name} must be boolean (True = blocked) or float (added to the scores), got "
+            f"{describe(mask)}. Write mask.astype(bool) if 1 means blocked, otherwise mask == 0."
+        )
+    return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
+
+
+def _is_causal(mask: Any) -> bool:
+    """Return whether this is the causal mask, for which attention is faster."""
+    if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2:
+        return False
+    blocked = np.tri(*mask.shape) == 0
+    return np.array_equal(mask, blocked if mask.dtype == bool else _added(blocked, mask.dtype))
+
+
+def _check_attn_mask(mask: Any, shape: tuple[int, int, int, int]) -> Any:
+    """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S)."""
+    mask, (batch, heads, queries, keys) = _plain(mask, "attn_mask"), shape
+    if mask.shape == (queries, keys):
+        checks.warn_of_a_doubtful_mask(mask, blocked=True)
+        return mask
+    if mask.shape == (batch * heads, queries, keys):
+        return mask.reshape(shape)
+    raise ValueError(
+        f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
+        f"{(batch * heads, queries, keys)}, got {describe(mask)}. A mask of shape (B, S) is a "
+        f"key_padding_mask; one of shape (B, T, S) needs np.repeat(mask, {heads}, axis=0)."
+    )
+
+
+def _check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = True) -> Any:
+    """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S)."""
+    known = isinstance(mask, attention.BlockedMask)
+    mask = _plain(mask, "key_padding_mask")
+    shape = (batch, keys) if batched else (keys,)
+    if mask.shape != shape:
+        raise ValueError(
+            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, here {shape}; got "
+            f"{describe(mask)}."
+        )
+    if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
+        if mask.all(axis=-1).any():
+            warn(
+                "this key_padding_mask blocks every key of a sequence. In nn, True means blocked: "
+                "write ~mask if True marks a token in your mask."
+            )
+    return mask.reshape(batch, 1, 1, keys)
+
+
+def _added(mask: Any, dtype: Any) -> Any:
+    """Return the mask as floats, with -inf where a boolean mask is True."""
+    mask = np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask
+    return mask if mask.dtype == dtype else mask.astype(dtype)
+
+
+def _merge_masks(
+    attn_mask: Any,
+    key_padding_mask: Any,
+    is_causal: bool,
+    shape: tuple[int, int, int, int],
+    dtype: Any,
+    batched: bool = True,
+    past: int = 0,
+    extra: int = 0,
+) -> tuple[Any, bool]:
+    """Merge the masks of one call into (mask or None, is_causal) for functional.attention.
+
+    `shape` is the shape of the scores. It includes `past` keys from a cache, but not the `extra`
+    keys that are appended and never blocked.
+    """
+    parts, is_causal = [], bool(is_causal)
+    batch, _, queries, keys = shape
+    if attn_mask is not None:
+        mask = _check_attn_mask(attn_mask, shape)
+        if not past and _is_causal(mask):
+            is_causal = True
+        else:
+            parts.append(mask)
+    if key_padding_mask is not None:
+        parts.append(_check_key_padding_mask(key_padding_mask, batch, keys, batched))
+    if is_causal and (past or extra):
+        if keys > past + 1:  # a single new query may look at all keys
+            parts.append(~np.tri(queries, keys, past, dtype=bool))
+        is_causal = False
+    if not parts:
+        return None, is_causal
+    if all(part.dtype == bool for part in parts):
+        total = ~reduce(or_, parts)
+    else:
+        total = reduce(add, [_added(part, dtype) for part in parts])
+    if extra:
+        may_look = np.full((*total.shape[:-1], extra), total.dtype == bool, total.dtype)
+        total = np.concatenate([total, may_look], axis=-1)
+    return total, is_causal

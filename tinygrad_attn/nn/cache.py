@@ -23,10 +23,9 @@ class KeyValueCache:
 
     One cache serves a whole model, for one sequence or batch. New tokens start at position
     `cache.length`. A key_padding_mask covers all keys, old ones first. Cross-attention reuses the
-    keys and values of its first call, and raises ValueError for a different memory. The cache does
-    not detect in-place changes to the memory. A forward pass may call each attention module only
-    once. `copy.copy(cache)` returns an independent cache; `copy.deepcopy((model, cache))` also
-    copies the model.
+    keys and values of its first call, and raises ValueError for a different memory, but does not
+    detect in-place changes. A forward pass may call each attention module only once.
+    `copy.copy(cache)` is independent; `copy.deepcopy((model, cache))` also copies the model.
     """
 
     def __init__(self) -> None:
@@ -66,16 +65,15 @@ class KeyValueCache:
         past, length, old = self.past(module), self.length, self._tokens.get(module)
         if module is not next(iter(self._tokens), module) and past + k.shape[-2] != length:
             raise ValueError(
-                f"this cache contains {length} tokens for the first attention module, but {past} "
-                f"for another module, which now gets {k.shape[-2]}. If an earlier call failed "
-                "halfway, create a new KeyValueCache(). Otherwise, the model calls the same "
-                "attention module twice."
+                f"this cache has {length} tokens for the first attention module, but {past} for "
+                f"another one, which now gets {k.shape[-2]}. If an earlier call failed halfway, "
+                "create a new KeyValueCache(); otherwise, the model calls a module twice."
             )
         if old is not None:
             if old[0].shape[:2] != k.shape[:2]:
                 raise ValueError(
-                    f"this cache has a batch size of {old[0].shape[0]}, but the new tokens have a "
-                    f"batch size of {k.shape[0]}; create a new KeyValueCache() for each batch."
+                    f"this cache has a batch size of {old[0].shape[0]}, the new tokens of "
+                    f"{k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
             rooms = self._room.get(module, (None, None))
             (k, v), self._room[module] = zip(*map(_appended, old, (k, v), rooms))
@@ -112,6 +110,6 @@ def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, A
 def _refusal(known: Any, given: Any) -> ValueError:
     return ValueError(
         "with a cache, self-attention must get the same object three times (new = x[:, -1:]), and "
-        f"cross-attention must always get the same memory. The cache has {describe(known)}, but "
-        f"this call has {describe(given)}. Create a new KeyValueCache() for a different memory."
+        f"cross-attention must always get the same memory, {describe(known)}, not "
+        f"{describe(given)}. For a different memory, create a new KeyValueCache()."
     )

@@ -1,13 +1,10 @@
-"""The scope and the hooks of a module call.
-
-As in PyTorch, pre-hooks run first, then `forward`, then forward hooks. A backward hook runs when
-the gradients of the module's inputs are complete.
-"""
+"""The scope and the hooks of a module call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +20,19 @@ class Scope:
         self.module, self.outer = module, outer
 
 
+def enclosing(scope: Scope | None) -> Iterator[Any]:
+    """Iterate over the modules of a call and of the calls around it, innermost first."""
+    while scope is not None:
+        yield scope.module
+        scope = scope.outer
+
+
 def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
-    The default root is the outermost module that was called. A module without a name is named after
-    its class.
+    By default, `root` is the outermost call. A module without a name is named after its class.
     """
-    chain: list[Any] = []  # innermost first
-    while scope is not None:
-        chain.append(scope.module)
-        scope = scope.outer
+    chain = [*enclosing(scope)]
     if not chain:
         return "attention"
     root = chain[-1] if root is None else root
@@ -45,39 +45,30 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     return ".".join(tail)
 
 
-class Hook(NamedTuple):
-    """A hook function, and when to call it."""
+class Hook(AbstractContextManager["Hook"]):
+    """Calls a function when a module runs, until `remove()` or the end of a `with` block."""
 
-    when: str  # "before", "after" or "backward"
-    function: Callable[..., Any]
-    with_kwargs: bool = False
+    def __init__(
+        self, module: Any, when: str, function: Callable[..., Any], with_kwargs: bool = False
+    ) -> None:
+        self.module, self.when = module, when  # "before", "after" or "backward"
+        self.function, self.with_kwargs = function, with_kwargs
+        module._hooks = (*module._hooks, self)
+
+    def remove(self) -> None:
+        """Remove the hook. A second call has no effect."""
+        self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
         given = (args, kwargs) if self.with_kwargs else (args,)
         return self.function(module, *given, *output)
 
 
-class RemovableHandle:
-    """Removes a hook when `remove()` is called or a `with` block ends."""
-
-    def __init__(self, module: Any, hook: Hook) -> None:
-        self._module, self._hook = module, hook
-        module._hooks = (*module._hooks, hook)
-
-    def remove(self) -> None:
-        """Remove the hook. A second call has no effect."""
-        hooks = self._module._hooks
-        self._module._hooks = tuple(hook for hook in hooks if hook is not self._hook)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call `module.forward` and all hooks."""
+    """Call `module.forward` and all hooks, in PyTorch's order."""
     before, after, backward = (
         [hook for hook in module._hooks if hook.when == when]
         for when in ("before", "after", "backward")
@@ -104,9 +95,9 @@ def _as_tuple(x: Any) -> tuple:
 
 
 def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Return two callbacks: one for the input gradients and one for the output gradients.
+    """Return two callbacks, for the input gradients and for the output gradients, which come first.
 
-    The output gradients arrive first and are stored. The hooks run when the input gradients arrive.
+    The hooks run when the input gradients are complete.
     """
     grad_output = None
 

@@ -57,13 +57,11 @@ class ModuleList(_Numbered):
 
     def _repr_children(self) -> list[tuple[str, str]]:
         """Return the rows of repr(), with equal neighbours merged: `(0-5): 6 x Linear(...)`."""
-        rows: list[tuple[str, str]] = []
-        start = 0
-        for text, equal in groupby(map(repr, self)):
-            count = len(list(equal))
-            several = f"{start}-{start + count - 1}", f"{count} x {text}"
-            rows.append(several if count > 1 else (f"{start}", text))
-            start += count
+        rows = []
+        for text, equal in groupby(range(len(self)), lambda number: repr(self[number])):
+            first, *others = equal
+            several = f"{first}-{first + len(others)}", f"{len(others) + 1} x {text}"
+            rows.append(several if others else (f"{first}", text))
         return rows
 
 
@@ -76,11 +74,9 @@ class Sequential(_Numbered):
     _parts_keep_names = True
 
     def __init__(self, *modules: Any) -> None:
-        if len(modules) == 1 and isinstance(modules[0], Mapping):
-            for name, module in modules[0].items():
-                self.add_module(name, module)
-        else:
-            self.extend(modules)
+        named = len(modules) == 1 and isinstance(modules[0], Mapping)
+        for name, module in modules[0].items() if named else enumerate(modules):
+            self.add_module(str(name), module)
 
     def forward(self, input: Any) -> Any:
         """input -> f_n(... f_1(input))"""
@@ -90,13 +86,11 @@ class Sequential(_Numbered):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of registered submodules. Like torch.nn.ModuleDict."""
+    """A dictionary of registered submodules, from a mapping or pairs. Like torch.nn.ModuleDict."""
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 
-    def __init__(
-        self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None
-    ) -> None:
+    def __init__(self, modules: Any = None) -> None:
         self.update(modules or {})
 
     def __setitem__(self, name: str, module: Module) -> None:

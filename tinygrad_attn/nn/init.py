@@ -1,7 +1,6 @@
 """Parameter initialisers that draw the same numbers as `torch.nn.init`.
 
-Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed. The Xavier
-and Kaiming functions raise ValueError for tensors with fewer than 2 axes.
+Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ T = TypeVar("T", bound=Tensor)
 def constant_(tensor: T, val: Any) -> T:
     """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(
-            f"an initialiser needs a Tensor to write into, got {describe(tensor)}; pass the "
-            "parameter p itself, such as layer.weight, not p.data."
-        )
+        raise TypeError(f"fill a Tensor, as layer.weight, and not its data, {describe(tensor)}.")
     tensor._array()[...] = val
     inplace.changed(tensor._data)
     return tensor
@@ -66,8 +62,7 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the recommended scale of the initial weights before a nonlinearity.
 
-    `param` is the negative slope of "leaky_relu", 0.01 by default. Raises ValueError for an unknown
-    name. Like `torch.nn.init.calculate_gain`.
+    `param` is the negative slope of "leaky_relu", 0.01 by default.
     """
     slope = 0.01 if param is None else param
     gains = {
@@ -85,10 +80,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def _fans(tensor: Tensor) -> dict[str, int]:
     """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
     if tensor.ndim < 2:
-        raise ValueError(
-            "fan in and fan out require a weight with at least 2 dimensions, got "
-            f"{describe(tensor)}; for a bias, use uniform_, normal_ or zeros_"
-        )
+        raise ValueError(f"fan in and fan out require at least 2 axes, got {describe(tensor)}.")
     out_features, in_features, *rest = tensor.shape
     window = math.prod(rest)
     return {"fan_in": in_features * window, "fan_out": out_features * window}

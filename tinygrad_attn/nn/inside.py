@@ -1,55 +1,26 @@
-"""Tools to look inside a running model: activations, patches and attention weights."""
+"""Look inside a model: attention weights, outputs, FLOPs, and calls with parts replaced."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from fnmatch import filter as matching
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Watcher, context, tracked, watching
+from ..engine import Variable, Watcher, context, enable_grad, plain, tracked, watching
 from ..errors import describe, nearest
+from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
-from .calls import dotted_name
-from .module import Module
+from .calls import dotted_name, enclosing
+from .module import Buffer, Module, Parameter
 
-
-class Activation:
-    """The outputs of one module, one for each call."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.outputs: list[Any] = []  # one per call, as the module returned it
-        self.all_weights: list[np.ndarray] = []  # attention modules: (B, H, T, S) per call
-
-    def __repr__(self) -> str:
-        last = f", last {describe(self.output)}" if self.outputs else ""
-        return f"Activation({self.name!r}, {len(self.outputs)} calls{last})"
-
-    @property
-    def output(self) -> Any:
-        """The output of the last call, or its first element if it is a tuple."""
-        return first(self.outputs[-1])
-
-    @property
-    def grad(self) -> Any:
-        """The gradient of `output`, or None before the backward pass."""
-        return self.output.grad
-
-    @property
-    def weights(self) -> np.ndarray:
-        """The attention weights of the last call, (B, H, T, S)."""
-        if not self.all_weights:
-            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
-        return self.all_weights[-1]
-
-
-def first(output: Any) -> Any:
-    """Return a module's output, or its first element if it is a tuple."""
-    return output[0] if isinstance(output, tuple) else output
+# ---- attention weights
 
 
 class _Recorder(Watcher):
@@ -88,7 +59,41 @@ def record(weights: Any) -> None:
         recorder.keep(context.scope, weights._data.copy())
 
 
-def _selected(model: Module, patterns: Any) -> dict[str, Module]:
+# ---- outputs of modules
+
+
+@dataclass(eq=False)
+class Activation:
+    """The outputs of one module, one for each call."""
+
+    name: str
+    outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
+    all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
+
+    @property
+    def output(self) -> Any:
+        """The output of the last call, or its first element if it is a tuple."""
+        return first(self.outputs[-1])
+
+    @property
+    def grad(self) -> Any:
+        """The gradient of `output`, or None before the backward pass."""
+        return self.output.grad
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The attention weights of the last call, (B, H, T, S)."""
+        if not self.all_weights:
+            raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
+        return self.all_weights[-1]
+
+
+def first(output: Any) -> Any:
+    """Return a module's output, or its first element if it is a tuple."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     """Return {dotted name: module} for the names that match any of the patterns."""
     modules, found = dict(model.named_modules()), dict[str, Module]()
     for pattern in patterns:
@@ -144,9 +149,8 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
         with ta.patch(model, {"layers.0.self_attn": lambda y: y * 0, "norm": saved}):
             model(x)
 
-    The keys are dotted names or patterns. Each value is a function of the output, or an array that
-    replaces it. If the output is a tuple, only its first element is replaced. Raises ValueError for
-    an unknown name or a replacement of a different shape.
+    The keys are dotted names or patterns. Each value is a function of the output, or an array of
+    its shape that replaces it. If the output is a tuple, only its first element is replaced.
     """
     with ExitStack() as stack:
         for pattern, new in replacements.items():
@@ -160,8 +164,148 @@ def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
-        raise ValueError(
-            f"patch of {pattern!r}: the output has shape {old.shape}, but its replacement has "
-            f"shape {y.shape}."
-        )
+        raise ValueError(f"{pattern!r} has the shape {old.shape}, its replacement {y.shape}.")
     return (y, *output[1:]) if isinstance(output, tuple) else y
+
+
+# ---- parameters
+
+
+def functional_call(
+    module: Module,
+    parameters_and_buffers: Mapping[str, Any],
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call module(*args, **kwargs) with other tensors in place of its parameters and buffers.
+
+        names, weights = zip(*model.named_parameters())
+        gradients = ta.grad(loss(model(x)), weights, create_graph=True)
+        stepped = {name: w - 0.1 * g for name, w, g in zip(names, weights, gradients)}
+        loss(ta.functional_call(model, stepped, x)).backward()       # through the step too
+
+    The mapping's keys are dotted names. Parameters that the mapping omits are not replaced. A
+    shared parameter is replaced under all its names. `args` is a tuple or a single argument. The
+    replacement is also visible to other threads, so each thread needs its own copy of the module.
+    Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
+    """
+    parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
+    values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
+    for path, value in parameters_and_buffers.items():
+        if path not in parts:
+            raise ValueError(f"no parameter or buffer {path!r}.{nearest(str(path), parts)}")
+        own = parts[path][-1]
+        tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
+        if tensor.shape != own.shape:
+            raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
+        if values.setdefault(own, tensor) is not tensor:
+            raise ValueError(f"{path!r} is a shared parameter and was given two values.")
+    rows = [(vars(owner), name, p, values.get(p, p)) for owner, name, p in parts.values()]
+    others = _Others(rows)
+    args = args if isinstance(args, tuple) else () if args is None else (args,)
+    with watching(others), others.in_place():
+        return module(*args, **(kwargs or {}))
+
+
+class _Others(Watcher):
+    """Replaces a module's tensors. A checkpoint enters `in_place` again for its recomputation."""
+
+    def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
+        self.rows = rows
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        try:
+            for attributes, name, _, other in self.rows:
+                attributes[name] = other
+            yield
+        finally:
+            for attributes, name, own, _ in self.rows:
+                attributes[name] = own
+
+
+# ---- the table of a model
+
+
+class Row(NamedTuple):
+    """The summary of one module."""
+
+    name: str
+    kind: str
+    output: str
+    parameters: int
+    trainable: int
+    forward: int  # FLOPs of matrix products
+    backward: int
+
+    def cells(self) -> tuple[str, ...]:
+        depth = self.name.count(".") + bool(self.name)
+        label = "  " * depth + self.name.rpartition(".")[2] or self.kind
+        trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
+        numbers = f"{self.parameters:,}", trained, f"{self.forward:,}", f"{self.backward:,}"
+        return label, self.kind, self.output, *numbers
+
+
+class Summary:
+    """The rows that `summary` returns. repr() aligns them in a table."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+
+    def __repr__(self) -> str:
+        headings = "module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward"
+        table = [headings, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        aligned = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>>>>", widths))
+        lines = [aligned.format(*cells).rstrip() for cells in table]
+        lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join(lines)
+
+
+class _Products(Watcher):
+    """Counts the FLOPs of matrix products in each module."""
+
+    def __init__(self) -> None:
+        self.forward, self.backward = Counter[int](), Counter[int]()  # keyed by id(module)
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        if op.__name__ == "matmul":
+            flops = 2 * output.size * inputs[0].shape[-1]
+        elif op.__name__ == "einsum":
+            sizes: dict[str, int] = {}
+            for labels, x in zip(settings["labels"], inputs):
+                sizes |= zip(labels, x.shape)
+            flops = 2 * math.prod(sizes.values())
+        else:
+            return
+        for module in enclosing(context.scope):
+            self.forward[id(module)] += flops
+            self.backward[id(module)] += flops * sum(map(tracked, inputs))
+
+
+def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
+    """Run the model once and return a table of its modules.
+
+    FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
+    Each row counts a shared parameter once. The state of the random generator is restored.
+    """
+    shapes: dict[int, str] = {}
+
+    def keep(module: Module, _: tuple, output: Any) -> None:
+        parts = output if isinstance(output, tuple) else (output,)
+        shapes[id(module)] = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
+
+    products, generator = _Products(), get_rng_state()
+    try:
+        with hooked(model.modules(), keep), plain(), enable_grad(), watching(products):
+            model(*inputs, **kwargs)
+    finally:
+        set_rng_state(generator)
+    rows = []
+    for name, module in model.named_modules():
+        total = sum(p.size for p in module.parameters())
+        trainable = sum(p.size for p in module.parameters() if p.requires_grad)
+        kind, shape = type(module).__name__, shapes.get(id(module), "--")
+        flops = products.forward[id(module)], products.backward[id(module)]
+        rows.append(Row(name, kind, shape, total, trainable, *flops))
+    return Summary(rows)

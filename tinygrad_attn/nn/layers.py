@@ -8,12 +8,11 @@ from typing import Any
 
 from .. import functional as F
 from ..errors import describe
-from ..functional.checks import check_number, check_probability, padding_row, real
+from ..functional.checks import check_probability, padding_row, real
 from ..tensor import Tensor
 from ..tensor.convert import as_sizes
 from . import init
-from .module import Module
-from .parameter import Buffer, Parameter
+from .module import Buffer, Module, Parameter
 
 
 def floating(x: Any, like: Any) -> Any:
@@ -88,12 +87,9 @@ class _Norm(Module):
         eps: float | None = None,
         elementwise_affine: bool = True,
     ) -> None:
-        name = type(self).__name__
-        if eps is not None and check_number(eps, name, "eps") >= 1:
-            raise ValueError(
-                f"{name}: eps must be a small number such as 1e-5, got {eps}. To normalise several "
-                f"axes, pass a tuple: nn.{name}((rows, columns))."
-            )
+        if eps is not None and eps >= 1:
+            name = type(self).__name__
+            raise ValueError(f"eps={eps} is not small; for more axes, write nn.{name}((m, n)).")
         self.normalized_shape = as_sizes((normalized_shape,))
         self.eps, self.elementwise_affine = eps, elementwise_affine
         empty = Parameter.empty(*self.normalized_shape)
@@ -126,8 +122,7 @@ class LayerNorm(_Norm):
 class RMSNorm(_Norm):
     """y = x / sqrt(mean(x^2) + eps) * weight, with the mean over the last axes.
 
-    The default `eps` is the machine epsilon of x's dtype. Zhang and Sennrich, 2019; like
-    torch.nn.RMSNorm.
+    By default, `eps` is the epsilon of x's dtype. Zhang and Sennrich, 2019; like torch.nn.RMSNorm.
     """
 
     def forward(self, input: Any) -> Any:
@@ -266,27 +261,28 @@ class CrossEntropyLoss(Module):
 class _Positions(Module):
     """The base class of positional encodings: y_t = x_t + table[t]."""
 
+    _table: str
     _shown = ("max_len", "d_model", "batch_first")
 
     def __init__(self, max_len: int, d_model: int, batch_first: bool) -> None:
         self.max_len, self.d_model, self.batch_first = max_len, d_model, batch_first
 
-    def _added(self, x: Any, table: Any, offset: int) -> Any:
-        """Return x + table[offset : offset + T]."""
+    def forward(self, x: Any, offset: int = 0) -> Tensor:
+        """(B, T, E), or (T, B, E) with batch_first=False, or (T, E) -> the same shape.
+
+        `offset` is the position of the first token. Raises ValueError for positions past max_len.
+        """
+        table = getattr(self, self._table)
         x = floating(x, table)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
-            batch = "(B, T, E)" if self.batch_first else "(T, B, E)"
             raise ValueError(
-                f"positional encodings need an input of shape (T, E) or {batch} with E = "
-                f"{self.d_model}, got {describe(x)}."
+                "positional encodings need an input of shape (T, E), or three axes with a batch, "
+                f"with E = d_model = {self.d_model}, got {describe(x)}."
             )
         time_first = x.ndim == 2 or not self.batch_first
         end = offset + x.shape[0 if time_first else 1]
         if offset < 0 or end > self.max_len:
-            raise ValueError(
-                f"this layer has max_len={self.max_len} positions, but the input needs positions "
-                f"{offset} to {end - 1}; create the layer with a larger max_len."
-            )
+            raise ValueError(f"positions {offset} to {end - 1} exceed max_len={self.max_len}.")
         rows = table[offset:end]
         return x + (rows[:, None] if x.ndim == 3 and time_first else rows)
 
@@ -297,6 +293,8 @@ class SinusoidalPositionalEncoding(_Positions):
     The table is neither trained nor saved. Vaswani et al., 2017.
     """
 
+    _table = "pe"
+
     def __init__(
         self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True
     ) -> None:
@@ -305,20 +303,15 @@ class SinusoidalPositionalEncoding(_Positions):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """(B, T, E), or (T, B, E) with batch_first=False, or (T, E) -> the same shape.
-
-        `offset` is the position of the first token. Raises ValueError for positions past max_len.
-        """
-        return self.dropout(self._added(x, self.pe, offset))
+        """Add the positions, with dropout. Shapes are as in LearnedPositionalEncoding."""
+        return self.dropout(super().forward(x, offset))
 
 
 class LearnedPositionalEncoding(_Positions):
     """y_t = x_t + weight[t]. `weight` (max_len, d_model) is trained, with initial std 0.02."""
 
+    _table = "weight"
+
     def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)
-
-    def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """Add the positions. Shapes and `offset` are as in SinusoidalPositionalEncoding."""
-        return self._added(x, self.weight, offset)

@@ -1,35 +1,85 @@
-"""The Module class. Its Parameter, Buffer and Module attributes are its parts.
+"""The Module class, and its parts: Parameter, Buffer and Module attributes.
 
 As in PyTorch, parameters come first, then buffers, then modules, each in the order of assignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
 
 from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
-from ..tensor import Tensor
+from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_value, floating_dtype
-from .calls import Hook, RemovableHandle, Scope, call_with_hooks, dotted_name
-from .parameter import Buffer, Parameter, StateValue, zero_gradients
+from .calls import Hook, Scope, call_with_hooks, dotted_name
 
 
-class IncompatibleKeys(NamedTuple):
-    """The names that `load_state_dict(..., strict=False)` skipped."""
+class StateValue(Tensor):
+    """A Tensor that shares memory with a module. `p -= x` raises TypeError."""
 
-    missing_keys: list[str]
-    unexpected_keys: list[str]
+    __slots__ = ()
+
+    def _assigned(self, other: Any) -> Any:
+        raise TypeError(f"p -= x would leave {describe(self)} unchanged. Write p.data -= x.data.")
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
+    __imatmul__ = _assigned
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Let PyTorch's `load_state_dict` copy the value into a PyTorch parameter."""
+        if function.__name__ != "copy_":
+            return super().__torch_function__(function, types, args, kwargs)
+        return args[0].copy_(args[0].new_tensor(args[1].numpy()))
 
 
-INSTEAD = {
-    "get_buffer": "dict(module.named_buffers())[name]",
-    "get_parameter": "dict(module.named_parameters())[name]",
-    "get_submodule": "dict(module.named_modules())[name]",
-    "register_parameter": "self.name = nn.Parameter(value)",
-}
-"""Replacements for PyTorch methods that Module lacks; see also errors.WRITE."""
+class Parameter(StateValue):
+    """A Tensor that is trained as part of a Module. The data is copied."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
+        super().__init__(data, requires_grad, dtype)
+
+    @classmethod
+    def empty(cls, *shape: int) -> Parameter:
+        """Return an uninitialised parameter of the default dtype."""
+        return cls._of(np.empty(shape, get_default_dtype()), True)  # type: ignore[return-value]
+
+
+class Buffer(Tensor):
+    """A Tensor that belongs to a Module and is not trained, such as a table of positions.
+
+    A persistent buffer is part of the `state_dict`. A value later assigned to the attribute is
+    copied into a new Buffer and detached from its graph. Like torch.nn.Buffer.
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+        super().__init__(data)
+        self.persistent = persistent
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        new = super().__deepcopy__(memo)
+        new.persistent = self.persistent  # type: ignore[attr-defined]
+        return new
+
+
+def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
+    """Set the gradients to None, or to zeros."""
+    for p in parameters:
+        g = p.grad
+        p.grad = None if set_to_none or g is None else Tensor(np.zeros_like(g._array()))
+
+
+IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])
 
 
 def _hides_parts(value: Any) -> bool:
@@ -40,7 +90,7 @@ def _hides_parts(value: Any) -> bool:
 
 
 class Module:
-    """The base class of layers and models.
+    """The base class of layers and models, like torch.nn.Module.
 
         class Net(nn.Module):
             def __init__(self):
@@ -50,8 +100,7 @@ class Module:
             def forward(self, x):                                  # (B, 4) -> (B, 1)
                 return self.out(np.tanh(self.hidden(x)))
 
-    Calling `super().__init__()` is optional. For a list of modules, use `ModuleList`. Like
-    torch.nn.Module.
+    Calling `super().__init__()` is optional. For a list of modules, use `ModuleList`.
     """
 
     training: bool = True
@@ -62,91 +111,72 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
-        raise TypeError(
-            f"{type(self).__name__} does not define forward(). Write `def forward(self, x): ...` "
-            "in the class; module(x) calls this method. To run a ModuleList, loop over it, or use "
-            "nn.Sequential instead."
-        )
+        raise TypeError(f"{type(self).__name__} does not define forward(); loop over a ModuleList.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        here = context
-        outer = here.scope
-        here.scope = Scope(self, outer)
+        outer = context.scope
+        context.scope = Scope(self, outer)
         try:
             if self._hooks:
-                y = call_with_hooks(self, args, kwargs)
-            else:
-                y = self.forward(*args, **kwargs)
-            if y is None:
-                warn(
-                    f"{type(self).__name__} returned None. Check that its forward() ends with a "
-                    "return statement."
-                )
-            return y
+                return call_with_hooks(self, args, kwargs)
+            return self.forward(*args, **kwargs)
         except Exception as error:
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
-                error.add_note(f"in the module {dotted_name(here.scope)!r}")
+                error.add_note(f"in the module {dotted_name(context.scope)!r}")
             raise
         finally:
-            here.scope = outer
+            context.scope = outer
 
     # ---- hooks
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, with_kwargs: bool = False
-    ) -> RemovableHandle:
+    ) -> Hook:
         """Call hook(module, args) before `forward`. A result other than None replaces args.
 
         With `with_kwargs`, call hook(module, args, kwargs), which returns None or (args, kwargs).
         """
-        return RemovableHandle(self, Hook("before", hook, with_kwargs))
+        return Hook(self, "before", hook, with_kwargs)
 
-    def register_forward_hook(
-        self, hook: Callable[..., Any], *, with_kwargs: bool = False
-    ) -> RemovableHandle:
+    def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> Hook:
         """Call hook(module, args, output) after `forward`. A result other than None replaces it.
 
         With `with_kwargs`, call hook(module, args, kwargs, output).
         """
-        return RemovableHandle(self, Hook("after", hook, with_kwargs))
+        return Hook(self, "after", hook, with_kwargs)
 
-    def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> Hook:
         """Call hook(module, grad_input, grad_output) in the backward pass.
 
         Both gradients are tuples, with None for a value without a gradient. A result other than
         None replaces grad_input.
         """
-        return RemovableHandle(self, Hook("backward", hook))
+        return Hook(self, "backward", hook)
 
     # ---- attributes
 
     def __getattr__(self, name: str) -> Any:
         hint = ""
         if not name.startswith("__"):  # copy and pickle look for such names
-            write = INSTEAD.get(name) or WRITE.get(name)
-            hint = f" Write {write}." if write else nearest(name, dir(self))
+            hint = f" Write {WRITE[name]}." if name in WRITE else nearest(name, dir(self))
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
-            raise AttributeError(
-                f"a module has no attribute requires_grad; write module.requires_grad_({value!r}) "
-                "to set requires_grad for every parameter."
-            )
+            raise AttributeError(f"write requires_grad_({value!r}) to set it for every parameter.")
         if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
                 f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so it is neither "
                 "trained nor saved. Write nn.Parameter(value)."
             )
-        kind = self._kind_of(name)
         if value is not None:
+            kind = self._kind_of(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
-                    f"{name!r} is a Parameter of {type(self).__name__}; assigning "
-                    f"{describe(value)} would replace the Parameter, so it would no longer be "
+                    f"{name!r} of {type(self).__name__}, now {describe(value)}, would no longer be "
                     "trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
@@ -180,14 +210,11 @@ class Module:
         if not (module is None or isinstance(module, Module)):
             raise TypeError(
                 f"{name!r} of a {type(self).__name__} must be a Module, got {describe(module)}. "
-                "Instead of a list, pass nn.Sequential(*layers); instead of a class, pass an "
-                "instance such as nn.ReLU()."
+                "Write nn.Sequential(*layers) for a list, and nn.ReLU() for a class."
             )
         if not name or "." in name or hasattr(type(self), name):
-            raise ValueError(
-                f"{name!r} is not a valid name for a part of {type(self).__name__}: it is empty, "
-                "contains a dot, or is an attribute of the class."
-            )
+            reason = "is empty, contains a dot or is an attribute of the class"
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: it {reason}.")
         setattr(self, name, module)
 
     # ---- walking the tree
@@ -210,21 +237,17 @@ class Module:
                 continue
             seen.add(id(module))
             yield path, module
-            if LISTS in module._names_by_kind:
-                module._refuse_lists_of_parts()
             if Module in module._names_by_kind:
                 outer = path and f"{path}."
                 pending += [(outer + name, child) for name, child in module._own(Module)[::-1]]
-
-    def _refuse_lists_of_parts(self) -> None:
-        for name, value in self._own(LISTS):
-            if _hides_parts(value):
-                raise TypeError(
-                    f"{type(self).__name__}.{name} is a plain {type(value).__name__} of modules, "
-                    "parameters or buffers, which would be neither trained nor saved. Write "
-                    "nn.ModuleList or nn.ModuleDict for modules, and "
-                    f"setattr(self, f'{name}_{{i}}', p) for parameters and buffers."
-                )
+            for name in module._names_by_kind.get(LISTS, ()):
+                value = vars(module).get(name)
+                if _hides_parts(value):
+                    raise TypeError(
+                        f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
+                        "modules or parameters, which would be neither trained nor saved. Write "
+                        "nn.ModuleList or nn.ModuleDict, and setattr(self, name, p) for parameters."
+                    )
 
     def _named_parts(
         self, *kinds: type, recurse: bool = True, once: bool = True
@@ -281,7 +304,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of all parameters to None, or fill them with zeros."""
+        """Set the gradients of all parameters to None, or to zeros."""
         zero_gradients(self.parameters(), set_to_none)
 
     def astype(self, dtype: Any) -> Self:
@@ -323,33 +346,25 @@ class Module:
     ) -> IncompatibleKeys:
         """Copy values into the parameters and buffers of the same names, converting dtypes.
 
-        Values may be Tensors, ndarrays or torch tensors. On a mismatch, raises a
-        ValueError that lists all missing, unexpected and mis-shaped keys, and changes nothing. With
-        `strict=False`, only the shapes must match. Returns the missing and unexpected keys.
+        Values may be Tensors, ndarrays or torch tensors. On a mismatch, raises a ValueError that
+        lists all missing, unexpected and mis-shaped keys, and changes nothing. With `strict=False`,
+        only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
-            raise TypeError(
-                f"load_state_dict takes a mapping of names to values, got {describe(state_dict)}. "
-                "To load a file, pass ta.load(path); to copy a module, pass other.state_dict()."
-            )
+            raise TypeError(f"load a mapping such as ta.load(path), not {describe(state_dict)}.")
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
-        problems = []
+        problems = [
+            f"shape: {name!r} is {own[name].shape} in the module but {value.shape} in the mapping."
+            for name, value in values.items()
+            if value.shape != own[name].shape
+        ]
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
             few = missing[:20]  # nearest() is slow
             problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
-        for name, value in values.items():
-            here = own[name].shape
-            if value.shape != here:
-                text = (
-                    f"shape: {name!r} has shape {here} in the module but {value.shape} in the "
-                    "mapping."
-                )
-                hint = " Transpose the value: a Linear weight has shape (out, in)."
-                problems.append(text + hint * (value.shape == here[::-1]))
         if problems:
             head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
@@ -360,7 +375,7 @@ class Module:
 
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module once and return a table of modules, shapes, parameters and FLOPs."""
-        from .summary import summary  # avoids an import cycle
+        from .inside import summary  # avoids an import cycle
 
         return summary(self, *inputs, **kwargs)
 

@@ -28,13 +28,10 @@ ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Function:
-    """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"activation must be 'relu', 'gelu' or a function such as F.silu, got {activation!r}."
-        )
+        raise ValueError(f"activation must be 'relu', 'gelu' or a function, got {activation!r}.")
     return ACTIVATIONS[activation]
 
 
@@ -57,7 +54,7 @@ class FeedForward(Module):
 class _Layer(Module):
     """The base class of encoder and decoder layers."""
 
-    _reads_memory = False
+    _attentions: tuple[str, ...] = ("self_attn",)
     _shown = ("norm_first",)
 
     def __init__(
@@ -72,23 +69,18 @@ class _Layer(Module):
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
-        attention = lambda: MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first
-        )
-        norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias)
-        self.self_attn = attention()
-        if self._reads_memory:
-            self.multihead_attn = attention()
+        for name in self._attentions:
+            attention = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
+            setattr(self, name, attention)
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
         self.norm_first = norm_first
-        self.norm1, self.norm2 = norm(), norm()
-        if self._reads_memory:
-            self.norm3 = norm()
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-        if self._reads_memory:
-            self.dropout3 = Dropout(dropout)
+        steps = range(1, len(self._attentions) + 2)  # norm1, dropout1 and so on
+        for i in steps:
+            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias))
+        for i in steps:
+            setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = activation_function(activation)
 
     def _residual(self, x: Any, norm: Any, dropout: Any, block: Function) -> Any:
@@ -134,7 +126,7 @@ class TransformerDecoderLayer(_Layer):
     Arguments, parameters and initial values match torch.nn.TransformerDecoderLayer.
     """
 
-    _reads_memory = True
+    _attentions = ("self_attn", "multihead_attn")
 
     def forward(
         self,
@@ -281,5 +273,4 @@ class Transformer(Module):
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> Tensor:
         """Return the causal mask (sz, sz) as floats: -inf at later positions, 0 elsewhere."""
-        mask = np.where(F.causal_mask(sz), -np.inf, 0.0)
-        return Tensor(mask, dtype=get_default_dtype())
+        return Tensor(np.where(F.causal_mask(sz), -np.inf, 0.0), dtype=get_default_dtype())

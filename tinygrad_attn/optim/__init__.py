@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING
 
 from ..engine.kernels import loaded
 from ..errors import missing_names
-from .clipping import clip_grad_norm_
-from .optimizer import Optimizer
-from .rules import SGD, Adam, AdamW
-from .schedules import Schedule, noam, warmup_cosine
+from .optimizer import SGD, Adam, AdamW, Optimizer
+from .training import Schedule, clip_grad_norm_, noam, warmup_cosine
 
 __all__ = [
     "SGD",

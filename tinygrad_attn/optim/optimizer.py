@@ -1,14 +1,11 @@
-"""The base class of the optimisers.
-
-A subclass defines `_state_names`, which names the arrays kept for each parameter, and `_update`,
-which updates one parameter and its arrays in place.
-"""
+"""The base class of the optimisers, and SGD, Adam and AdamW."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +13,7 @@ from numpy.typing import NDArray
 
 from ..engine import inplace, reference
 from ..errors import describe, is_number, warn
-from ..functional.checks import check_number
-from ..nn.parameter import Parameter, zero_gradients
+from ..nn.module import Parameter, zero_gradients
 from ..tensor import Tensor
 
 Array = NDArray[Any]
@@ -58,12 +54,6 @@ class Optimizer:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
-        if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
-            raise TypeError(
-                f"an optimiser takes a list of parameters, got {type(params).__name__}; write "
-                "SGD(model.parameters()) for a module, SGD([p]) for one tensor, or "
-                f"SGD([{{'params': [p]}}]) for a group."
-            )
         params = list(params)
         are_groups = params and isinstance(params[0], Mapping)
         for group in params if are_groups else [{"params": params}]:
@@ -71,29 +61,28 @@ class Optimizer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self).get("defaults", ()):
-            raise AttributeError(
-                f"to change {name}, write optimizer.param_groups[0][{name!r}] = {value!r}."
-            )
+            raise AttributeError(f"write optimizer.param_groups[0][{name!r}] = {value!r}.")
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
-            raise ValueError(
-                "a parameter group must have 'params' and may have any of "
-                f"{sorted(self.defaults)}; got {sorted(group)}."
-            )
+            known = ["params", *self.defaults]
+            raise ValueError(f"a parameter group may have {known}, but this has {sorted(group)}.")
         given = group["params"]
         params = [given] if isinstance(given, Tensor) else list(given)
         if not params:
             raise ValueError(
-                "the optimiser got no parameters. A generator such as model.parameters() can be "
-                "read only once; to use the parameters twice, write list(model.parameters()). "
-                "Parameters of a module must be of type nn.Parameter, not Tensor."
+                "the optimiser got no parameters. Parameters of a module are of type nn.Parameter. "
+                "To read the generator model.parameters() twice, write list(model.parameters())."
             )
         taken = {id(p) for p in self._parameters()}
         for i, p in enumerate(params):
-            _check_parameter(p, i)
+            if not isinstance(p, Tensor):
+                raise TypeError(f"only Tensors can be trained, but item {i} is {describe(p)}.")
+            if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
+                text = f"item {i}, {describe(p)}, never gets a .grad"
+                raise ValueError(f"{text}. Train leaves with requires_grad=True.")
             if id(p) in taken:
                 raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
         distinct = list({id(p): p for p in params}.values())  # a duplicate is updated once
@@ -102,17 +91,14 @@ class Optimizer:
         self.param_groups.append(full)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set all gradients to None, or fill them with zeros."""
+        """Set all gradients to None, or to zeros."""
         zero_gradients(self._parameters(), set_to_none)
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         work = [self._collected(group) for group in self.param_groups]  # raises before any change
         if not any(w.values for w in work):
-            warn(
-                "step() changed nothing, because no parameter has a gradient. Call loss.backward() "
-                "first; the loss must depend on the optimiser's parameters."
-            )
+            warn("step() changed nothing: no parameter has a gradient. Call loss.backward() first.")
         for w in work:
             for history, step in zip(w.histories, w.steps):
                 history["step"] = step
@@ -122,13 +108,10 @@ class Optimizer:
     # ---- methods for subclasses
 
     def _check(self, group: Group) -> None:
-        """Raise ValueError for invalid settings."""
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
-                raise ValueError(
-                    f"{type(self).__name__}: {name} must be a number >= 0, got {describe(value)}."
-                )
+                raise ValueError(f"{name} must be a number >= 0, got {describe(value)}.")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
         """Return the names of the arrays kept for each parameter. The arrays start as zeros."""
@@ -136,9 +119,7 @@ class Optimizer:
 
     def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
         """Update the parameter p and its state in place, with the gradient g."""
-        raise NotImplementedError(
-            "use SGD, Adam or AdamW, or define _update in your own subclass of Optimizer"
-        )
+        raise NotImplementedError
 
     # ---- the arrays of a step
 
@@ -146,7 +127,7 @@ class Optimizer:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
-        """Return the state of p. Missing arrays are created as zeros."""
+        """Return the state of p, with zeros for missing arrays."""
         history = self.state[p]
         history.setdefault("step", 0)
         for name in names:
@@ -158,18 +139,16 @@ class Optimizer:
 
     def _collected(self, group: Group) -> Work:
         """Return the arrays of the group's parameters that have a gradient."""
-        check_number(group.get("lr", 0.0), type(self).__name__, "lr")  # the user may have set it
         names = self._state_names(group)
         params = [p for p in group["params"] if p.grad is not None]
-        values = [p._array() for p in params]
-        gradients = [p.grad._array() for p in params]
+        values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
         for p, value, gradient in zip(params, values, gradients):
             kept = self.state[p].get(names[0], value) if names else value
             if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
                 raise ValueError(
                     f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
-                    f"of shape {kept.shape} and dtype {kept.dtype}; create the optimiser after "
-                    "calling model.astype(...), and set new values with p.data[...] = values."
+                    f"{kept.shape} {kept.dtype}; create the optimiser after calling "
+                    "model.astype(...), and set new values with p.data[...] = values."
                 )
         histories = [self._history(p, names) for p in params]
         steps = [history["step"] + 1 for history in histories]
@@ -181,10 +160,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state as {"state": {...}, "param_groups": [...]}, like PyTorch."""
         numbers = {p: i for i, p in enumerate(self._parameters())}
-        groups = [
-            {**group, "params": [numbers[p] for p in group["params"]]}
-            for group in self.param_groups
-        ]
+        groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
         kept = {i: copy.deepcopy(self.state[p]) for p, i in numbers.items() if self.state.get(p)}
         return {"state": kept, "param_groups": groups}
 
@@ -196,36 +172,19 @@ class Optimizer:
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
-            raise ValueError(
-                f"the saved optimiser has groups of {theirs} parameters, but this optimiser has "
-                f"groups of {ours}; create the optimiser from the same model."
-            )
+            raise ValueError(f"saved groups of {theirs} parameters do not fit groups of {ours}.")
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
-        state: defaultdict[Tensor, History] = defaultdict(dict)
-        for index, entry in state_dict["state"].items():
-            state[params[int(index)]] = _loaded_history(params[int(index)], entry)
-        self.state = state
+        entries = [(params[int(i)], entry) for i, entry in state_dict["state"].items()]
+        self.state = defaultdict(dict, {p: _loaded_history(p, entry) for p, entry in entries})
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
-        """Return the saved settings. Raises ValueError if another kind of optimiser saved them."""
+        required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
-        if (
-            decoupled
-            and not getattr(self, "decoupled", True)
-            or not {*self.defaults} & {"betas", "momentum"} <= {*saved}
-        ):
-            raise ValueError(
-                f"this state belongs to another kind of optimiser: {type(self).__name__} has the "
-                f"settings {sorted(self.defaults)}, but the state has "
-                f"{sorted({*saved} - {'params'})}."
-            )
-        settings = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in saved.items()
-            if key in self.defaults or key == "initial_lr"
-        }
+        if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):
+            raise ValueError(f"{type(self).__name__}: another kind of optimiser saved this state.")
+        settings = {key: saved[key] for key in saved if key in {*self.defaults, "initial_lr"}}
         self._check({**self.defaults, **settings})
         return settings
 
@@ -237,19 +196,121 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
     for name in ARRAYS & {*history}:
         history[name] = np.array(history[name], dtype=p.dtype)
         if history[name].shape != p.shape:
-            raise ValueError(
-                f"{name} of {describe(p)} was saved with the shape {history[name].shape}."
-            )
+            raise ValueError(f"{name} of {describe(p)} was saved as {describe(history[name])}.")
     return history
 
 
-def _check_parameter(p: Any, i: int) -> None:
-    """Raise TypeError or ValueError unless p can be trained. A frozen Parameter is accepted."""
-    if not isinstance(p, Tensor):
-        raise TypeError(f"an optimiser can train only Tensors, but item {i} is {describe(p)}.")
-    if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
-        raise ValueError(
-            f"item {i}, {describe(p)}, never gets a .grad: it was computed from other tensors or "
-            "does not require a gradient. Train leaves with requires_grad=True, such as "
-            "model.parameters()."
-        )
+class SGD(Optimizer):
+    """d = g + wd p;  b = momentum b + (1 - dampening) d, at first b = d;  p = p - lr b.
+
+    With `nesterov`, p = p - lr (d + momentum b). Like `torch.optim.SGD`.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
+        super().__init__(params, dict(**settings, nesterov=nesterov, maximize=maximize))
+
+    def _check(self, group: Group) -> None:
+        super()._check(group)
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError("SGD: nesterov=True needs momentum > 0 and dampening=0.")
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+        momentum, decay = float(group["momentum"]), float(group["weight_decay"])
+        d = -g if group["maximize"] else g
+        if decay:
+            d = d + decay * p
+        if momentum:
+            (b,) = state
+            b *= momentum
+            b += d if step == 1 else (1 - float(group["dampening"])) * d
+            d = d + momentum * b if group["nesterov"] else b
+        p -= float(group["lr"]) * d
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p = p - lr m' / (sqrt(v') + eps).
+
+    In update t, m' = m / (1 - b1^t) and v' = v / (1 - b2^t). `weight_decay` adds wd p to the
+    gradient; `amsgrad` uses the largest v so far. Kingma and Ba, 2015; like `torch.optim.Adam`.
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, dict(**settings, amsgrad=amsgrad, maximize=maximize))
+
+    def _check(self, group: Group) -> None:
+        super()._check(group)
+        betas = group["betas"]
+        if not all(is_number(b) and 0 <= b < 1 for b in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {betas}.")
+
+    def _state_names(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+
+    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+        b1, b2 = map(float, group["betas"])
+        lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
+        m, v, *largest = state
+        if group["maximize"]:
+            g = -g
+        if decay and self.decoupled:
+            p *= 1 - lr * decay
+        elif decay:
+            g = g + decay * p
+        m *= b1
+        m += (1 - b1) * g
+        v *= b2
+        v += (1 - b2) * g * g  # in this order, because g * g would overflow sooner
+        for top in largest:
+            v = np.maximum(top, v, out=top)
+        # Take the root before the correction, which could make a large v infinite.
+        root = np.sqrt(v) / math.sqrt(1 - b2**step)
+        p -= lr / (1 - b1**step) * m / (root + eps)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p = (1 - lr wd) p, then Adam's step.
+
+    Loshchilov and Hutter, 2019; like `torch.optim.AdamW`.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

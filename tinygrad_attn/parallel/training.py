@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import files, random
 from ..engine import inplace
-from ..optim.clipping import check_finite, gradients_and_norm
+from ..optim.training import check_finite, gradients_and_norm
 from .data_parallel import DataParallel
 from .group import barrier, group
 from .tensor_parallel import ShardedParameter
