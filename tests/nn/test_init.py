@@ -55,7 +55,7 @@ def test_gains(name):
 @pytest.mark.parametrize("fill", [init.zeros_, init.normal_, init.xavier_uniform_])
 def test_an_array_is_no_parameter(fill):
     """PyTorch's `normal_(p.data)` comes here as an array: the parameter itself is meant."""
-    with pytest.raises(TypeError, match=r"fill a Tensor, .* not its data, array \(2, 2\) float64"):
+    with pytest.raises(TypeError, match=r"pass a Tensor .* not its data array \(2, 2\) float64"):
         fill(Tensor(np.ones((2, 2))).data)
 
 

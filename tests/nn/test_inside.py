@@ -165,7 +165,7 @@ def test_activations_gradients_weights_and_patches():
         pass
     small = ta.patch(model, {"layers.0": np.ones(2)})
     with (
-        pytest.raises(ValueError, match=r"has the shape \(2, 5, 8\), its replacement \(2,\)"),
+        pytest.raises(ValueError, match=r"gave shape \(2, 5, 8\), but the new value has \(2,\)"),
         small,
     ):
         model(x)

@@ -231,7 +231,7 @@ def test_a_cache_gives_the_same_numbers_as_the_whole_sequence(steps, batch_first
     for pieces, expected in zip(parts, whole):
         np.testing.assert_allclose(np.concatenate(pieces, axis), expected, rtol=1e-5, atol=1e-6)
     assert caches[0].length == caches[1].length == 6
-    with pytest.raises(ValueError, match="batch size of 6, .* tokens of 1;.*new KeyValueCache"):
+    with pytest.raises(ValueError, match="batch size 6, .* batch size 1;.*new KeyValueCache"):
         encoder(x[:1, :1], cache=caches[0])
 
 

@@ -387,7 +387,7 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         ({"param_groups": [group | {"lr": -1}]}, "lr must be a number >= 0, got -1"),
         (
             optim.Adam(ours[:2]).state_dict(),
-            r"groups of \[2\] parameters do not fit groups of \[5\]",
+            r"groups have \[2\] parameters, but these have \[5\]",
         ),
     ):
         with pytest.raises(ValueError, match=text):

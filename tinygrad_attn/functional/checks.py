@@ -75,14 +75,16 @@ def normalized_axes(
         raise ValueError(f"{function}: normalized_shape={shape} does not fit {describe(x)}.")
     for name, parameter in parameters.items():
         if parameter is not None and operand(parameter, function).shape != shape:
-            raise ValueError(f"{function}: {name} must have shape {shape}: {describe(parameter)}.")
+            raise ValueError(
+                f"{function}: {name} must have shape {shape}, got {describe(parameter)}."
+            )
     return tuple(range(-len(shape), 0))
 
 
 def check_rows(indices: np.ndarray, rows: int) -> None:
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
-        raise ValueError(f"embedding: index {indices[outside][0]} is outside a table of {rows}.")
+        raise ValueError(f"embedding: index {indices[outside][0]} is not one of {rows} rows.")
 
 
 def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
@@ -90,7 +92,7 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
     if padding_idx is None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
-        raise ValueError(f"{function}: padding_idx={padding_idx!r} is outside {rows} rows.")
+        raise ValueError(f"{function}: padding_idx={padding_idx!r} is not one of {rows} rows.")
     return int(padding_idx) % rows
 
 

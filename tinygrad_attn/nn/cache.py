@@ -72,8 +72,8 @@ class KeyValueCache:
         if old is not None:
             if old[0].shape[:2] != k.shape[:2]:
                 raise ValueError(
-                    f"this cache has a batch size of {old[0].shape[0]}, the new tokens of "
-                    f"{k.shape[0]}; create a new KeyValueCache() for each batch."
+                    f"this cache has batch size {old[0].shape[0]}, but the new tokens have batch "
+                    f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
             rooms = self._room.get(module, (None, None))
             (k, v), self._room[module] = zip(*map(_appended, old, (k, v), rooms))

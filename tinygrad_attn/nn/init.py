@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Tensor)
 def constant_(tensor: T, val: Any) -> T:
     """Fill the tensor with one value."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"fill a Tensor, as layer.weight, and not its data, {describe(tensor)}.")
+        raise TypeError(f"pass a Tensor such as layer.weight, not its data {describe(tensor)}.")
     tensor._array()[...] = val
     inplace.changed(tensor._data)
     return tensor

@@ -164,7 +164,7 @@ def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
-        raise ValueError(f"{pattern!r} has the shape {old.shape}, its replacement {y.shape}.")
+        raise ValueError(f"{pattern!r} gave shape {old.shape}, but the new value has {y.shape}.")
     return (y, *output[1:]) if isinstance(output, tuple) else y
 
 

@@ -89,7 +89,7 @@ class _Norm(Module):
     ) -> None:
         if eps is not None and eps >= 1:
             name = type(self).__name__
-            raise ValueError(f"eps={eps} is not small; for more axes, write nn.{name}((m, n)).")
+            raise ValueError(f"eps={eps} is too large; for several axes, write nn.{name}((m, n)).")
         self.normalized_shape = as_sizes((normalized_shape,))
         self.eps, self.elementwise_affine = eps, elementwise_affine
         empty = Parameter.empty(*self.normalized_shape)

@@ -351,7 +351,7 @@ class Module:
         only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
-            raise TypeError(f"load a mapping such as ta.load(path), not {describe(state_dict)}.")
+            raise TypeError(f"pass a mapping such as ta.load(path), not {describe(state_dict)}.")
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class FeedForward(Module):
 class _Layer(Module):
     """The base class of encoder and decoder layers."""
 
-    _attentions: tuple[str, ...] = ("self_attn",)
+    _reads_memory = False
     _shown = ("norm_first",)
 
     def __init__(
@@ -69,18 +70,23 @@ class _Layer(Module):
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
-        for name in self._attentions:
-            attention = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
-            setattr(self, name, attention)
+        attention = partial(
+            MultiheadAttention, d_model, nhead, dropout, bias, batch_first=batch_first
+        )
+        norm = partial(LayerNorm, d_model, layer_norm_eps, bias=bias)
+        self.self_attn = attention()
+        if self._reads_memory:
+            self.multihead_attn = attention()
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
         self.norm_first = norm_first
-        steps = range(1, len(self._attentions) + 2)  # norm1, dropout1 and so on
-        for i in steps:
-            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias))
-        for i in steps:
-            setattr(self, f"dropout{i}", Dropout(dropout))
+        self.norm1, self.norm2 = norm(), norm()
+        if self._reads_memory:
+            self.norm3 = norm()
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        if self._reads_memory:
+            self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
     def _residual(self, x: Any, norm: Any, dropout: Any, block: Function) -> Any:
@@ -126,7 +132,7 @@ class TransformerDecoderLayer(_Layer):
     Arguments, parameters and initial values match torch.nn.TransformerDecoderLayer.
     """
 
-    _attentions = ("self_attn", "multihead_attn")
+    _reads_memory = True
 
     def forward(
         self,

@@ -172,7 +172,7 @@ class Optimizer:
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
-            raise ValueError(f"saved groups of {theirs} parameters do not fit groups of {ours}.")
+            raise ValueError(f"the saved groups have {theirs} parameters, but these have {ours}.")
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         entries = [(params[int(i)], entry) for i, entry in state_dict["state"].items()]
         self.state = defaultdict(dict, {p: _loaded_history(p, entry) for p, entry in entries})
