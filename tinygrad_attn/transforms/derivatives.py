@@ -13,26 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, enable_grad, grad
+from ..engine import Variable, context, enable_grad, grad
 from ..errors import describe
 from ..tensor import Tensor
 from ..tensor.convert import as_gradient
-
-
-class Closure(Watcher):
-    """A watcher that collects the outside tensors that the ops of a function use."""
-
-    def __init__(self, own: Sequence[Any]) -> None:
-        self.own = {id(x) for x in own}
-        self.found: dict[int, Variable] = {}
-
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
-        for x in inputs:
-            self.note(x)
-
-    def note(self, x: Any) -> None:
-        if isinstance(x, Variable) and x._tracked and id(x) not in self.own:
-            self.found[id(x)] = x
 
 
 class _Depth(threading.local):
@@ -58,33 +42,22 @@ def _input(x: Any, create_graph: bool) -> Tensor:
         return Tensor(x, requires_grad=True)
     if create_graph and x._tracked and context.recording:
         return x.clone()
-    _tell_checkpoints(x)  # ops in f will use the leaf, which is not connected to x
-    leaf = Tensor._of(x._data, x._data.dtype.kind == "f")
+    leaf = Tensor._of(x._data)
     leaf.requires_grad = True  # raises for integers
     return leaf
 
 
 def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """Return the cotangent or tangent v as a Tensor with the shape of `like`."""
-    if isinstance(v, Variable):
-        _tell_checkpoints(v)  # if nothing is recorded, no op uses it
-    else:
+    if not isinstance(v, Variable):
         v = Tensor._of(as_gradient(v, like.dtype))
     if v.shape != like.shape:
         raise ValueError(f"{requirement}: got {v.shape} for {describe(like)}.")
     return v
 
 
-def _tell_checkpoints(x: Variable) -> None:
-    """Report an outside tensor that no op uses to the enclosing checkpoints."""
-    for watcher in context.watchers:
-        if isinstance(watcher, Closure):
-            watcher.note(x)
-
-
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
     """Call f and return its output, which must be one Tensor."""
-    _check_function(f)
     depth.value += 1
     try:
         with enable_grad():
@@ -98,14 +71,6 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
             "graph). Combine several outputs with np.concatenate or a weighted sum."
         )
     return y
-
-
-def _check_function(f: Any) -> None:
-    if isinstance(f, Variable) or not callable(f):
-        raise TypeError(
-            "a transform needs a function followed by the values, as in jacobian(f, x), got "
-            f"{describe(f)}."
-        )
 
 
 def _gradients(
@@ -136,7 +101,6 @@ def _recorded(create_graph: bool | None) -> bool:
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
     """Return f's output, detached unless it will be differentiated."""
-    _tell_checkpoints(y)  # f may return a tensor from outside
     return y if create_graph else Tensor._of(y._data)
 
 
@@ -148,7 +112,6 @@ def vjp(
     The tuple has one element for each x. g must have y's shape (else ValueError). The pullback may
     be called several times. Raises TypeError if f does not return one Tensor. Like jax.vjp.
     """
-    _check_function(f)
     recorded = _recorded(create_graph)
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
@@ -206,7 +169,6 @@ def value_and_grad(
     return a single number (else ValueError). Raises TypeError if an argument in `argnums` is not
     positional. Like jax.value_and_grad.
     """
-    _check_function(f)
     several = hasattr(argnums, "__iter__")
     chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
     if not all(isinstance(i, (int, np.integer)) for i in chosen):
