@@ -23,9 +23,8 @@ from ..errors import describe
 from ..nn.cache import KeyValueCache
 from ..nn.module import Module
 from ..tensor import get_default_dtype
-from .flat import Changed, Flat
+from .flat import Changed, Flat, Lowering
 from .ir import reached, replaced, rewrite
-from .lower import Lowering
 from .simplify import simplified
 from .source import agree, gradients_of, largest_in
 from .trace import Trace, gradients, seed_of, stand_in, tracing
@@ -73,13 +72,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
         return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
     if isinstance(f, Module):
-        again = functools.partial(compile, check=check), (f,)
-        # Copies and pickles are compiled anew.
-        space = {
-            "__call__": programs.call,
-            "report": programs.report,
-            "__reduce__": lambda _: again,
-        }
+        anew = functools.partial(compile, check=check), (f,)  # for copies and pickles
+        space = {"__call__": programs.call, "report": programs.report, "__reduce__": lambda _: anew}
         made: Any = object.__new__(type(type(f).__name__, (type(f),), space))
         made.__dict__ = f.__dict__
         return made
@@ -93,8 +87,6 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
 
 class Programs:
-    """A function and its programs."""
-
     def __init__(self, f: Any, check: bool) -> None:
         self.f, self.check, self.too_many = f, check, False
         self.entries: list[Entry] = []
@@ -123,10 +115,8 @@ class Programs:
 
     def report(self) -> list[str]:
         """Return one line per kind of call, with the size of its program or why it has none."""
-        other = (
-            f"(other arguments): not compiled: the function is called in more than {PROGRAMS} ways"
-        )
-        return [str(e) for e in self.entries] + [other] * self.too_many
+        other = f"(other arguments): not compiled: f is called in more than {PROGRAMS} ways"
+        return [*map(str, self.entries)] + [other] * self.too_many
 
 
 class Nested:
@@ -153,7 +143,6 @@ class Nested:
         return len(self.leaves) - 1
 
     def filled(self, leaves: list[Any]) -> Any:
-        """Return the same structure with these leaves."""
         return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
@@ -167,9 +156,8 @@ class Entry(Watcher):
 
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form, self.reason = f, call.form, ""
-        # Keep these objects alive, because forms contain their ids.
-        self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
-        self.roots = [f, *self.objects]
+        # Forms contain the ids of these objects, which are therefore kept alive.
+        self.roots = [f, *(x for x in call.leaves if not isinstance(x, INPUTS))]
         self.tensors: dict[Any, None] = {}  # tracked Tensors from outside f
         self.outer, self.begin = context.scope, next_number()
 
@@ -212,7 +200,7 @@ class Entry(Watcher):
         held = [x for *_, x in self.attributes if isinstance(x, Variable)]
         self.params = [*dict.fromkeys([*self.tensors, *held])]
         try:
-            if any(isinstance(x, KeyValueCache) for x in self.objects):
+            if any(isinstance(x, KeyValueCache) for x in self.roots):
                 raise TypeError("its key/value cache grows, so shapes differ from call to call")
             self.write(call)
             mine = self.run(call)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import is_number
+
 LEAVES = ("input", "constant")
 
 
@@ -92,17 +94,16 @@ class Listing:
         """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = Expression(len(self.expressions), *parts)
-            found.backward, found.scope = self.backward, self.scope
+            found = Expression(len(self.expressions), *parts, self.backward, self.scope)
+            self.known[key] = found
             self.expressions.append(found)
         return found
 
     def operand(self, a: Any) -> Any:
         """Turn an array into a constant, or into a number if it is 0-d."""
-        if is_(a, "constant"):
-            return a if a.ndim else a.value[()]
-        is_array = issubclass(type(a), np.ndarray)  # and not a symbol
-        return self.operand(self.constant(a)) if is_array else a
+        if issubclass(type(a), np.ndarray):  # and not a symbol
+            a = self.constant(a)
+        return a.value[()] if is_(a, "constant") and not a.ndim else a
 
     def constant(self, array: Any) -> Expression:
         return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
@@ -178,6 +179,4 @@ def is_(a: Any, kind: str, name: Any = None) -> bool:
 
 
 def number_in(a: Any) -> Any:
-    """Return a if it is a number, else None."""
-    is_number = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
-    return a if is_number else None
+    return a if is_number(a) else None

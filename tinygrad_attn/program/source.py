@@ -180,12 +180,12 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
     checks = [e for e in checks if e.operands]
     results = named_results(found, outputs, gradients)
-    known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
-    sizes = Sizes({k: found.letters[k] for k in known})
+    letters = {k: found.letters.get(k, ()) for k in "BTSEHDF" if k not in found.inputs}
+    sizes = Sizes({k: max(n) for k, n in letters.items() if len(n) == 1})
     layout = Layout(found, results, checks, sizes)
     body = layout.body()
     body += end(found, results, layout)
-    letters = sizes.used(body)
+    used = sizes.used(body)
     constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
     positional = [n for n in found.inputs if n not in found.parameters]
     named = [*found.parameters, *constants]
@@ -193,9 +193,9 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
     lines += packed(f"def {title}(", words, "):")
     lines += docstring(found, positional, what)
-    if letters:
-        lines.append(f"    {', '.join(letters)} = {', '.join(map(str, letters.values()))}")
-    lines += shape_checks(found, positional, Sizes(letters))
+    if used:
+        lines.append(f"    {', '.join(used)} = {', '.join(map(str, used.values()))}")
+    lines += shape_checks(found, positional, Sizes(used))
     return "\n".join([*lines, *body]) + "\n", constants
 
 

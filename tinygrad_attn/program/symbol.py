@@ -48,14 +48,9 @@ ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 """Tensor methods that read numbers on behalf of their caller."""
 
 
-def is_symbol(x: Any) -> bool:
-    """Return whether x is a Symbol, regardless of its `__class__`."""
-    return issubclass(type(x), Symbol)
-
-
 def concrete(a: Any) -> Any:
     """Replace each symbol with its value."""
-    return replaced(a, lambda x: x.value if is_symbol(x) else x)
+    return replaced(a, lambda x: x.value if isinstance(x, Symbol) else x)
 
 
 def frames() -> Iterator[Any]:
@@ -75,6 +70,11 @@ def is_in(frame: Any, *folders: str) -> bool:
 
 def is_public(frame: Any) -> bool:
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
+
+
+def reads(convert: Callable[[Any], Any]) -> Any:
+    """Return a method that reads the number in an array."""
+    return lambda self: self._read(convert(self.value))
 
 
 class Symbol(NDArrayOperatorsMixin, Symbolic):
@@ -127,25 +127,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.listing.check(self.expression, answer, function.strip("_"))
         return answer
 
-    def __bool__(self) -> bool:
-        return self._read(bool(self.value))
-
-    def __float__(self) -> float:
-        return self._read(float(self.value))
-
-    def __int__(self) -> int:
-        return self._read(int(self.value))
-
-    def __index__(self) -> int:
-        return self._read(operator.index(self.value))
-
-    def item(self) -> Any:
-        """Return the number; raise TypeError unless the caller is part of this package."""
-        return self._read(self.value.item())
-
-    def tolist(self) -> Any:
-        """Raise TypeError."""
-        return self._read([])
+    __bool__, __float__, __int__, __index__ = map(reads, (bool, float, int, operator.index))
+    item, tolist = map(reads, map(operator.methodcaller, ("item", "tolist")))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.listing.refusal(
@@ -176,7 +159,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return NotImplemented
         if method == "at":
             target, *args = inputs
-            if not is_symbol(target):
+            if not isinstance(target, Symbol):
                 self.__array__()  # raises
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
@@ -210,7 +193,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in FRESH:
             value = np.full_like(value, FRESH[function])
             return Symbol(self.listing.constant(value), self.listing)
-        x = args[0] if args and is_symbol(args[0]) else None
+        x = args[0] if args and isinstance(args[0], Symbol) else None
         if x is None or name not in (*MOVING, *RESHAPING, *REDUCTIONS, *OTHERS):
             return self._made("call", name, value, *args, **settings)
         if name in MOVING:
@@ -275,7 +258,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         for x in inside([p for p in parts if isinstance(p, slice)], Symbol):
             operator.index(x)
         for mask in parts:
-            if is_symbol(mask) and mask.dtype == bool:
+            if isinstance(mask, Symbol) and mask.dtype == bool:
                 int(np.count_nonzero(mask))
         return self._made("item", None, self.value[concrete(index)], self, index)
 

@@ -25,9 +25,8 @@ class Sizes:
 
     def __init__(self, letters: Mapping[str, int]) -> None:
         sizes = list(letters.values())
-        self.letters = {
-            k: n for k, n in letters.items() if n not in (0, 1, 3) and sizes.count(n) == 1
-        }
+        once = {k: n for k, n in letters.items() if sizes.count(n) == 1}
+        self.letters = {k: n for k, n in once.items() if n not in (0, 1, 3)}
         self.texts = {n: k for k, n in self.letters.items()}
         # For packed queries, keys and values, and for batches that are flattened to rows.
         known = {"3": 3, **self.letters}

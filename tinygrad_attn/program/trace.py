@@ -22,7 +22,7 @@ from ..engine.modes import Watcher, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
 from ..nn.calls import dotted_name
 from .ir import Expression, Listing, replaced
-from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
+from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
 """Priorities of names. A name from an op or a use does not require a separate line."""
@@ -47,7 +47,7 @@ class Trace(Listing, Watcher):
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.originals: dict[str, str] = {}  # identifier: the name that the user knows
         self.root = root  # the module from which dotted names start
-        self.letters: dict[str, int] = {}  # the size of an axis, 0 if it varies
+        self.letters: dict[str, set[int]] = {}  # the sizes of an axis
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
         self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None if not an array
@@ -72,7 +72,9 @@ class Trace(Listing, Watcher):
 
     def operand(self, a: Any) -> Any:
         a = array_of(a)
-        return super().operand(self.facts.get(a.expression.id, a.expression) if is_symbol(a) else a)
+        if isinstance(a, Symbol):
+            a = self.facts.get(a.expression.id, a.expression)
+        return super().operand(a)
 
     def constant(self, array: Any) -> Expression:
         found = super().constant(array)
@@ -99,7 +101,7 @@ class Trace(Listing, Watcher):
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Reject parameters that would become constants, and name the outputs of ended calls."""
         for x in inputs:
-            if tracked(x) and x._node is None and not is_symbol(x._data):
+            if tracked(x) and x._node is None and not isinstance(x._data, Symbol):
                 raise self.refusal(
                     f"reads {describe(x)}, which requires a gradient but is neither an argument "
                     "nor in params=",
@@ -134,21 +136,19 @@ class Trace(Listing, Watcher):
 
     def letters_of(self, has: dict[str, Any]) -> None:
         """Assign letters to the sizes of an attention or Transformer layer."""
+        sizes: dict[str, int] = {}
         if "num_heads" in has and "embed_dim" in has:
             heads, width = has["num_heads"], has["embed_dim"]
-            self.letter(E=width, H=heads, D=width // heads)
+            sizes = {"E": width, "H": heads, "D": width // heads}
             for e in reversed(self.expressions):
                 if e.hint[1] == "scores" and e.ndim == 4:
-                    batch, _, queries, keys = e.shape
-                    self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
+                    sizes["B"], _, sizes["T"], keys = e.shape
+                    sizes |= {"S": keys} if keys != sizes["T"] else {}
                     break
         if "linear1" in has and "self_attn" in has:
-            self.letter(F=has["linear1"].out_features)
-
-    def letter(self, **sizes: int) -> None:
-        """Record the size of each letter, or 0 if a letter has several sizes in one model."""
+            sizes["F"] = has["linear1"].out_features
         for letter, size in sizes.items():
-            self.letters[letter] = size if self.letters.get(letter, size) == size else 0
+            self.letters.setdefault(letter, set()).add(size)
 
     def pulling(self, y: Any, g: Any) -> None:
         """Assign the VJPs that follow to the module call in which y was computed."""
@@ -161,13 +161,13 @@ class Trace(Listing, Watcher):
 
         A gradient that an op passes on unchanged to its only input is named after that input.
         """
-        if not (is_symbol(total) and is_symbol(x._data)):
+        if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
             return
         e, by = total.expression, x._data.expression
         better = e.nameless
         if not e.hint[0] and e.by is not None and e.by.nameless:
             better = not by.nameless and by.kind != "input"
-        if is_symbol(g) and g.expression is e and not by.nameless:
+        if isinstance(g, Symbol) and g.expression is e and not by.nameless:
             better |= sum(map(tracked, node.inputs)) == 1
         if better:
             e.hint, e.by = (0, ""), by
@@ -189,7 +189,7 @@ class Trace(Listing, Watcher):
     def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
         for name, x in variables.items():
             array = array_of(x)
-            if is_symbol(array):
+            if isinstance(array, Symbol):
                 general = name in GENERAL.split()
                 if theirs or not general:
                     suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
@@ -230,7 +230,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
     states = np.random.get_state(), random.get_rng_state()
     try:
         for name, p in params.items():
-            if not is_symbol(p._data):  # else it is one tensor under two names
+            if not isinstance(p._data, Symbol):  # else it is one tensor under two names
                 p._data = input_symbol(found, name, np.asarray(p._data))
                 found.parameters[p._data.expression.name] = p
         with plain():
@@ -301,7 +301,7 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
 
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     """Run the backward pass on symbols."""
-    if not is_symbol(array_of(y)) or array_of(y) is y:
+    if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
             "ta.source can differentiate only a function that returns one Tensor computed from "
             f"its arguments, got {describe(y)}. Return only the loss, or pass backward=False."
@@ -346,5 +346,5 @@ def open_scopes(scope: Any) -> list[Any]:
 def suggest(x: Any, priority: float, name: str) -> None:
     """Give this name to a Tensor or a symbol unless it already has a better one."""
     array = array_of(x)
-    if is_symbol(array) and name[0] != "_" and array.expression.hint[0] < priority:
+    if isinstance(array, Symbol) and name[0] != "_" and array.expression.hint[0] < priority:
         array.expression.hint = (priority, identifier(name))
