@@ -48,7 +48,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
-    "program": ("Program", "compile", "source"),
+    "program.compile": ("compile",),
+    "program.source": ("Program", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "save"),
     "nn.stateless": ("functional_call",),

@@ -28,11 +28,11 @@ NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4,
 """Priorities of names. A name from an op or a use does not require a separate line."""
 NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
 """Files of the package whose variable names are good names for values."""
-GENERAL = (
-    "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
-    "part parts total weight bias query key target src tgt memory given found made losses wide "
-    "tensor operands"
-)
+GENERAL = """
+    x y z a b g t n out input inputs output outputs args arg kwargs result self value array part
+    parts total weight bias query key target src tgt memory given found made losses wide tensor
+    operands
+""".split()
 """Variable names that do not describe a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 
@@ -176,27 +176,19 @@ class Trace(Listing, Watcher):
         """Suggest names for values from the variables of the running functions."""
         scope = context.scope
         for frame in frames():
-            here, ours = frame.f_locals, is_in(frame, PACKAGE)
-            if not ours or is_in(frame, *NAMING_FILES):
-                self.look_in(here, not ours)
+            here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
+            for name, x in here.items() if theirs or is_in(frame, *NAMING_FILES) else ():
+                array, general = array_of(x), name in GENERAL
+                if isinstance(array, Symbol) and (theirs or not general):
+                    suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
+                elif id(array) in self.origins and self.origins[id(array)][1].nameless:
+                    self.origins[id(array)][1].hint = (NAMED_BY_PACKAGE, identifier(name))
             called = scope is not None and frame.f_code.co_name == "__call__"
             if called and here.get("self") is scope.module:
                 name = self.scope_name(scope).rpartition(".")[2]
                 for x in here.get("args", ())[:1]:
                     suggest(x, NAMED_BY_USE, f"{name}_input")
                 scope = scope.outer
-
-    def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
-        for name, x in variables.items():
-            array = array_of(x)
-            if isinstance(array, Symbol):
-                general = name in GENERAL.split()
-                if theirs or not general:
-                    suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
-            elif isinstance(array, np.ndarray):
-                _, e = self.origins.get(id(array), (None, None))
-                if e is not None and e.nameless:
-                    e.hint = (NAMED_BY_PACKAGE, identifier(name))
 
 
 def identifier(name: str) -> str:
