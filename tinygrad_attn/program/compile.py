@@ -133,7 +133,6 @@ class Nested:
         self.form = repr(self.places), self.kinds, context.recording, get_default_dtype()
 
     def place(self, x: Any) -> int:
-        """Add x to the leaves and return its index."""
         self.leaves.append(x)
         if isinstance(x, self.arrays):
             array = array_of(x)
@@ -278,8 +277,8 @@ class Entry(Watcher):
             found, expected = (gradients_of(each, inputs, seeds) for each in ends)
             # If all terms of a gradient cancel, only rounding error is left.
             size = max(map(largest_in, expected), default=0.0) + LEAST
-            values = ([*map(array_of, each.leaves)] for each in (ours, theirs))
-            alike = agree(*values, LEAST) and agree(found, expected, size)
+            mine, y = ([*map(array_of, each.leaves)] for each in (ours, theirs))
+            alike = agree(mine, y, LEAST) and agree(found, expected, size)
         if not alike:
             raise RuntimeError(
                 "the program and the function return different numbers. The function may draw "

@@ -15,8 +15,7 @@ import numpy as np
 
 from .. import ops
 from .ir import LEAVES, Expression, inside, is_, number_in, reached
-from .rules import UFUNCS, Rewriting
-from .simplify import SUMMED_IN_SINGLE, like
+from .simplify import SUMMED_IN_SINGLE, UFUNCS, Rewriting, like
 from .text import Sizes, Text
 
 FRESH = {
@@ -138,7 +137,6 @@ class Flat:
         return e.name if e.kind == "input" else f"t{e.id}"
 
     def function(self, title: str, given: list[str], order: Any, results: Any, saved: Any) -> Any:
-        """Compile a function that computes these expressions."""
         self.users: dict[int, list[Any]] = {e.id: [] for e in order}
         for e in order:
             for x in e.operands:
@@ -177,7 +175,6 @@ class Flat:
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Write a tuple of names."""
     return f"({''.join(f'{name}, ' for name in names)})"
 
 

@@ -91,11 +91,10 @@ class Listing:
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
-        """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
-            found = Expression(len(self.expressions), *parts, self.backward, self.scope)
-            self.known[key] = found
+            found = self.known[key] = Expression(len(self.expressions), *parts)
+            found.backward, found.scope = self.backward, self.scope
             self.expressions.append(found)
         return found
 

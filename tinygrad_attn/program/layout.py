@@ -102,7 +102,6 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        """Return the preferred name of e."""
         if e.id in self.result_names:
             return self.result_names[e.id]
         if e.hint[0]:

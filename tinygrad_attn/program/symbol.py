@@ -21,8 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from .. import functional
 from ..engine import Symbolic, Variable, context
 from .ir import Expression, inside, replaced
-from .rules import OPERATORS
-from .simplify import REDUCTIONS, plainest
+from .simplify import OPERATORS, REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
@@ -49,7 +48,6 @@ ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 
 
 def concrete(a: Any) -> Any:
-    """Replace each symbol with its value."""
     return replaced(a, lambda x: x.value if isinstance(x, Symbol) else x)
 
 
@@ -72,7 +70,7 @@ def is_public(frame: Any) -> bool:
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
 
-def reads(convert: Callable[[Any], Any]) -> Any:
+def reads(convert: Any) -> Any:
     """Return a method that reads the number in an array."""
     return lambda self: self._read(convert(self.value))
 
@@ -242,11 +240,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- methods whose arguments differ from those of the NumPy function
 
     def reshape(self, *shape: Any, **settings: Any) -> Any:
-        """Return the same elements in another shape."""
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **settings)
 
     def transpose(self, *axes: Any) -> Any:
-        """Return the array with its axes in another order."""
         return np.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
     flatten = property(lambda self: self.ravel)
@@ -263,7 +259,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return self._made("item", None, self.value[concrete(index)], self, index)
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
-        """Return the same numbers in another dtype."""
         if np.dtype(dtype) == self.dtype:
             return self
         value = self.value.astype(dtype, casting=casting)

@@ -28,11 +28,11 @@ NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4,
 """Priorities of names. A name from an op or a use does not require a separate line."""
 NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
 """Files of the package whose variable names are good names for values."""
-GENERAL = """
-    x y z a b g t n out input inputs output outputs args arg kwargs result self value array part
-    parts total weight bias query key target src tgt memory given found made losses wide tensor
-    operands
-""".split()
+GENERAL = (
+    "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
+    "part parts total weight bias query key target src tgt memory given found made losses wide "
+    "tensor operands"
+)
 """Variable names that do not describe a value."""
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 
@@ -62,7 +62,6 @@ class Trace(Listing, Watcher):
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def scope_name(self, scope: Any) -> str:
-        """Return the dotted name of a module call."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
@@ -178,7 +177,7 @@ class Trace(Listing, Watcher):
         for frame in frames():
             here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
             for name, x in here.items() if theirs or is_in(frame, *NAMING_FILES) else ():
-                array, general = array_of(x), name in GENERAL
+                array, general = array_of(x), name in GENERAL.split()
                 if isinstance(array, Symbol) and (theirs or not general):
                     suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
                 elif id(array) in self.origins and self.origins[id(array)][1].nameless:
@@ -249,7 +248,6 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
 
 
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
-    """Return the arguments with symbols in place of arrays."""
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         every = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -292,7 +290,6 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
 
 
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
-    """Run the backward pass on symbols."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
             "ta.source can differentiate only a function that returns one Tensor computed from "

@@ -16,7 +16,6 @@ from ..engine.op import Op
 from ..errors import describe
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
-from .derivatives import depth
 
 Result = TypeVar("Result")
 
@@ -29,7 +28,7 @@ class _Run:
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.random_state = get_rng_state()
         self.scope = context.scope
-        self.depth = depth.value
+        self.depth = context.depth
         # An enclosing functional_call must replace the parameters again.
         self.around = [o for o in context.watchers if hasattr(o, "in_place")]
 
@@ -73,10 +72,10 @@ class _Run:
     @contextmanager
     def restored(self, traced: bool) -> Iterator[None]:
         """Inside the block, settings and random numbers are as in the first run, unwatched."""
-        state, before = get_rng_state(), (context.watchers, context.scope, depth.value)
+        state, before = get_rng_state(), (context.watchers, context.scope, context.depth)
         # With a watcher, nothing is added in place; a traced program would copy it.
         context.watchers = (Watcher(),) if traced else ()
-        context.scope, depth.value = self.scope, self.depth
+        context.scope, context.depth = self.scope, self.depth
         try:
             set_rng_state(self.random_state)
             with enable_grad(), ExitStack() as stack:
@@ -84,7 +83,7 @@ class _Run:
                     stack.enter_context(others.in_place())
                 yield
         finally:
-            context.watchers, context.scope, depth.value = before
+            context.watchers, context.scope, context.depth = before
             set_rng_state(state)
 
 

@@ -7,7 +7,7 @@ Inputs may be Tensors, arrays or numbers; outputs are Tensors. Transforms can be
 
 from __future__ import annotations
 
-import threading
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,15 +17,6 @@ from ..engine import Variable, context, enable_grad, grad
 from ..errors import describe
 from ..tensor import Tensor
 from ..tensor.convert import as_gradient
-
-
-class _Depth(threading.local):
-    """The number of transforms that enclose the running code, for each thread."""
-
-    value = 0
-
-
-depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
@@ -58,12 +49,12 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
 
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
     """Call f and return its output, which must be one Tensor."""
-    depth.value += 1
+    context.depth += 1
     try:
         with enable_grad():
             y = f(*inputs, **(keywords or {}))
     finally:
-        depth.value -= 1
+        context.depth -= 1
     if not isinstance(y, Tensor):
         raise TypeError(
             f"the function to differentiate must return one Tensor, but it returned {describe(y)}. "
@@ -74,19 +65,15 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
 
 
 def _gradients(
-    y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool
+    ys: Sequence[Tensor], inputs: Sequence[Tensor], gs: Any, create_graph: bool, retain: bool
 ) -> tuple[Tensor, ...]:
-    """Return d<g, y> / d(inputs), with zeros for an input that y does not depend on."""
-    if not y._tracked:
+    """Return d(sum of <g, y>) / d(inputs), with zeros for an input that no y depends on."""
+    pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y._tracked]
+    if not pairs:
         return tuple(map(_zeros, inputs))
-    found = grad(
-        y,
-        inputs,
-        [g],
-        create_graph=create_graph,
-        retain_graph=retain_graph or create_graph,
-        allow_unused=True,
-    )
+    outputs, weights = map(list, zip(*pairs))
+    options = {"create_graph": create_graph, "retain_graph": retain or create_graph}
+    found = grad(outputs, inputs, weights, allow_unused=True, **options)
     return tuple(_zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
 
 
@@ -96,7 +83,7 @@ def _zeros(like: Tensor) -> Tensor:
 
 def _recorded(create_graph: bool | None) -> bool:
     """Return `create_graph`, which by default is True inside another transform."""
-    return depth.value > 0 and context.recording if create_graph is None else create_graph
+    return context.depth > 0 and context.recording if create_graph is None else create_graph
 
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
@@ -120,7 +107,7 @@ def vjp(
         g = _direction(g, y, "g must have y's shape")
         # g may come from an enclosing transform although no input does.
         again = recorded or g._tracked and _recorded(create_graph)
-        return _gradients(y, inputs, g, again, True)
+        return _gradients([y], inputs, [g], again, True)
 
     return _outcome(y, recorded), pullback
 
@@ -139,25 +126,16 @@ def jvp(
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))
     xs, vs = ([xs], [vs]) if single else (xs, vs)
-    if len(xs) != len(vs):
-        raise ValueError(
-            f"jvp() got {len(xs)} inputs but {len(vs)} tangents; pass one tangent for each input."
-        )
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     vs = [
         _direction(v, x, "a tangent must have its input's shape")
         for x, v in zip(inputs, vs, strict=True)
     ]
-    tangent = None
-    if y._tracked:
-        seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
-        pulled = _gradients(y, inputs, seed, True, True)
-        pairs = [(p, v) for p, v in zip(pulled, vs, strict=True) if p._tracked]
-        if pairs:
-            ps, directions = map(list, zip(*pairs))
-            (tangent,) = grad(ps, [seed], directions, create_graph=recorded, allow_unused=True)
-    return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
+    seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
+    pulled = _gradients([y], inputs, [seed], True, True)
+    (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
+    return _outcome(y, recorded), tangent
 
 
 def value_and_grad(
@@ -170,12 +148,7 @@ def value_and_grad(
     positional. Like jax.value_and_grad.
     """
     several = hasattr(argnums, "__iter__")
-    chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
-    if not all(isinstance(i, (int, np.integer)) for i in chosen):
-        raise TypeError(
-            "argnums must be the indices of arguments to differentiate, such as 0 or (0, 1), got "
-            f"{describe(argnums)}. Pass the values in a second call: value_and_grad(f)(x)."
-        )
+    chosen = tuple(map(operator.index, argnums if several else (argnums,)))  # type: ignore[arg-type]
 
     def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         if any(not -len(args) <= i < len(args) for i in chosen):
@@ -194,7 +167,7 @@ def value_and_grad(
                 f"returned {describe(y)}. Reduce the output first, for example with .sum() or "
                 ".mean(), or use vjp or jacobian."
             )
-        found = _gradients(y, inputs, None, recorded, False)
+        found = _gradients([y], inputs, [None], recorded, False)
         return _outcome(y, recorded), found if several else found[0]
 
     return both
@@ -209,7 +182,7 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
     for i in range(y.size):
         one_hot = np.zeros(y.size, y.dtype)
         one_hot[i] = 1
-        (row,) = _gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1)
+        (row,) = _gradients([y], [x], [one_hot.reshape(y.shape)], recorded, i < y.size - 1)
         rows.append(row.reshape(-1))
     if not rows:
         return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
@@ -235,4 +208,4 @@ def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = No
     x = _input(x, recorded)
     v = _direction(v, x, "v must have x's shape")
     slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
-    return _gradients(slope, [x], v, recorded, False)[0]
+    return _gradients([slope], [x], [v], recorded, False)[0]
