@@ -53,8 +53,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     arrays, the values of other arguments, which Tensors require gradients, `no_grad`, the default
     dtype, and the parameters and `training` flags of the modules that f calls. f can have up to 8
     programs. On the first call of each kind, f runs twice, and its outputs and gradients are
-    compared with the program's outputs and gradients. With `check=True`, every call is compared,
-    and a difference raises RuntimeError.
+    compared with the program's. With `check=True`, every call is compared, and a difference raises
+    RuntimeError.
 
     f runs uncompiled if it draws random numbers, reads a number from an array in Python, uses a
     library other than NumPy, or is called in more than 8 ways. `.report()` gives the reason. f also
@@ -66,8 +66,6 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     """
     if f is None:
         return functools.partial(compile, check=check)
-    if not callable(f):
-        raise TypeError(f"ta.compile needs a function or a module, got {describe(f)}.")
     if isinstance(f, types.MethodType):  # so that a copy of the object keeps a compiled method
         return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
@@ -281,9 +279,8 @@ class Entry(Watcher):
             alike = agree(mine, y, LEAST) and agree(found, expected, size)
         if not alike:
             raise RuntimeError(
-                "the program and the function return different numbers. The function may draw "
-                "random numbers or keep state between calls. Pass random numbers and state as "
-                "arguments."
+                "the program and the function return different numbers. If the function draws "
+                "random numbers or keeps state between calls, pass these as arguments."
             )
 
 
@@ -301,9 +298,8 @@ class Program(Op):
         if isinstance(g, Variable):  # for a second derivative, run the function itself again
             if not self.entry.fits():
                 raise RuntimeError(
-                    "to compute a second derivative, a compiled function runs again, but its "
-                    "parameters or `training` flags were replaced after the call. Compute the "
-                    "derivative before replacing them."
+                    "a second derivative runs the compiled function again, but its parameters or "
+                    "`training` flags were replaced. Compute the derivative before replacing them."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
-from ..errors import describe
 from ..files.atomic import write_atomically
 from ..tensor import Tensor
 from .flat import fresh
@@ -46,8 +45,6 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
     that need a different formula.
     """
-    if not callable(f):
-        raise TypeError(f"ta.source needs a function or a module, got {describe(f)}.")
     is_module = lambda x: hasattr(x, "named_buffers")
     own: Any = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
     params = own if params is None else params

@@ -29,7 +29,7 @@ FUNCTIONS = str(Path(PACKAGE, "functional"))
 
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
-OTHERS = ("var", "copy", "cumsum", "cumprod")
+OTHERS = ("copy", "cumsum", "cumprod")
 """More functions that are written as methods, in addition to reductions and those above."""
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
@@ -161,14 +161,13 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 self.__array__()  # raises
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
-        sign = None if settings else OPERATORS.get(ufunc)
-        if ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
-            made = self._made("call", "erf", np.asarray(value, np.float64)[()], *inputs)
-        elif method == "__call__" and sign:
-            made = self._made("operator", sign, value, *inputs)
+        if method == "__call__" and ufunc in OPERATORS and not settings:
+            kind, name = "operator", OPERATORS[ufunc]
+        elif ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
+            kind, name, value = "call", "erf", np.asarray(value, np.float64)[()]
         else:
-            name = self._name(ufunc) + f".{method}" * (method != "__call__")
-            made = self._made("call", name, value, *inputs, **settings)
+            kind, name = "call", self._name(ufunc) + f".{method}" * (method != "__call__")
+        made = self._made(kind, name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
         # x += y; for a part of x, Python calls x[i] = ... next
@@ -191,18 +190,20 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in FRESH:
             value = np.full_like(value, FRESH[function])
             return Symbol(self.listing.constant(value), self.listing)
-        x = args[0] if args and isinstance(args[0], Symbol) else None
-        if x is None or name not in (*MOVING, *RESHAPING, *REDUCTIONS, *OTHERS):
+        x, *rest = args or (None,)
+        if not isinstance(x, Symbol):
             return self._made("call", name, value, *args, **settings)
+        kind = "method"
         if name in MOVING:
-            axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
-            return self._made("method", "transpose", value, x, *axes)
-        if name in RESHAPING:
-            return self._made("method", "reshape", value, x, *value.shape)
-        if name in (*REDUCTIONS, "var"):
-            settings = plainest(x, dict(zip(("axis",), args[1:])) | settings)
-            args = (x,)
-        return self._made("method", name, value, *args, **settings)
+            axes = function(np.empty(range(value.ndim)), *rest, **settings).shape
+            name, rest, settings = "transpose", axes, {}
+        elif name in RESHAPING:
+            name, rest, settings = "reshape", value.shape, {}
+        elif name in (*REDUCTIONS, "var"):
+            rest, settings = [], plainest(x, dict(zip(("axis",), rest)) | settings)
+        elif name not in OTHERS:
+            kind = "call"
+        return self._made(kind, name, value, x, *rest, **settings)
 
     def _name(self, function: Any) -> str:
         """Return the name to write after `np.`."""
