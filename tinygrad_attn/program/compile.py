@@ -57,8 +57,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     RuntimeError.
 
     f runs uncompiled if it draws random numbers, reads a number from an array in Python, uses a
-    library other than NumPy, or is called in more than 8 ways. `.report()` gives the reason. f also
-    runs uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP
+    library other than NumPy, or already has 8 programs. `.report()` gives the reason. f also runs
+    uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP
     needs a different formula for the given values.
 
     While a call is being traced, other threads may use the same Tensors only through compiled
@@ -86,7 +86,7 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
 class Programs:
     def __init__(self, f: Any, check: bool) -> None:
-        self.f, self.check, self.too_many = f, check, False
+        self.f, self.check = f, check
         self.entries: list[Entry] = []
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,6 @@ class Programs:
                 y = entry.first(call, args, kwargs)
                 self.entries.append(entry)
                 return y
-        self.too_many |= entry is None
         with suppress(Changed):
             if entry is not None and not entry.reason:
                 y = entry.run(call)
@@ -113,8 +112,8 @@ class Programs:
 
     def report(self) -> list[str]:
         """Return one line per kind of call, with the size of its program or why it has none."""
-        other = f"(other arguments): not compiled: f is called in more than {PROGRAMS} ways"
-        return [*map(str, self.entries)] + [other] * self.too_many
+        other = f"(other arguments): not compiled: f already has {PROGRAMS} programs"
+        return [*map(str, self.entries)] + [other] * (len(self.entries) == PROGRAMS)
 
 
 class Nested:

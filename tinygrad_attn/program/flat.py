@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import ops
 from .ir import LEAVES, Expression, inside, is_, number_in, reached
-from .simplify import SUMMED_IN_SINGLE, UFUNCS, Rewriting, like
+from .simplify import SUMMED_IN_SINGLE, Rewriting, like
 from .text import Sizes, Text
 
 FRESH = {
@@ -29,14 +29,6 @@ VIEWS = ("T", "swapaxes", "transpose", "reshape", "view")
 
 class Lowering(Rewriting):
     """A listing that replaces expressions with faster ones."""
-
-    def shorter(self, e: Expression) -> Expression | None:
-        """Turn an operator into a call, which can write its result into an operand."""
-        if e.kind != "operator":
-            return None
-        negated = e.name == "-" and len(e.args) == 1
-        name = "negative" if negated else UFUNCS[e.name].__name__
-        return self.make("call", name, e.value, *e.args, **e.settings)
 
     def reshaped(self, x: Expression, *shape: int) -> Expression:
         return self.of("method", "reshape", x, *shape)
@@ -112,7 +104,7 @@ class Flat:
 
     def __init__(self, inputs: list[str], outputs: Any, gradients: list[Any], checks: Any) -> None:
         self.space: dict[str, Any] = {"np": np, "erf": ops.erf, "Changed": Changed}
-        self.text, self.spelling = "", Text(self.name, Sizes({}))
+        self.text, self.spelling = "", Text(self.name, Sizes({}), {})
         steps_to = lambda ends: [e for e in reached(ends) if e.kind not in LEAVES]
         order = steps_to([outputs, checks])
         known = {*order}
@@ -182,8 +174,7 @@ def fresh(e: Expression) -> bool:
     """Return whether this array is certain to have its own memory."""
     if e.kind == "item":
         return any(x.ndim for x in inside(e.args[1]))  # indexing with an array copies
-    kinds = ("operator", "update", "check")
-    return e.kind in kinds or is_ufunc(e) or e.name in FRESH.get(e.kind, "").split()
+    return e.kind in ("update", "check") or is_ufunc(e) or e.name in FRESH.get(e.kind, "").split()
 
 
 def is_ufunc(e: Expression) -> bool:

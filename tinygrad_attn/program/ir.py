@@ -25,8 +25,7 @@ class Expression:
     `kind` is one of:
         input      an argument or parameter; `name` is its identifier
         constant   an array that is stored in the program
-        operator   a Python operator, with its sign as `name` (`+`, `@`, `-` with one operand)
-        call       a call of a NumPy function or of `erf`
+        call       a call of a NumPy function (also of `add` for `+`, and so on) or of `erf`
         method     a method call on args[0]; also `T`, which swaps its last two axes
         item       the element or part args[0][args[1]]
         update     a copy of args[0] changed at index args[1], by `setitem` or `add.at`

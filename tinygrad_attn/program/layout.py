@@ -18,7 +18,7 @@ WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 CALLED = {
     **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
     **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
-    **{">": "above", "@": "product", "-": "difference"},
+    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
 }
 """Names for values that have no name of their own."""
 
@@ -111,7 +111,7 @@ class Layout:
             return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.backward and "keepdims" not in e.settings:
             return "g"
-        if is_(e, "operator", "*") and number_in(e.args[0]) is not None:
+        if is_(e, "call", "multiply") and number_in(e.args[0]) is not None:
             return "scaled"
         return CALLED.get(e.name, "h")
 
@@ -160,7 +160,7 @@ class Layout:
             condition = f"not {of(asked, 1)}" if answer is True else of(asked)
             if not isinstance(answer, bool):
                 condition = f"{of(asked, 1)} != {answer!r}"
-            elif answer and is_(asked, "operator", "=="):
+            elif answer and is_(asked, "call", "equal"):
                 condition = " != ".join(of(x, 1) for x in asked.args)
             error = f'    raise ValueError("{e.name}: these numbers need another program")'
             lines = [f"if {condition}:", error]

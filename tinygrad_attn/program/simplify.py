@@ -120,19 +120,6 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 
 # ---- how rules are applied
 
-UFUNCS: dict[str, Any] = {
-    **{"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "@": np.matmul},
-    **{"**": np.power, "//": np.floor_divide, "%": np.remainder, "~": np.invert},
-    **{"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal},
-    **{"==": np.equal, "!=": np.not_equal},
-    **{"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor},
-}
-OPERATORS: dict[Any, str] = {f: sign for sign, f in UFUNCS.items()} | {np.negative: "-"}
-
-Rules = dict[tuple[str, str], list[tuple["Pattern", Any, list[Any]]]]
-"""Rules as (pattern, replacement, conditions), by the kind and name of the expression."""
-
-
 class Pattern(NDArrayOperatorsMixin):
     """A letter, or an operation on patterns and numbers."""
 
@@ -140,7 +127,7 @@ class Pattern(NDArrayOperatorsMixin):
         self.kind, self.name, self.args, self.settings = kind, name, args, settings
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any) -> Pattern:
-        return Pattern("operator", OPERATORS[ufunc], *args)
+        return Pattern("call", ufunc.__name__, *args)
 
     def keys(self) -> list[str]:
         """Return the letter of the settings, so that `f(**pattern)` works."""
@@ -156,11 +143,11 @@ class Pattern(NDArrayOperatorsMixin):
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
 
-def table(text: str, **functions: Callable[..., Any]) -> Rules:
-    """Parse rules, one per line. `functions` are the conditions, by name."""
+def table(text: str, **functions: Callable[..., Any]) -> dict[Any, list[Any]]:
+    """Parse rules to (pattern, replacement, conditions), by the kind and name of the expression."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
-    found: Rules = {}
+    found: dict[Any, list[Any]] = {}
     for line in text.strip().splitlines():
         sides, _, conditions = line.partition(" if ")
         pattern, replacement = (eval(side.strip(), letters) for side in sides.split("->"))
@@ -185,20 +172,20 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
 
 
 class Rewriting(Listing):
-    """A listing whose `make` tries `shorter`, the method `<kind>_<name>`, and a table of rules.
+    """A listing whose `make` returns a shorter expression if there is one."""
 
-    Each of these returns a replacement or None, and the first replacement is used.
-    """
-
-    rules: Rules = {}
-    shorter: Callable[[Any], Any]
+    rules: dict[Any, list[Any]] = {}
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         e = Expression(-1, kind, name, args, settings, value, self.backward)
-        rule = getattr(self, f"{kind}_{name}", lambda _: None)
-        tried = (way(e) for way in (self.shorter, rule, self.ruled))
-        found = next((x for x in tried if x is not None), None)
+        found = self.shorter(e)
         return super().make(kind, name, value, *args, **settings) if found is None else found
+
+    def shorter(self, e: Expression) -> Any:
+        """Return the replacement from the method `<kind>_<name>` or from a rule, or None."""
+        method = getattr(self, f"{e.kind}_{e.name}", None)
+        found = method and method(e)
+        return self.ruled(e) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
@@ -223,13 +210,8 @@ class Rewriting(Listing):
         """Make an expression and compute its value."""
         x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
         with np.errstate(all="ignore"):
-            if kind == "operator":
-                value = UFUNCS[name](x, *rest) if rest else -x
-            elif name == "T":
-                value = x.mT
-            else:
-                function = getattr(np if kind == "call" else type(x), name)
-                value = function(x, *rest, **settings)
+            function = getattr(np if kind == "call" else type(x), name)
+            value = x.mT if name == "T" else function(x, *rest, **settings)
         return self.make(kind, name, value, *args, **settings)
 
 
@@ -244,10 +226,13 @@ class Simplifier(Rewriting):
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
-        if e.kind == "operator" and len(e.args) == 2 and e.name in "+-*/":
+        found = None
+        pairwise = e.name in ("add", "subtract", "multiply", "divide") and not e.settings
+        if e.kind == "call" and pairwise:
             found = self.unrepeated(e)
-            return self.collected(e) if found is None and e.name == "+" else found
-        return None
+        if found is None and is_(e, "call", "add"):
+            found = self.collected(e)
+        return super().shorter(e) if found is None else found
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
@@ -338,7 +323,7 @@ def repeats(array: Any) -> bool:
 
 
 def terms_of(e: Any) -> list[Any]:
-    return [t for x in e.args for t in terms_of(x)] if is_(e, "operator", "+") else [e]
+    return [t for x in e.args for t in terms_of(x)] if is_(e, "call", "add") else [e]
 
 
 def put_in_zeros(e: Any) -> bool:

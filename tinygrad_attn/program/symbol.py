@@ -21,7 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from .. import functional
 from ..engine import Symbolic, Variable, context
 from .ir import Expression, inside, replaced
-from .simplify import OPERATORS, REDUCTIONS, plainest
+from .simplify import REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
 NUMPY = str(Path(np.__file__).parent)
@@ -161,13 +161,11 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 self.__array__()  # raises
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
-        if method == "__call__" and ufunc in OPERATORS and not settings:
-            kind, name = "operator", OPERATORS[ufunc]
-        elif ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
-            kind, name, value = "call", "erf", np.asarray(value, np.float64)[()]
+        if ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
+            name, value = "erf", np.asarray(value, np.float64)[()]
         else:
-            kind, name = "call", self._name(ufunc) + f".{method}" * (method != "__call__")
-        made = self._made(kind, name, value, *inputs, **settings)
+            name = self._name(ufunc) + f".{method}" * (method != "__call__")
+        made = self._made("call", name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
         # x += y; for a part of x, Python calls x[i] = ... next

@@ -176,10 +176,13 @@ class Trace(Listing, Watcher):
         scope = context.scope
         for frame in frames():
             here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
+            priority = NAMED_BY_USER if theirs else NAMED_BY_PACKAGE
             for name, x in here.items() if theirs or is_in(frame, *NAMING_FILES) else ():
-                array, general = array_of(x), name in GENERAL.split()
-                if isinstance(array, Symbol) and (theirs or not general):
-                    suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
+                array = array_of(x)
+                if isinstance(array, Symbol):
+                    general = name in GENERAL.split()
+                    if theirs or not general:
+                        suggest(x, NAMED_BY_PACKAGE if general else priority, name)
                 elif id(array) in self.origins and self.origins[id(array)][1].nameless:
                     self.origins[id(array)][1].hint = (NAMED_BY_PACKAGE, identifier(name))
             called = scope is not None and frame.f_code.co_name == "__call__"
