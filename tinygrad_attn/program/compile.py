@@ -10,6 +10,7 @@ import functools
 import threading
 import types
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from .flat import Changed, Flat, Lowering
 from .ir import reached, replaced, rewrite
 from .simplify import simplified
 from .source import agree, gradients_of, largest_in
-from .trace import Trace, gradients, seed_of, stand_in, tracing
+from .trace import Trace, gradients, open_scopes, seed_of, stand_in, tracing
 
 PROGRAMS = 8
 """The maximum number of programs for each function. Further kinds of calls run uncompiled."""
@@ -58,8 +59,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
     f runs uncompiled if it draws random numbers, reads a number from an array in Python, uses a
     library other than NumPy, or already has 8 programs. `.report()` gives the reason. f also runs
-    uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP
-    needs a different formula for the given values.
+    uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP needs a
+    different formula for the given values.
 
     While a call is being traced, other threads may use the same Tensors only through compiled
     functions. A program never issues NumPy warnings.
@@ -159,10 +160,8 @@ class Entry(Watcher):
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Record the modules that run, and the tracked inputs that existed before the call."""
-        scope = context.scope
-        while scope is not self.outer:
-            self.roots.append(scope.module)
-            scope = scope.outer
+        inner = takewhile(lambda scope: scope is not self.outer, open_scopes(context.scope))
+        self.roots += [scope.module for scope in inner]
         for x in inputs:
             if tracked(x) and (x._node is None or x._node.number < self.begin):
                 self.tensors[x] = None
@@ -207,8 +206,6 @@ class Entry(Watcher):
             self.reason = reason.rstrip(".")
         self.kinds = self.kinds_now()
         return y
-
-    # ---- the program
 
     def write(self, call: Nested) -> None:
         """Trace the function, and write a program for its outputs and gradients."""

@@ -38,9 +38,8 @@ class Lowering(Rewriting):
         x = e.args[0]
         if x.shape == e.shape:
             return x
-        if is_(x, "method", "reshape"):
-            return self.make("method", "reshape", e.value, x.args[0], *e.shape)
-        return None
+        again = is_(x, "method", "reshape")
+        return self.make("method", "reshape", e.value, x.args[0], *e.shape) if again else None
 
     def call_matmul(self, e: Expression) -> Expression | None:
         """Turn a @ b with a single matrix b into one product of two matrices."""
@@ -114,12 +113,10 @@ class Flat:
         given = [f"{listed(inputs)} = inputs"]
         self.forward = self.function("forward(inputs)", given, order, outputs, saved)
         given.append(f"{listed(map(self.name, saved))} = saved")
-        self.backward = [
-            self.function(
-                f"backward(inputs, saved, d_output{i})", given, steps, [*map(each.get, inputs)], []
-            )
-            for i, (each, steps) in enumerate(zip(gradients, late))
-        ]
+        self.backward = []
+        for i, (each, steps) in enumerate(zip(gradients, late)):
+            title, ends = f"backward(inputs, saved, d_output{i})", [*map(each.get, inputs)]
+            self.backward.append(self.function(title, given, steps, ends, []))
 
     def name(self, e: Expression) -> str | None:
         """Return the name of a value. Constants become global variables of the functions."""

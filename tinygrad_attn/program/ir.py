@@ -72,10 +72,7 @@ class Expression:
 
 
 class Listing:
-    """A list of distinct expressions in order of creation.
-
-    A subclass may override `make` to return a simpler expression with the same value.
-    """
+    """A list of distinct expressions in order of creation."""
 
     def __init__(self) -> None:
         self.expressions: list[Expression] = []
@@ -166,9 +163,6 @@ def inside(a: Any, kind: type = Expression) -> list[Any]:
     found: list[Any] = []
     replaced(a, found.append)
     return [x for x in found if issubclass(type(x), kind)]
-
-
-# ---- questions
 
 
 def is_(a: Any, kind: str, name: Any = None) -> bool:

@@ -120,6 +120,7 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 
 # ---- how rules are applied
 
+
 class Pattern(NDArrayOperatorsMixin):
     """A letter, or an operation on patterns and numbers."""
 
@@ -290,9 +291,8 @@ class Simplifier(Rewriting):
     def method_mean(self, e: Expression) -> Expression | None:
         """Remove a reshape before the mean or sum of all elements."""
         x = e.args[0]
-        if not e.settings and is_(x, "method", "reshape"):
-            return self.make("method", e.name, e.value, x.args[0])
-        return None
+        alone = not e.settings and is_(x, "method", "reshape")
+        return self.make("method", e.name, e.value, x.args[0]) if alone else None
 
     method_sum = method_mean
 
@@ -328,10 +328,8 @@ def terms_of(e: Any) -> list[Any]:
 
 def put_in_zeros(e: Any) -> bool:
     """Return whether e is zero except at an index or slice of its first axis."""
-    if not is_(e, "update", "add.at"):
-        return False
-    base, index, _ = e.args
-    return is_zero(base) and isinstance(index, (int, np.integer, slice))
+    in_zeros = is_(e, "update", "add.at") and is_zero(e.args[0])
+    return in_zeros and isinstance(e.args[1], (int, np.integer, slice))
 
 
 def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:

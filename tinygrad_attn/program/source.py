@@ -129,10 +129,9 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(inside(outputs, object), expected, size):
         raise TypeError(
-            "ta.source: the function returns a different value when it is called again. The "
-            "function may draw random numbers, keep state between calls (a cache, a counter), or "
-            "change an array through a view. Pass random numbers and state as arguments, and "
-            "return new arrays."
+            "ta.source: the function returns a different value when it is called again. It may "
+            "draw random numbers, keep state between calls (a cache, a counter), or change an "
+            "array through a view. Pass random numbers and state as arguments; return new arrays."
         )
 
 
@@ -199,9 +198,8 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
     name = "value"
     if isinstance(outputs, Expression):
-        name = "output" if np.ndim(outputs.value) else "loss"
-        priority, wish = outputs.hint
-        name = wish if priority > NAMED_BY_OP else name
+        usual = "output" if outputs.ndim else "loss"
+        name = outputs.hint[1] if outputs.hint[0] > NAMED_BY_OP else usual
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
         while wish in {*found.inputs, *found.letters, *results}:

@@ -103,9 +103,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return partial(getattr(np, name), self)
         raise AttributeError(f"an array that is being traced has no attribute {name!r}")
 
-    def __repr__(self) -> str:
-        return f"<array {self.shape} {self.dtype}, traced>"
-
     def __len__(self) -> int:
         return len(self.value)
 

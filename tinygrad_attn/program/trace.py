@@ -17,10 +17,11 @@ import numpy as np
 
 from .. import random
 from ..engine.backward import sweep
-from ..engine.graph import Variable, array_of, tensor_of, tracked
+from ..engine.graph import Variable, array_of, tracked
 from ..engine.modes import Watcher, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
 from ..nn.calls import dotted_name
+from ..tensor import Tensor
 from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
 
@@ -46,7 +47,6 @@ class Trace(Listing, Watcher):
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.originals: dict[str, str] = {}  # identifier: the name that the user knows
-        self.root = root  # the module from which dotted names start
         self.letters: dict[str, set[int]] = {}  # the sizes of an axis
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
@@ -59,10 +59,9 @@ class Trace(Listing, Watcher):
         self.running: Any = None  # the running module call
         self.last: Any = None  # the last output in it
         self.call: Any = None  # the frame of the outermost running function of F
-        self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
-
-    def scope_name(self, scope: Any) -> str:
-        return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
+        inner = lambda scope: scope is not None and scope.module is not root
+        name_of = lambda scope: dotted_name(scope, root) if inner(scope) else ""
+        self.scope_name = functools.cache(name_of)  # of a module call, from the root
 
     def once(self, key: Any, *parts: Any) -> Expression:
         if not self.backward:
@@ -234,8 +233,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
             raise TypeError(
                 "ta.source: the function draws random numbers (for example, for dropout in "
                 "training mode), but a program would use the same numbers in every call. Call "
-                "model.eval() first, or draw the numbers outside the function and pass them as an "
-                "argument."
+                "model.eval(), or draw the numbers outside the function and pass them to it."
             )
         for error in found.refused:
             raise error
@@ -245,9 +243,6 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
         random.set_rng_state(states[1])
         for p, *values in before:
             p._data, p._grad, p._tracked = values
-
-
-# ---- inputs
 
 
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
@@ -271,12 +266,8 @@ def kind_of(array: Any) -> str:
 
 def stand_in(found: Trace, name: str, x: Any) -> Any:
     """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
-    symbol = input_symbol(found, name, np.asarray(array_of(x)))
-    if not isinstance(x, Variable):
-        return symbol
-    tensor = tensor_of(symbol)
-    tensor._tracked = x._tracked
-    return tensor
+    symbol: Any = input_symbol(found, name, np.asarray(array_of(x)))
+    return Tensor._of(symbol, tracked(x)) if isinstance(x, Variable) else symbol
 
 
 def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
@@ -289,14 +280,11 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
     return Symbol(expression, found)
 
 
-# ---- outputs
-
-
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
-            "ta.source can differentiate only a function that returns one Tensor computed from "
-            f"its arguments, got {describe(y)}. Return only the loss, or pass backward=False."
+            f"ta.source can differentiate only a function that returns one Tensor, got "
+            f"{describe(y)}. Return only the loss, or pass backward=False."
         )
     if not y._tracked:
         raise ValueError(

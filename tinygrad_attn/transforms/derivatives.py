@@ -27,8 +27,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
             raise TypeError(
                 f"an argument must be one Tensor, array or number, got {describe(x)}. Pass several "
                 "arguments separately, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) "
-                "and jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors, such as "
-                "list(model.parameters())."
+                "and jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors."
             )
         return Tensor(x, requires_grad=True)
     if create_graph and x._tracked and context.recording:
@@ -180,10 +179,9 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
     y = _call(f, [x])
     rows: list[Any] = []
     for i in range(y.size):
-        one_hot = np.zeros(y.size, y.dtype)
-        one_hot[i] = 1
-        (row,) = _gradients([y], [x], [one_hot.reshape(y.shape)], recorded, i < y.size - 1)
-        rows.append(row.reshape(-1))
+        one_hot = np.zeros(y.shape, y.dtype)
+        one_hot.flat[i] = 1
+        rows += _gradients([y], [x], [one_hot], recorded, i < y.size - 1)
     if not rows:
         return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
     stacked: Any = np.stack(rows)
