@@ -154,13 +154,12 @@ class Flat:
         of, name = self.spelling.of, str(self.name(e))
         if e.kind == "check":
             return [f"if {of(e.args[0])} != {of(e.args[1])}: raise Changed"]
-        places = (of(x) for x in e.operands if e.ndim and like(x, e) and self.free(x, e))
         if e.kind == "update":
             return self.spelling.update(e, name, self.free(e.args[0], e))
-        text, place = self.spelling.spelled(e)[0], next(places, None)
-        return [
-            f"{name} = {text[:-1]}, out={place})" if place and is_ufunc(e) else f"{name} = {text}"
-        ]
+        text = self.spelling.spelled(e)[0]
+        unused = (x for x in e.operands if e.ndim and like(x, e) and self.free(x, e))
+        place = next(unused, None) if is_ufunc(e) else None
+        return [f"{name} = {text}" if place is None else f"{name} = {text[:-1]}, out={of(place)})"]
 
 
 def listed(names: Iterable[Any]) -> str:

@@ -143,9 +143,6 @@ def reached(outputs: Any) -> list[Expression]:
     return [seen[i] for i in sorted(seen)]
 
 
-# ---- nested values
-
-
 def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
     """Apply f to each value in nested tuples, named tuples, lists, dicts and slices."""
     kind = type(a)

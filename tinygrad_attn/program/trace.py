@@ -311,9 +311,6 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
     return {name: found.operand(by[x]) for x, name in leaves.items() if x in by}
 
 
-# ---- names
-
-
 def open_scopes(scope: Any) -> list[Any]:
     """Return this module call and the enclosing ones, innermost first."""
     found = []

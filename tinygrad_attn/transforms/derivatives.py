@@ -127,10 +127,8 @@ def jvp(
     xs, vs = ([xs], [vs]) if single else (xs, vs)
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
-    vs = [
-        _direction(v, x, "a tangent must have its input's shape")
-        for x, v in zip(inputs, vs, strict=True)
-    ]
+    rule = "a tangent must have its input's shape"
+    vs = [_direction(v, x, rule) for x, v in zip(inputs, vs, strict=True)]
     seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
     pulled = _gradients([y], inputs, [seed], True, True)
     (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
