@@ -250,11 +250,9 @@ class Entry(Watcher):
             values, saved = self.flat.forward(arrays)
         kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays))
         for i, (is_tensor, op) in enumerate(self.result.leaves):
-            node = None
-            if op is not None:
-                node = Node(op, kept, {}, (saved, arrays, call), context.scope)
-                if self.plain_given or inplace.exposed:
-                    inplace.protect(node, None)
+            node = op and Node(op, kept, {}, (saved, arrays, call), context.scope)
+            if node and (self.plain_given or inplace.exposed):
+                inplace.protect(node, None)
             if is_tensor:
                 values[i] = tensor_of(values[i], node)
         return self.result.filled(values)

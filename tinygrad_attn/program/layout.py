@@ -214,10 +214,9 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
 def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
     """Group the statements that can be written as one, such as `q, k, v = x`."""
     while statements:
-        e, parts = statements[0], statements[:1]
-        if e.kind == "item" and e.args[0].ndim:
-            each = [(e.args[0], i) for i in range(len(e.args[0].value))]
-            if [x.args for x in statements[: len(each)]] == each and 0 < len(each) <= 4:
-                parts = statements[: len(each)]
-        yield parts
-        statements = statements[len(parts) :]
+        e = statements[0]
+        n = len(e.args[0].value) if e.kind == "item" and e.args[0].ndim else 0
+        each = [(e.args[0], i) for i in range(n)]
+        n = n if 0 < n <= 4 and [x.args for x in statements[:n]] == each else 1
+        yield statements[:n]
+        statements = statements[n:]

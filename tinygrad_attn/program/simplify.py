@@ -223,19 +223,13 @@ class Simplifier(Rewriting):
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """Evaluate constant expressions with equal elements, and simplify sums and products."""
+        """Evaluate constant expressions with equal elements; simplify any others by rules."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
-        found = None
-        pairwise = e.name in ("add", "subtract", "multiply", "divide") and not e.settings
-        if e.kind == "call" and pairwise:
-            found = self.unrepeated(e)
-        if found is None and is_(e, "call", "add"):
-            found = self.collected(e)
-        return super().shorter(e) if found is None else found
+        return super().shorter(e)
 
-    def unrepeated(self, e: Expression) -> Expression | None:
+    def call_multiply(self, e: Expression) -> Expression | None:
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
             args, other = [*e.args], e.args[1 - i]
@@ -244,14 +238,16 @@ class Simplifier(Rewriting):
             elif uniform(x) and np.shape(other) == e.shape:
                 args[i] = x.value.flat[0]
             if args[i] is not x:
-                return self.make(e.kind, e.name, e.value, *args)
+                return self.make(e.kind, e.name, e.value, *args, **e.settings)
         return None
 
-    def collected(self, e: Expression) -> Expression | None:
-        """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
-        parts = terms_of(e)
-        if not e.ndim or not all(map(put_in_zeros, parts)):
-            return None
+    call_subtract = call_divide = call_multiply
+
+    def call_add(self, e: Expression) -> Expression | None:
+        """Also stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
+        found, parts = self.call_multiply(e), terms_of(e)
+        if found is not None or not e.ndim or not all(map(put_in_zeros, parts)):
+            return found
         rows = np.arange(len(e.value))
         parts.sort(key=lambda p: np.ravel(rows[p.args[1]]).tolist())
         places, parts = [rows[p.args[1]] for p in parts], [p.args[2] for p in parts]

@@ -101,8 +101,7 @@ class Trace(Listing, Watcher):
         for x in inputs:
             if tracked(x) and x._node is None and not isinstance(x._data, Symbol):
                 raise self.refusal(
-                    f"reads {describe(x)}, which requires a gradient but is neither an argument "
-                    "nor in params=",
+                    f"reads {describe(x)}, a parameter that is neither an argument nor in params=",
                     "Pass params=model, or params={'w': w}.",
                 )
         call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
