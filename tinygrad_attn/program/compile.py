@@ -118,10 +118,7 @@ class Programs:
 
 
 class Nested:
-    """Nested tuples, lists and dicts, split into their leaves and their form.
-
-    Two forms are equal if the arrays have the same shapes and dtypes and other leaves are the same.
-    """
+    """Nested values, split into leaves and a form: structure, shapes, dtypes and other values."""
 
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
         self.arrays = arrays
@@ -186,12 +183,9 @@ class Entry(Watcher):
         with watching(self):
             y = self.f(*args, **kwargs)
         modules = {m: None for x in self.roots if isinstance(x, Module) for m in x.modules()}
-        self.attributes = [
-            (vars(m), name, x)
-            for m in modules
-            for name, x in vars(m).items()
-            if name == "training" or x is None or isinstance(x, (Module, Variable))
-        ]
+        rows = [(vars(m), name, x) for m in modules for name, x in vars(m).items()]
+        kinds = (Module, Variable, type(None))
+        self.attributes = [r for r in rows if r[1] == "training" or isinstance(r[2], kinds)]
         held = [x for *_, x in self.attributes if isinstance(x, Variable)]
         self.params = [*dict.fromkeys([*self.tensors, *held])]
         try:

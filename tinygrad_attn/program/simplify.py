@@ -216,10 +216,9 @@ class Rewriting(Listing):
         return self.make(kind, name, value, *args, **settings)
 
 
-# ---- simplifications that rules cannot express
-
-
 class Simplifier(Rewriting):
+    """A listing that applies the rules, and simplifications that no rule can express."""
+
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:

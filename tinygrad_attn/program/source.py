@@ -112,9 +112,6 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-# ---- comparing the program with the function
-
-
 def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     """Raise TypeError unless a second call of the function agrees with the program."""
     seeds = [found.seed.value] if found.gradients else []
@@ -166,9 +163,6 @@ def largest_in(array: Any) -> float:
     """Return the largest finite absolute value in an array, or 0."""
     finite = np.asarray(array)[np.isfinite(array)] if is_floating(array) else 0
     return float(np.max(np.abs(finite), initial=0))
-
-
-# ---- the text of the file
 
 
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:

@@ -154,10 +154,7 @@ class Trace(Listing, Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Name a gradient after the value it belongs to.
-
-        A gradient that an op passes on unchanged to its only input is named after that input.
-        """
+        """Name a gradient after its value, or after the only input that it is passed on to."""
         if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
             return
         e, by = total.expression, x._data.expression

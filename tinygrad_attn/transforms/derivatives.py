@@ -68,16 +68,13 @@ def _gradients(
 ) -> tuple[Tensor, ...]:
     """Return d(sum of <g, y>) / d(inputs), with zeros for an input that no y depends on."""
     pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y._tracked]
-    if not pairs:
-        return tuple(map(_zeros, inputs))
-    outputs, weights = map(list, zip(*pairs))
-    options = {"create_graph": create_graph, "retain_graph": retain or create_graph}
-    found = grad(outputs, inputs, weights, allow_unused=True, **options)
-    return tuple(_zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return Tensor._of(np.zeros(like.shape, like.dtype))
+    found: Sequence[Any] = [None] * len(inputs)
+    if pairs:
+        outputs, weights = map(list, zip(*pairs))
+        options = {"create_graph": create_graph, "retain_graph": retain or create_graph}
+        found = grad(outputs, inputs, weights, allow_unused=True, **options)
+    zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
+    return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
 
 
 def _recorded(create_graph: bool | None) -> bool:
