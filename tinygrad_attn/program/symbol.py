@@ -20,6 +20,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .. import functional
 from ..engine import Symbolic, Variable, context
+from ..errors import describe
 from .ir import Expression, inside, replaced
 from .simplify import REDUCTIONS, plainest
 
@@ -85,6 +86,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     base = None
     __hash__ = object.__hash__
     value = property(lambda self: self.expression.value)
+    __repr__ = lambda self: f"<traced {describe(self)}>"
 
     def __init__(self, expression: Expression, listing: Any) -> None:
         self.expression, self.listing = expression, listing

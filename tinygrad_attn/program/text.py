@@ -173,8 +173,6 @@ class Text:
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
-        """Write an index, without the square brackets."""
-
         def one(p: Any) -> str:
             if not isinstance(p, slice):
                 return self.of(p)
