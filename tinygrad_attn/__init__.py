@@ -45,7 +45,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
-    "program": ("Program", "compile", "source"),
+    "program.compile": ("compile",),
+    "program.source": ("Program", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "load_checkpoint", "save", "save_checkpoint"),
     "nn.inside": ("activations", "functional_call", "patch", "record_attention"),

@@ -309,7 +309,7 @@ def test_up_to_eight_programs():
     for n in [*range(12), 3]:
         close(c(x, n), x.numpy() * n)
     *programs, last = reasons(c)
-    assert programs == [""] * 8 and "more than 8 ways" in last
+    assert programs == [""] * 8 and "already has 8 programs" in last
 
 
 # ---- the contract: what is read once, what is refused
@@ -346,8 +346,6 @@ def test_what_cannot_be_compiled_says_why():
     for _ in range(2):
         with pytest.raises(ValueError, match="5"):
             c(leaf(3, 4))
-    with pytest.raises(TypeError, match="a function or a module, got"):
-        ta.compile(3)
 
 
 def test_a_refused_function_draws_what_it_would_have_drawn():

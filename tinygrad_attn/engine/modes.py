@@ -21,6 +21,7 @@ class Context(threading.local):
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope: Any = None  # the module call that is running
         self.watchers: tuple[Any, ...] = ()
+        self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
 
 
 context = Context()

@@ -10,6 +10,7 @@ import functools
 import threading
 import types
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,11 @@ from ..errors import describe
 from ..nn.cache import KeyValueCache
 from ..nn.module import Module
 from ..tensor import get_default_dtype
-from .flat import Changed, Flat
+from .flat import Changed, Flat, Lowering
 from .ir import reached, replaced, rewrite
-from .lower import Lowering
 from .simplify import simplified
 from .source import agree, gradients_of, largest_in
-from .trace import Trace, gradients, seed_of, stand_in, tracing
+from .trace import Trace, gradients, open_scopes, seed_of, stand_in, tracing
 
 PROGRAMS = 8
 """The maximum number of programs for each function. Further kinds of calls run uncompiled."""
@@ -54,32 +54,25 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
     arrays, the values of other arguments, which Tensors require gradients, `no_grad`, the default
     dtype, and the parameters and `training` flags of the modules that f calls. f can have up to 8
     programs. On the first call of each kind, f runs twice, and its outputs and gradients are
-    compared with the program's outputs and gradients. With `check=True`, every call is compared,
-    and a difference raises RuntimeError.
+    compared with the program's. With `check=True`, every call is compared, and a difference raises
+    RuntimeError.
 
     f runs uncompiled if it draws random numbers, reads a number from an array in Python, uses a
-    library other than NumPy, or is called in more than 8 ways. `.report()` gives the reason. f also
-    runs uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP
-    needs a different formula for the given values.
+    library other than NumPy, or already has 8 programs. `.report()` gives the reason. f also runs
+    uncompiled in plain mode, under watchers such as `ta.detect_anomaly()`, and when a VJP needs a
+    different formula for the given values.
 
     While a call is being traced, other threads may use the same Tensors only through compiled
     functions. A program never issues NumPy warnings.
     """
     if f is None:
         return functools.partial(compile, check=check)
-    if not callable(f):
-        raise TypeError(f"ta.compile needs a function or a module, got {describe(f)}.")
     if isinstance(f, types.MethodType):  # so that a copy of the object keeps a compiled method
         return types.MethodType(compile(f.__func__, check=check), f.__self__)
     programs = Programs(f, check)
     if isinstance(f, Module):
-        again = functools.partial(compile, check=check), (f,)
-        # Copies and pickles are compiled anew.
-        space = {
-            "__call__": programs.call,
-            "report": programs.report,
-            "__reduce__": lambda _: again,
-        }
+        anew = functools.partial(compile, check=check), (f,)  # for copies and pickles
+        space = {"__call__": programs.call, "report": programs.report, "__reduce__": lambda _: anew}
         made: Any = object.__new__(type(type(f).__name__, (type(f),), space))
         made.__dict__ = f.__dict__
         return made
@@ -93,10 +86,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
 
 class Programs:
-    """A function and its programs."""
-
     def __init__(self, f: Any, check: bool) -> None:
-        self.f, self.check, self.too_many = f, check, False
+        self.f, self.check = f, check
         self.entries: list[Entry] = []
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +102,6 @@ class Programs:
                 y = entry.first(call, args, kwargs)
                 self.entries.append(entry)
                 return y
-        self.too_many |= entry is None
         with suppress(Changed):
             if entry is not None and not entry.reason:
                 y = entry.run(call)
@@ -123,17 +113,12 @@ class Programs:
 
     def report(self) -> list[str]:
         """Return one line per kind of call, with the size of its program or why it has none."""
-        other = (
-            f"(other arguments): not compiled: the function is called in more than {PROGRAMS} ways"
-        )
-        return [str(e) for e in self.entries] + [other] * self.too_many
+        other = f"(other arguments): not compiled: f already has {PROGRAMS} programs"
+        return [*map(str, self.entries)] + [other] * (len(self.entries) == PROGRAMS)
 
 
 class Nested:
-    """Nested tuples, lists and dicts, split into their leaves and their form.
-
-    Two forms are equal if the arrays have the same shapes and dtypes and other leaves are the same.
-    """
+    """Nested values, split into leaves and a form: structure, shapes, dtypes and other values."""
 
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
         self.arrays = arrays
@@ -143,7 +128,6 @@ class Nested:
         self.form = repr(self.places), self.kinds, context.recording, get_default_dtype()
 
     def place(self, x: Any) -> int:
-        """Add x to the leaves and return its index."""
         self.leaves.append(x)
         if isinstance(x, self.arrays):
             array = array_of(x)
@@ -153,7 +137,6 @@ class Nested:
         return len(self.leaves) - 1
 
     def filled(self, leaves: list[Any]) -> Any:
-        """Return the same structure with these leaves."""
         return replaced(self.places, leaves.__getitem__)
 
     def applied(self, f: Any, leaves: list[Any]) -> Nested:
@@ -167,18 +150,15 @@ class Entry(Watcher):
 
     def __init__(self, f: Any, call: Nested) -> None:
         self.f, self.form, self.reason = f, call.form, ""
-        # Keep these objects alive, because forms contain their ids.
-        self.objects = [x for x in call.leaves if not isinstance(x, INPUTS)]
-        self.roots = [f, *self.objects]
+        # Forms contain the ids of these objects, which are therefore kept alive.
+        self.roots = [f, *(x for x in call.leaves if not isinstance(x, INPUTS))]
         self.tensors: dict[Any, None] = {}  # tracked Tensors from outside f
         self.outer, self.begin = context.scope, next_number()
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Record the modules that run, and the tracked inputs that existed before the call."""
-        scope = context.scope
-        while scope is not self.outer:
-            self.roots.append(scope.module)
-            scope = scope.outer
+        inner = takewhile(lambda scope: scope is not self.outer, open_scopes(context.scope))
+        self.roots += [scope.module for scope in inner]
         for x in inputs:
             if tracked(x) and (x._node is None or x._node.number < self.begin):
                 self.tensors[x] = None
@@ -203,16 +183,13 @@ class Entry(Watcher):
         with watching(self):
             y = self.f(*args, **kwargs)
         modules = {m: None for x in self.roots if isinstance(x, Module) for m in x.modules()}
-        self.attributes = [
-            (vars(m), name, x)
-            for m in modules
-            for name, x in vars(m).items()
-            if name == "training" or x is None or isinstance(x, (Module, Variable))
-        ]
+        rows = [(vars(m), name, x) for m in modules for name, x in vars(m).items()]
+        kinds = (Module, Variable, type(None))
+        self.attributes = [r for r in rows if r[1] == "training" or isinstance(r[2], kinds)]
         held = [x for *_, x in self.attributes if isinstance(x, Variable)]
         self.params = [*dict.fromkeys([*self.tensors, *held])]
         try:
-            if any(isinstance(x, KeyValueCache) for x in self.objects):
+            if any(isinstance(x, KeyValueCache) for x in self.roots):
                 raise TypeError("its key/value cache grows, so shapes differ from call to call")
             self.write(call)
             mine = self.run(call)
@@ -223,8 +200,6 @@ class Entry(Watcher):
             self.reason = reason.rstrip(".")
         self.kinds = self.kinds_now()
         return y
-
-    # ---- the program
 
     def write(self, call: Nested) -> None:
         """Trace the function, and write a program for its outputs and gradients."""
@@ -269,11 +244,9 @@ class Entry(Watcher):
             values, saved = self.flat.forward(arrays)
         kept = tuple(x if tracked(x) else a for x, a in zip(inputs, arrays))
         for i, (is_tensor, op) in enumerate(self.result.leaves):
-            node = None
-            if op is not None:
-                node = Node(op, kept, {}, (saved, arrays, call), context.scope)
-                if self.plain_given or inplace.exposed:
-                    inplace.protect(node, None)
+            node = op and Node(op, kept, {}, (saved, arrays, call), context.scope)
+            if node and (self.plain_given or inplace.exposed):
+                inplace.protect(node, None)
             if is_tensor:
                 values[i] = tensor_of(values[i], node)
         return self.result.filled(values)
@@ -281,23 +254,22 @@ class Entry(Watcher):
     def compare(self, call: Nested, y: Any, mine: Any) -> None:
         """Raise RuntimeError if outputs or gradients differ from those of the function."""
         theirs, ours = Nested(y, RESULTS), Nested(mine, RESULTS)
-        inputs = [*dict.fromkeys(filter(tracked, self.inputs(call)))]
-        expected, found = (self.gradients(each.leaves, inputs) for each in (theirs, ours))
-        # If all terms of a gradient cancel, only rounding error is left.
-        size = max(map(largest_in, expected), default=0.0) + LEAST
-        values = [*map(array_of, ours.leaves)], [*map(array_of, theirs.leaves)]
-        alike = theirs.form == ours.form and agree(*values, LEAST)
-        if not (alike and agree(found, expected, size)):
+        alike = theirs.form == ours.form
+        if alike:
+            inputs = [*dict.fromkeys(filter(tracked, self.inputs(call)))]
+            ends = [[*filter(tracked, each.leaves)] for each in (ours, theirs)]
+            draw = np.random.default_rng(0).standard_normal
+            seeds = [draw(x.shape).astype(x.dtype) for x in ends[0]]
+            found, expected = (gradients_of(each, inputs, seeds) for each in ends)
+            # If all terms of a gradient cancel, only rounding error is left.
+            size = max(map(largest_in, expected), default=0.0) + LEAST
+            mine, y = ([*map(array_of, each.leaves)] for each in (ours, theirs))
+            alike = agree(mine, y, LEAST) and agree(found, expected, size)
+        if not alike:
             raise RuntimeError(
-                "the program and the function return different numbers. The function may draw "
-                "random numbers or keep state between calls. Pass random numbers and state as "
-                "arguments."
+                "the program and the function return different numbers. If the function draws "
+                "random numbers or keeps state between calls, pass these as arguments."
             )
-
-    def gradients(self, outputs: list[Any], inputs: list[Any]) -> list[Any]:
-        """Return the gradients of a randomly weighted sum of the outputs."""
-        parts, draw = list(filter(tracked, outputs)), np.random.default_rng(0).standard_normal
-        return gradients_of(parts, inputs, [draw(x.shape).astype(x.dtype) for x in parts])
 
 
 class Program(Op):
@@ -314,9 +286,8 @@ class Program(Op):
         if isinstance(g, Variable):  # for a second derivative, run the function itself again
             if not self.entry.fits():
                 raise RuntimeError(
-                    "to compute a second derivative, a compiled function runs again, but its "
-                    "parameters or `training` flags were replaced after the call. Compute the "
-                    "derivative before replacing them."
+                    "a second derivative runs the compiled function again, but its parameters or "
+                    "`training` flags were replaced. Compute the derivative before replacing them."
                 )
             with TRACING, enable_grad():
                 y = call.applied(self.entry.f, call.leaves).leaves[self.place]

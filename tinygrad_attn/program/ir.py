@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import is_number
+
 LEAVES = ("input", "constant")
 
 
@@ -23,8 +25,7 @@ class Expression:
     `kind` is one of:
         input      an argument or parameter; `name` is its identifier
         constant   an array that is stored in the program
-        operator   a Python operator, with its sign as `name` (`+`, `@`, `-` with one operand)
-        call       a call of a NumPy function or of `erf`
+        call       a call of a NumPy function (also of `add` for `+`, and so on) or of `erf`
         method     a method call on args[0]; also `T`, which swaps its last two axes
         item       the element or part args[0][args[1]]
         update     a copy of args[0] changed at index args[1], by `setitem` or `add.at`
@@ -71,10 +72,7 @@ class Expression:
 
 
 class Listing:
-    """A list of distinct expressions in order of creation.
-
-    A subclass may override `make` to return a simpler expression with the same value.
-    """
+    """A list of distinct expressions in order of creation."""
 
     def __init__(self) -> None:
         self.expressions: list[Expression] = []
@@ -89,7 +87,6 @@ class Listing:
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
-        """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = Expression(len(self.expressions), *parts)
@@ -99,10 +96,9 @@ class Listing:
 
     def operand(self, a: Any) -> Any:
         """Turn an array into a constant, or into a number if it is 0-d."""
-        if is_(a, "constant"):
-            return a if a.ndim else a.value[()]
-        is_array = issubclass(type(a), np.ndarray)  # and not a symbol
-        return self.operand(self.constant(a)) if is_array else a
+        if issubclass(type(a), np.ndarray):  # and not a symbol
+            a = self.constant(a)
+        return a.value[()] if is_(a, "constant") and not a.ndim else a
 
     def constant(self, array: Any) -> Expression:
         return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
@@ -147,9 +143,6 @@ def reached(outputs: Any) -> list[Expression]:
     return [seen[i] for i in sorted(seen)]
 
 
-# ---- nested values
-
-
 def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
     """Apply f to each value in nested tuples, named tuples, lists, dicts and slices."""
     kind = type(a)
@@ -169,15 +162,10 @@ def inside(a: Any, kind: type = Expression) -> list[Any]:
     return [x for x in found if issubclass(type(x), kind)]
 
 
-# ---- questions
-
-
 def is_(a: Any, kind: str, name: Any = None) -> bool:
     """Return whether a is an expression of this kind and, if given, this name."""
     return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
 
 
 def number_in(a: Any) -> Any:
-    """Return a if it is a number, else None."""
-    is_number = isinstance(a, (int, float, np.integer, np.floating)) and not isinstance(a, bool)
-    return a if is_number else None
+    return a if is_number(a) else None

@@ -18,7 +18,7 @@ WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 CALLED = {
     **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
     **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
-    **{">": "above", "@": "product", "-": "difference"},
+    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
 }
 """Names for values that have no name of their own."""
 
@@ -102,7 +102,6 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        """Return the preferred name of e."""
         if e.id in self.result_names:
             return self.result_names[e.id]
         if e.hint[0]:
@@ -112,7 +111,7 @@ class Layout:
             return f"d_{self.names.get(by.id) or self.wished(by)}"
         if e.backward and "keepdims" not in e.settings:
             return "g"
-        if is_(e, "operator", "*") and number_in(e.args[0]) is not None:
+        if is_(e, "call", "multiply") and number_in(e.args[0]) is not None:
             return "scaled"
         return CALLED.get(e.name, "h")
 
@@ -161,7 +160,7 @@ class Layout:
             condition = f"not {of(asked, 1)}" if answer is True else of(asked)
             if not isinstance(answer, bool):
                 condition = f"{of(asked, 1)} != {answer!r}"
-            elif answer and is_(asked, "operator", "=="):
+            elif answer and is_(asked, "call", "equal"):
                 condition = " != ".join(of(x, 1) for x in asked.args)
             error = f'    raise ValueError("{e.name}: these numbers need another program")'
             lines = [f"if {condition}:", error]
@@ -215,10 +214,9 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
 def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
     """Group the statements that can be written as one, such as `q, k, v = x`."""
     while statements:
-        e, parts = statements[0], statements[:1]
-        if e.kind == "item" and e.args[0].ndim:
-            each = [(e.args[0], i) for i in range(len(e.args[0].value))]
-            if [x.args for x in statements[: len(each)]] == each and 0 < len(each) <= 4:
-                parts = statements[: len(each)]
-        yield parts
-        statements = statements[len(parts) :]
+        e = statements[0]
+        n = len(e.args[0].value) if e.kind == "item" and e.args[0].ndim else 0
+        each = [(e.args[0], i) for i in range(n)]
+        n = n if 0 < n <= 4 and [x.args for x in statements[:n]] == each else 1
+        yield statements[:n]
+        statements = statements[n:]

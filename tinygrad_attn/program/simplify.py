@@ -1,17 +1,25 @@
 """Rewrite a program in fewer and simpler steps. Results agree up to rounding.
 
 VJPs produce sums of negated terms, transposes of transposes, and products of several numbers.
+`RULES` has one rule on each line: `pattern -> replacement`, or with `if conditions`. In a pattern
+    a lower-case letter matches any operand, except that `n` matches only a number;
+    a letter that occurs twice matches equal operands;
+    `**s` matches the keyword arguments of a method or of `np.f(...)`;
+    `x.T` is the transpose of a matrix or of a stack of matrices.
+In a condition, `here` is the expression that matches the pattern. A term such as `u / r` stands for
+the expression of that form in the listing, or for None if there is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .ir import Expression, is_, number_in, rewrite
-from .rules import Rewriting, table
+from .ir import Expression, Listing, form, is_, number_in, rewrite
 
 SUMMED_IN_SINGLE = 1024
 """The maximum count of float32 numbers to sum in float32 where the op uses float64."""
@@ -110,25 +118,117 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-# ---- simplifications that rules cannot express
+# ---- how rules are applied
+
+
+class Pattern(NDArrayOperatorsMixin):
+    """A letter, or an operation on patterns and numbers."""
+
+    def __init__(self, kind: str, name: str, *args: Any, **settings: Any) -> None:
+        self.kind, self.name, self.args, self.settings = kind, name, args, settings
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any) -> Pattern:
+        return Pattern("call", ufunc.__name__, *args)
+
+    def keys(self) -> list[str]:
+        """Return the letter of the settings, so that `f(**pattern)` works."""
+        return [self.name]
+
+    def __getitem__(self, name: str) -> Pattern:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "T":
+            return Pattern("method", "T", self)
+        kind, first = ("call", ()) if self.name == "np" else ("method", (self,))
+        return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
+
+
+def table(text: str, **functions: Callable[..., Any]) -> dict[Any, list[Any]]:
+    """Parse rules to (pattern, replacement, conditions), by the kind and name of the expression."""
+    letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
+    asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
+    found: dict[Any, list[Any]] = {}
+    for line in text.strip().splitlines():
+        sides, _, conditions = line.partition(" if ")
+        pattern, replacement = (eval(side.strip(), letters) for side in sides.split("->"))
+        rule = pattern, replacement, eval(f"[{conditions}]", asked)
+        found.setdefault((pattern.kind, pattern.name), []).append(rule)
+    return found
+
+
+def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
+    """Return whether the pattern p matches e, and add the operand of each letter to `found`."""
+    if isinstance(p, Pattern) and p.kind != "letter":
+        if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
+            return False
+        settings = found.setdefault("s", e.settings) if p.settings else {}
+        pairs = zip(p.args, e.args, strict=True)
+        return settings == e.settings and all(matches(q, a, found) for q, a in pairs)
+    n = number_in(e)
+    if not isinstance(p, Pattern):
+        return bool(n == p)
+    before = found.setdefault(p.name, e) if p.name != "n" or n is not None else None
+    return before is e or n is not None and n == number_in(before)
+
+
+class Rewriting(Listing):
+    """A listing whose `make` returns a shorter expression if there is one."""
+
+    rules: dict[Any, list[Any]] = {}
+
+    def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
+        e = Expression(-1, kind, name, args, settings, value, self.backward)
+        found = self.shorter(e)
+        return super().make(kind, name, value, *args, **settings) if found is None else found
+
+    def shorter(self, e: Expression) -> Any:
+        """Return the replacement from the method `<kind>_<name>` or from a rule, or None."""
+        method = getattr(self, f"{e.kind}_{e.name}", None)
+        found = method and method(e)
+        return self.ruled(e) if found is None else found
+
+    def ruled(self, e: Expression) -> Expression | None:
+        known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
+        for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
+            found: dict[str, Any] = {"here": e}
+            if matches(pattern, e, found):
+                of = lambda p: self.instance(p, found, known)  # noqa: B023
+                if all(condition(*map(of, args)) for condition, args in conditions):
+                    return self.instance(replacement, found, self.of)
+        return None
+
+    def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:
+        """Replace the letters of a pattern with their operands."""
+        if not isinstance(p, Pattern):
+            return found["here"].dtype.type(p)
+        if p.kind == "letter":
+            return found[p.name]
+        args = tuple(self.instance(a, found, make) for a in p.args)
+        return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
+
+    def of(self, kind: str, name: str, /, *args: Any, **settings: Any) -> Expression:
+        """Make an expression and compute its value."""
+        x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
+        with np.errstate(all="ignore"):
+            function = getattr(np if kind == "call" else type(x), name)
+            value = x.mT if name == "T" else function(x, *rest, **settings)
+        return self.make(kind, name, value, *args, **settings)
 
 
 class Simplifier(Rewriting):
-    """A listing that simplifies its expressions."""
+    """A listing that applies the rules, and simplifications that no rule can express."""
 
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """Evaluate constant expressions with equal elements, and simplify sums and products."""
+        """Evaluate constant expressions with equal elements; simplify any others by rules."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
-        if e.kind == "operator" and len(e.args) == 2 and e.name in "+-*/":
-            found = self.unrepeated(e)
-            return self.collected(e) if found is None and e.name == "+" else found
-        return None
+        return super().shorter(e)
 
-    def unrepeated(self, e: Expression) -> Expression | None:
+    def call_multiply(self, e: Expression) -> Expression | None:
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
             args, other = [*e.args], e.args[1 - i]
@@ -137,14 +237,16 @@ class Simplifier(Rewriting):
             elif uniform(x) and np.shape(other) == e.shape:
                 args[i] = x.value.flat[0]
             if args[i] is not x:
-                return self.make(e.kind, e.name, e.value, *args)
+                return self.make(e.kind, e.name, e.value, *args, **e.settings)
         return None
 
-    def collected(self, e: Expression) -> Expression | None:
-        """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
-        parts = terms_of(e)
-        if not e.ndim or not all(map(put_in_zeros, parts)):
-            return None
+    call_subtract = call_divide = call_multiply
+
+    def call_add(self, e: Expression) -> Expression | None:
+        """Also stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
+        found, parts = self.call_multiply(e), terms_of(e)
+        if found is not None or not e.ndim or not all(map(put_in_zeros, parts)):
+            return found
         rows = np.arange(len(e.value))
         parts.sort(key=lambda p: np.ravel(rows[p.args[1]]).tolist())
         places, parts = [rows[p.args[1]] for p in parts], [p.args[2] for p in parts]
@@ -184,9 +286,8 @@ class Simplifier(Rewriting):
     def method_mean(self, e: Expression) -> Expression | None:
         """Remove a reshape before the mean or sum of all elements."""
         x = e.args[0]
-        if not e.settings and is_(x, "method", "reshape"):
-            return self.make("method", e.name, e.value, x.args[0])
-        return None
+        alone = not e.settings and is_(x, "method", "reshape")
+        return self.make("method", e.name, e.value, x.args[0]) if alone else None
 
     method_sum = method_mean
 
@@ -209,25 +310,21 @@ def uniform(a: Any) -> bool:
 
 
 def is_zero(a: Any) -> bool:
-    """Return whether a is a constant of zeros."""
     return is_(a, "constant") and not a.value.any()
 
 
 def repeats(array: Any) -> bool:
-    """Return whether all elements are equal."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
 def terms_of(e: Any) -> list[Any]:
-    return [t for x in e.args for t in terms_of(x)] if is_(e, "operator", "+") else [e]
+    return [t for x in e.args for t in terms_of(x)] if is_(e, "call", "add") else [e]
 
 
 def put_in_zeros(e: Any) -> bool:
     """Return whether e is zero except at an index or slice of its first axis."""
-    if not is_(e, "update", "add.at"):
-        return False
-    base, index, _ = e.args
-    return is_zero(base) and isinstance(index, (int, np.integer, slice))
+    in_zeros = is_(e, "update", "add.at") and is_zero(e.args[0])
+    return in_zeros and isinstance(e.args[1], (int, np.integer, slice))
 
 
 def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
-from ..errors import describe
 from ..files import write_atomically
 from ..tensor import Tensor
 from .flat import fresh
@@ -46,8 +45,6 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
     that need a different formula.
     """
-    if not callable(f):
-        raise TypeError(f"ta.source needs a function or a module, got {describe(f)}.")
     is_module = lambda x: hasattr(x, "named_buffers")
     own: Any = next(filter(is_module, (f, getattr(f, "__self__", None))), None)
     params = own if params is None else params
@@ -115,9 +112,6 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-# ---- comparing the program with the function
-
-
 def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     """Raise TypeError unless a second call of the function agrees with the program."""
     seeds = [found.seed.value] if found.gradients else []
@@ -132,10 +126,9 @@ def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
     size = max((largest_in(e.value) for e in steps), default=0.0)
     if not agree(inside(outputs, object), expected, size):
         raise TypeError(
-            "ta.source: the function returns a different value when it is called again. The "
-            "function may draw random numbers, keep state between calls (a cache, a counter), or "
-            "change an array through a view. Pass random numbers and state as arguments, and "
-            "return new arrays."
+            "ta.source: the function returns a different value when it is called again. It may "
+            "draw random numbers, keep state between calls (a cache, a counter), or change an "
+            "array through a view. Pass random numbers and state as arguments; return new arrays."
         )
 
 
@@ -172,20 +165,17 @@ def largest_in(array: Any) -> float:
     return float(np.max(np.abs(finite), initial=0))
 
 
-# ---- the text of the file
-
-
 def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """Return the text of the file, and the constants that its function takes by name."""
     outputs, gradients, checks = simplified([found.outputs, found.gradients, found.checks])
     checks = [e for e in checks if e.operands]
     results = named_results(found, outputs, gradients)
-    known = [k for k in "BTSEHDF" if k in found.letters and k not in found.inputs]
-    sizes = Sizes({k: found.letters[k] for k in known})
+    letters = {k: found.letters.get(k, ()) for k in "BTSEHDF" if k not in found.inputs}
+    sizes = Sizes({k: max(n) for k, n in letters.items() if len(n) == 1})
     layout = Layout(found, results, checks, sizes)
     body = layout.body()
     body += end(found, results, layout)
-    letters = sizes.used(body)
+    used = sizes.used(body)
     constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
     positional = [n for n in found.inputs if n not in found.parameters]
     named = [*found.parameters, *constants]
@@ -193,19 +183,17 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
     lines += packed(f"def {title}(", words, "):")
     lines += docstring(found, positional, what)
-    if letters:
-        lines.append(f"    {', '.join(letters)} = {', '.join(map(str, letters.values()))}")
-    lines += shape_checks(found, positional, Sizes(letters))
+    if used:
+        lines.append(f"    {', '.join(used)} = {', '.join(map(str, used.values()))}")
+    lines += shape_checks(found, positional, Sizes(used))
     return "\n".join([*lines, *body]) + "\n", constants
 
 
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
-    """Return a dict from names in the program to results."""
     name = "value"
     if isinstance(outputs, Expression):
-        name = "output" if np.ndim(outputs.value) else "loss"
-        priority, wish = outputs.hint
-        name = wish if priority > NAMED_BY_OP else name
+        usual = "output" if outputs.ndim else "loss"
+        name = outputs.hint[1] if outputs.hint[0] > NAMED_BY_OP else usual
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
         while wish in {*found.inputs, *found.letters, *results}:
@@ -250,7 +238,6 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 
 
 def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
-    """Write the code that checks the shapes of the arguments."""
     pairs = [(f"{n}.shape", sizes.shape(found.inputs[n].shape)) for n in names]
     tests = [f"    if {given} != {wanted}:" for given, wanted in pairs]
     whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))

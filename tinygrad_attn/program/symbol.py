@@ -20,8 +20,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .. import functional
 from ..engine import Symbolic, Variable, context
+from ..errors import describe
 from .ir import Expression, inside, replaced
-from .rules import OPERATORS
 from .simplify import REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
@@ -30,7 +30,7 @@ FUNCTIONS = str(Path(PACKAGE, "functional"))
 
 RESHAPING = ("reshape", "squeeze", "ravel")
 MOVING = ("transpose", "swapaxes", "moveaxis", "matrix_transpose")
-OTHERS = ("var", "copy", "cumsum", "cumprod")
+OTHERS = ("copy", "cumsum", "cumprod")
 """More functions that are written as methods, in addition to reductions and those above."""
 FRESH = {np.zeros_like: 0, np.empty_like: 0, np.ones_like: 1}
 OF_SHAPES = (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj)
@@ -48,14 +48,8 @@ ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 """Tensor methods that read numbers on behalf of their caller."""
 
 
-def is_symbol(x: Any) -> bool:
-    """Return whether x is a Symbol, regardless of its `__class__`."""
-    return issubclass(type(x), Symbol)
-
-
 def concrete(a: Any) -> Any:
-    """Replace each symbol with its value."""
-    return replaced(a, lambda x: x.value if is_symbol(x) else x)
+    return replaced(a, lambda x: x.value if isinstance(x, Symbol) else x)
 
 
 def frames() -> Iterator[Any]:
@@ -77,6 +71,11 @@ def is_public(frame: Any) -> bool:
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
 
+def reads(convert: Any) -> Any:
+    """Return a method that reads the number in an array."""
+    return lambda self: self._read(convert(self.value))
+
+
 class Symbol(NDArrayOperatorsMixin, Symbolic):
     """An array that records how it was computed."""
 
@@ -87,6 +86,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     base = None
     __hash__ = object.__hash__
     value = property(lambda self: self.expression.value)
+    __repr__ = lambda self: f"<traced {describe(self)}>"
 
     def __init__(self, expression: Expression, listing: Any) -> None:
         self.expression, self.listing = expression, listing
@@ -104,9 +104,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if name in METHODS.split():
             return partial(getattr(np, name), self)
         raise AttributeError(f"an array that is being traced has no attribute {name!r}")
-
-    def __repr__(self) -> str:
-        return f"<array {self.shape} {self.dtype}, traced>"
 
     def __len__(self) -> int:
         return len(self.value)
@@ -127,25 +124,8 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.listing.check(self.expression, answer, function.strip("_"))
         return answer
 
-    def __bool__(self) -> bool:
-        return self._read(bool(self.value))
-
-    def __float__(self) -> float:
-        return self._read(float(self.value))
-
-    def __int__(self) -> int:
-        return self._read(int(self.value))
-
-    def __index__(self) -> int:
-        return self._read(operator.index(self.value))
-
-    def item(self) -> Any:
-        """Return the number; raise TypeError unless the caller is part of this package."""
-        return self._read(self.value.item())
-
-    def tolist(self) -> Any:
-        """Raise TypeError."""
-        return self._read([])
+    __bool__, __float__, __int__, __index__ = map(reads, (bool, float, int, operator.index))
+    item, tolist = map(reads, map(operator.methodcaller, ("item", "tolist")))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.listing.refusal(
@@ -176,18 +156,15 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             return NotImplemented
         if method == "at":
             target, *args = inputs
-            if not is_symbol(target):
+            if not isinstance(target, Symbol):
                 self.__array__()  # raises
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
-        sign = None if settings else OPERATORS.get(ufunc)
         if ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
-            made = self._made("call", "erf", np.asarray(value, np.float64)[()], *inputs)
-        elif method == "__call__" and sign:
-            made = self._made("operator", sign, value, *inputs)
+            name, value = "erf", np.asarray(value, np.float64)[()]
         else:
             name = self._name(ufunc) + f".{method}" * (method != "__call__")
-            made = self._made("call", name, value, *inputs, **settings)
+        made = self._made("call", name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
         # x += y; for a part of x, Python calls x[i] = ... next
@@ -210,18 +187,20 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if function in FRESH:
             value = np.full_like(value, FRESH[function])
             return Symbol(self.listing.constant(value), self.listing)
-        x = args[0] if args and is_symbol(args[0]) else None
-        if x is None or name not in (*MOVING, *RESHAPING, *REDUCTIONS, *OTHERS):
+        x, *rest = args or (None,)
+        if not isinstance(x, Symbol):
             return self._made("call", name, value, *args, **settings)
+        kind = "method"
         if name in MOVING:
-            axes = function(np.empty(range(value.ndim)), *args[1:], **settings).shape
-            return self._made("method", "transpose", value, x, *axes)
-        if name in RESHAPING:
-            return self._made("method", "reshape", value, x, *value.shape)
-        if name in (*REDUCTIONS, "var"):
-            settings = plainest(x, dict(zip(("axis",), args[1:])) | settings)
-            args = (x,)
-        return self._made("method", name, value, *args, **settings)
+            axes = function(np.empty(range(value.ndim)), *rest, **settings).shape
+            name, rest, settings = "transpose", axes, {}
+        elif name in RESHAPING:
+            name, rest, settings = "reshape", value.shape, {}
+        elif name in (*REDUCTIONS, "var"):
+            rest, settings = [], plainest(x, dict(zip(("axis",), rest)) | settings)
+        elif name not in OTHERS:
+            kind = "call"
+        return self._made(kind, name, value, x, *rest, **settings)
 
     def _name(self, function: Any) -> str:
         """Return the name to write after `np.`."""
@@ -259,11 +238,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     # ---- methods whose arguments differ from those of the NumPy function
 
     def reshape(self, *shape: Any, **settings: Any) -> Any:
-        """Return the same elements in another shape."""
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **settings)
 
     def transpose(self, *axes: Any) -> Any:
-        """Return the array with its axes in another order."""
         return np.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
     flatten = property(lambda self: self.ravel)
@@ -275,12 +252,11 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         for x in inside([p for p in parts if isinstance(p, slice)], Symbol):
             operator.index(x)
         for mask in parts:
-            if is_symbol(mask) and mask.dtype == bool:
+            if isinstance(mask, Symbol) and mask.dtype == bool:
                 int(np.count_nonzero(mask))
         return self._made("item", None, self.value[concrete(index)], self, index)
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
-        """Return the same numbers in another dtype."""
         if np.dtype(dtype) == self.dtype:
             return self
         value = self.value.astype(dtype, casting=casting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +14,14 @@ import numpy as np
 from .ir import Expression, is_
 from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
+SIGNS = {
+    **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"},
+    **{"power": "**", "floor_divide": "//", "remainder": "%", "invert": "~", "negative": "-"},
+    **{"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="},
+    **{"equal": "==", "not_equal": "!="},
+    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
+}
+"""Functions that are written as operators."""
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
 """The precedence of operators. Comparisons, which are not listed, have the lowest."""
@@ -25,9 +33,8 @@ class Sizes:
 
     def __init__(self, letters: Mapping[str, int]) -> None:
         sizes = list(letters.values())
-        self.letters = {
-            k: n for k, n in letters.items() if n not in (0, 1, 3) and sizes.count(n) == 1
-        }
+        once = {k: n for k, n in letters.items() if sizes.count(n) == 1}
+        self.letters = {k: n for k, n in once.items() if n not in (0, 1, 3)}
         self.texts = {n: k for k, n in self.letters.items()}
         # For packed queries, keys and values, and for batches that are flattened to rows.
         known = {"3": 3, **self.letters}
@@ -92,8 +99,8 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 class Text:
     """Writes expressions by name, or in full if `name_of` returns None."""
 
-    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
-        self.name_of, self.sizes = name_of, sizes
+    def __init__(self, name_of: Any, sizes: Sizes, signs: Mapping[str, str] = SIGNS) -> None:
+        self.name_of, self.sizes, self.signs = name_of, sizes, signs
 
     def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
         """Write an operand, in parentheses if its precedence is below `least`.
@@ -122,8 +129,8 @@ class Text:
         """Return the text of an expression, and its precedence."""
         if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
-        if e.kind == "operator":
-            return self.operator(e)
+        if e.kind == "call" and e.name in self.signs and not e.settings:
+            return self.operator(self.signs[e.name], e.args)
         settings = dict(e.settings)
         if e.kind == "call":
             start = "" if e.name == "erf" else "np."
@@ -142,16 +149,16 @@ class Text:
         words += [f"{k}={self.of(v)}" for k, v in settings.items()]
         return f"{start}{e.name}({', '.join(words)})", ATOM
 
-    def operator(self, e: Expression) -> tuple[str, int]:
-        if len(e.args) == 1:
-            return f"{e.name}{self.of(e.args[0], UNARY)}", UNARY
-        a, b = e.args
-        precedence = PRECEDENCE.get(e.name, 0)
+    def operator(self, sign: str, args: tuple) -> tuple[str, int]:
+        if len(args) == 1:
+            return f"{sign}{self.of(args[0], UNARY)}", UNARY
+        a, b = args
+        precedence = PRECEDENCE.get(sign, 0)
         left, right = max(precedence, 1), precedence + 1
-        if e.name == "**":
+        if sign == "**":
             precedence, left, right = UNARY + 1, ATOM, UNARY + 1
         first = self.of(a, left, beside(a, [b]))
-        return f"{first} {e.name} {self.of(b, right, beside(b, [a]))}", precedence
+        return f"{first} {sign} {self.of(b, right, beside(b, [a]))}", precedence
 
     def update(self, e: Expression, name: str, reused: bool = False) -> list[str]:
         """Write the statements that change a copy of an array, or the array itself if `reused`."""
@@ -166,8 +173,6 @@ class Text:
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
-        """Write an index, without the square brackets."""
-
         def one(p: Any) -> str:
             if not isinstance(p, slice):
                 return self.of(p)

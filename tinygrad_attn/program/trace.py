@@ -17,12 +17,13 @@ import numpy as np
 
 from .. import random
 from ..engine.backward import sweep
-from ..engine.graph import Variable, array_of, tensor_of, tracked
+from ..engine.graph import Variable, array_of, tracked
 from ..engine.modes import Watcher, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
 from ..nn.calls import dotted_name
+from ..tensor import Tensor
 from .ir import Expression, Listing, replaced
-from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public, is_symbol
+from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
 
 NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
 """Priorities of names. A name from an op or a use does not require a separate line."""
@@ -46,8 +47,7 @@ class Trace(Listing, Watcher):
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.originals: dict[str, str] = {}  # identifier: the name that the user knows
-        self.root = root  # the module from which dotted names start
-        self.letters: dict[str, int] = {}  # the size of an axis, 0 if it varies
+        self.letters: dict[str, set[int]] = {}  # the sizes of an axis
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
         self.parameters: dict[str, Any] = {}  # identifier: the Tensor
         self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None if not an array
@@ -59,11 +59,9 @@ class Trace(Listing, Watcher):
         self.running: Any = None  # the running module call
         self.last: Any = None  # the last output in it
         self.call: Any = None  # the frame of the outermost running function of F
-        self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
-
-    def scope_name(self, scope: Any) -> str:
-        """Return the dotted name of a module call."""
-        return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
+        inner = lambda scope: scope is not None and scope.module is not root
+        name_of = lambda scope: dotted_name(scope, root) if inner(scope) else ""
+        self.scope_name = functools.cache(name_of)  # of a module call, from the root
 
     def once(self, key: Any, *parts: Any) -> Expression:
         if not self.backward:
@@ -72,7 +70,9 @@ class Trace(Listing, Watcher):
 
     def operand(self, a: Any) -> Any:
         a = array_of(a)
-        return super().operand(self.facts.get(a.expression.id, a.expression) if is_symbol(a) else a)
+        if isinstance(a, Symbol):
+            a = self.facts.get(a.expression.id, a.expression)
+        return super().operand(a)
 
     def constant(self, array: Any) -> Expression:
         found = super().constant(array)
@@ -99,10 +99,9 @@ class Trace(Listing, Watcher):
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Reject parameters that would become constants, and name the outputs of ended calls."""
         for x in inputs:
-            if tracked(x) and x._node is None and not is_symbol(x._data):
+            if tracked(x) and x._node is None and not isinstance(x._data, Symbol):
                 raise self.refusal(
-                    f"reads {describe(x)}, which requires a gradient but is neither an argument "
-                    "nor in params=",
+                    f"reads {describe(x)}, a parameter that is neither an argument nor in params=",
                     "Pass params=model, or params={'w': w}.",
                 )
         call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
@@ -134,21 +133,19 @@ class Trace(Listing, Watcher):
 
     def letters_of(self, has: dict[str, Any]) -> None:
         """Assign letters to the sizes of an attention or Transformer layer."""
+        sizes: dict[str, int] = {}
         if "num_heads" in has and "embed_dim" in has:
             heads, width = has["num_heads"], has["embed_dim"]
-            self.letter(E=width, H=heads, D=width // heads)
+            sizes = {"E": width, "H": heads, "D": width // heads}
             for e in reversed(self.expressions):
                 if e.hint[1] == "scores" and e.ndim == 4:
-                    batch, _, queries, keys = e.shape
-                    self.letter(B=batch, T=queries, **({} if keys == queries else {"S": keys}))
+                    sizes["B"], _, sizes["T"], keys = e.shape
+                    sizes |= {"S": keys} if keys != sizes["T"] else {}
                     break
         if "linear1" in has and "self_attn" in has:
-            self.letter(F=has["linear1"].out_features)
-
-    def letter(self, **sizes: int) -> None:
-        """Record the size of each letter, or 0 if a letter has several sizes in one model."""
+            sizes["F"] = has["linear1"].out_features
         for letter, size in sizes.items():
-            self.letters[letter] = size if self.letters.get(letter, size) == size else 0
+            self.letters.setdefault(letter, set()).add(size)
 
     def pulling(self, y: Any, g: Any) -> None:
         """Assign the VJPs that follow to the module call in which y was computed."""
@@ -157,17 +154,14 @@ class Trace(Listing, Watcher):
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
     ) -> None:
-        """Name a gradient after the value it belongs to.
-
-        A gradient that an op passes on unchanged to its only input is named after that input.
-        """
-        if not (is_symbol(total) and is_symbol(x._data)):
+        """Name a gradient after its value, or after the only input that it is passed on to."""
+        if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
             return
         e, by = total.expression, x._data.expression
         better = e.nameless
         if not e.hint[0] and e.by is not None and e.by.nameless:
             better = not by.nameless and by.kind != "input"
-        if is_symbol(g) and g.expression is e and not by.nameless:
+        if isinstance(g, Symbol) and g.expression is e and not by.nameless:
             better |= sum(map(tracked, node.inputs)) == 1
         if better:
             e.hint, e.by = (0, ""), by
@@ -176,27 +170,22 @@ class Trace(Listing, Watcher):
         """Suggest names for values from the variables of the running functions."""
         scope = context.scope
         for frame in frames():
-            here, ours = frame.f_locals, is_in(frame, PACKAGE)
-            if not ours or is_in(frame, *NAMING_FILES):
-                self.look_in(here, not ours)
+            here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
+            priority = NAMED_BY_USER if theirs else NAMED_BY_PACKAGE
+            for name, x in here.items() if theirs or is_in(frame, *NAMING_FILES) else ():
+                array = array_of(x)
+                if isinstance(array, Symbol):
+                    general = name in GENERAL.split()
+                    if theirs or not general:
+                        suggest(x, NAMED_BY_PACKAGE if general else priority, name)
+                elif id(array) in self.origins and self.origins[id(array)][1].nameless:
+                    self.origins[id(array)][1].hint = (NAMED_BY_PACKAGE, identifier(name))
             called = scope is not None and frame.f_code.co_name == "__call__"
             if called and here.get("self") is scope.module:
                 name = self.scope_name(scope).rpartition(".")[2]
                 for x in here.get("args", ())[:1]:
                     suggest(x, NAMED_BY_USE, f"{name}_input")
                 scope = scope.outer
-
-    def look_in(self, variables: dict[str, Any], theirs: bool) -> None:
-        for name, x in variables.items():
-            array = array_of(x)
-            if is_symbol(array):
-                general = name in GENERAL.split()
-                if theirs or not general:
-                    suggest(x, NAMED_BY_USER if theirs and not general else NAMED_BY_PACKAGE, name)
-            elif isinstance(array, np.ndarray):
-                _, e = self.origins.get(id(array), (None, None))
-                if e is not None and e.nameless:
-                    e.hint = (NAMED_BY_PACKAGE, identifier(name))
 
 
 def identifier(name: str) -> str:
@@ -230,7 +219,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
     states = np.random.get_state(), random.get_rng_state()
     try:
         for name, p in params.items():
-            if not is_symbol(p._data):  # else it is one tensor under two names
+            if not isinstance(p._data, Symbol):  # else it is one tensor under two names
                 p._data = input_symbol(found, name, np.asarray(p._data))
                 found.parameters[p._data.expression.name] = p
         with plain():
@@ -240,8 +229,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
             raise TypeError(
                 "ta.source: the function draws random numbers (for example, for dropout in "
                 "training mode), but a program would use the same numbers in every call. Call "
-                "model.eval() first, or draw the numbers outside the function and pass them as an "
-                "argument."
+                "model.eval(), or draw the numbers outside the function and pass them to it."
             )
         for error in found.refused:
             raise error
@@ -253,11 +241,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
             p._data, p._grad, p._tracked = values
 
 
-# ---- inputs
-
-
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
-    """Return the arguments with symbols in place of arrays."""
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         every = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -278,12 +262,8 @@ def kind_of(array: Any) -> str:
 
 def stand_in(found: Trace, name: str, x: Any) -> Any:
     """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
-    symbol = input_symbol(found, name, np.asarray(array_of(x)))
-    if not isinstance(x, Variable):
-        return symbol
-    tensor = tensor_of(symbol)
-    tensor._tracked = x._tracked
-    return tensor
+    symbol: Any = input_symbol(found, name, np.asarray(array_of(x)))
+    return Tensor._of(symbol, tracked(x)) if isinstance(x, Variable) else symbol
 
 
 def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
@@ -296,15 +276,11 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
     return Symbol(expression, found)
 
 
-# ---- outputs
-
-
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
-    """Run the backward pass on symbols."""
-    if not is_symbol(array_of(y)) or array_of(y) is y:
+    if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
-            "ta.source can differentiate only a function that returns one Tensor computed from "
-            f"its arguments, got {describe(y)}. Return only the loss, or pass backward=False."
+            f"ta.source can differentiate only a function that returns one Tensor, got "
+            f"{describe(y)}. Return only the loss, or pass backward=False."
         )
     if not y._tracked:
         raise ValueError(
@@ -331,9 +307,6 @@ def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dic
     return {name: found.operand(by[x]) for x, name in leaves.items() if x in by}
 
 
-# ---- names
-
-
 def open_scopes(scope: Any) -> list[Any]:
     """Return this module call and the enclosing ones, innermost first."""
     found = []
@@ -346,5 +319,5 @@ def open_scopes(scope: Any) -> list[Any]:
 def suggest(x: Any, priority: float, name: str) -> None:
     """Give this name to a Tensor or a symbol unless it already has a better one."""
     array = array_of(x)
-    if is_symbol(array) and name[0] != "_" and array.expression.hint[0] < priority:
+    if isinstance(array, Symbol) and name[0] != "_" and array.expression.hint[0] < priority:
         array.expression.hint = (priority, identifier(name))

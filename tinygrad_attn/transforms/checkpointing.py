@@ -3,118 +3,110 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..engine.backward import sweep
 from ..engine.graph import Symbolic, Variable, array_of, next_number, tensor_of, tracked
-from ..engine.modes import Watcher, context, enable_grad, no_grad, watching
+from ..engine.modes import Watcher, context, enable_grad
 from ..engine.op import Op
 from ..errors import describe
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
-from .derivatives import Closure, depth
 
 Result = TypeVar("Result")
 
 
 class _Run:
-    """The state needed to repeat a call of f."""
+    """A call of f, and the state needed to repeat it."""
 
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
-        self.f, self.keywords = f, keywords
+        self.f, self.args, self.keywords = f, args, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
-        self.args = [None if i in self.places else x for i, x in enumerate(args)]
         self.random_state = get_rng_state()
         self.scope = context.scope
-        self.depth = depth.value
+        self.depth = context.depth
         # An enclosing functional_call must replace the parameters again.
         self.around = [o for o in context.watchers if hasattr(o, "in_place")]
 
-    def call(self, tensors: Sequence[Any]) -> Any:
+    def call(self, tensors: Sequence[Any]) -> Tensor:
+        """Run f with these Tensors in place of those among its arguments."""
         args = list(self.args)
         for i, x in zip(self.places, tensors, strict=True):
             args[i] = x
-        return self.f(*args, **self.keywords)
-
-    def first(self, tensors: Sequence[Tensor]) -> list[Variable]:
-        """Run f without a graph, store its value, and return the outside tensors that it uses."""
-        stand_ins = [Tensor._of(x._data, x.requires_grad) for x in tensors]
-        closure, start = Closure(stand_ins), next_number()
-        with watching(closure), no_grad():
-            y = self.call(stand_ins)
-        if not isinstance(y, Variable):
+        y = self.f(*args, **self.keywords)
+        if not isinstance(y, Tensor):
             raise TypeError(
                 "checkpoint() needs a function that returns one Tensor, but the function returned "
                 f"{describe(y)}. Checkpoint each part of the function separately, or join the "
                 "outputs with np.concatenate."
             )
-        closure.note(y)
-        self.value: Any = y._data
-        older = lambda x: x._node is None or x._node.number < start
-        self.outside = list(filter(older, closure.found.values()))
-        return self.outside
+        return y
 
-    def again(self, tensors: Sequence[Any]) -> Any:
-        """Run f again with a graph, the same random numbers, and no watchers."""
-        here, state = context, get_rng_state()
-        watchers, scope, within = here.watchers, here.scope, depth.value
-        here.watchers, here.scope, depth.value = (), self.scope, self.depth
+    def first(self) -> list[Any]:
+        """Run f, store its value, and return the Tensors among and besides its arguments.
+
+        Those besides are the older Tensors that its graph uses. The graph is then dropped.
+        """
+        given = [self.args[i] for i in self.places]
+        stand_ins = [Tensor._of(x._data, x.requires_grad) for x in given]
+        start = next_number()
+        y = self.call(stand_ins)
+        self.value: Any = y._data
+        self.outside: list[Any] = []
+        seen, waiting = set[Any](stand_ins), [y]
+        while waiting:
+            x = waiting.pop()
+            if not tracked(x) or x in seen:
+                continue
+            seen.add(x)
+            if x._node is None or x._node.number < start:
+                self.outside.append(x)
+            else:
+                waiting.extend(x._node.inputs)
+        return given + self.outside
+
+    @contextmanager
+    def restored(self, traced: bool) -> Iterator[None]:
+        """Inside the block, settings and random numbers are as in the first run, unwatched."""
+        state, before = get_rng_state(), (context.watchers, context.scope, context.depth)
+        # With a watcher, nothing is added in place; a traced program would copy it.
+        context.watchers = (Watcher(),) if traced else ()
+        context.scope, context.depth = self.scope, self.depth
         try:
             set_rng_state(self.random_state)
             with enable_grad(), ExitStack() as stack:
                 for others in self.around:
                     stack.enter_context(others.in_place())
-                return self.call(tensors)
+                yield
         finally:
-            here.watchers, here.scope, depth.value = watchers, scope, within
+            context.watchers, context.scope, context.depth = before
             set_rng_state(state)
 
 
-def _value(*inputs: Any, run: _Run) -> Any:
-    """Return the value of a checkpointed call; the VJP runs the call again."""
-    value, run.value = run.value, None
-    return value, next_number()
-
-
-def _run_again(
-    g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...], saved: int
-) -> list[Any]:
+def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...]) -> list[Any]:
     """The VJP of a checkpoint, which repeats the call and runs a backward pass through it."""
-    create_graph = isinstance(g, Variable)
-    given = inputs[: len(run.places)]
+    create_graph, first = isinstance(g, Variable), array_of(y)
     fresh = [
         x.clone() if create_graph and tracked(x) else Tensor._of(array_of(x), needed)
-        for x, needed in zip(given, needs, strict=False)
+        for _, x, needed in zip(run.places, inputs, needs)
     ]
-    result = run.again(fresh)
-    if not isinstance(result, Tensor) or result.shape != y.shape:
-        raise ValueError(
-            "a checkpointed function must return the same output when it runs again, but the "
-            f"second run returned {describe(result)} instead of a Tensor of shape {y.shape}."
-        )
-    first = array_of(y)
-    if _differs(result._data, first):
-        raise ValueError(
-            "a checkpointed function must return the same output when it runs again, but the "
-            "numbers differ. Between the two runs, do not change arrays that the function uses, "
-            "and do not call train() or eval(). Draw random numbers with ta.rand and similar "
-            "functions."
-        )
     sources = [*fresh, *run.outside]
     wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
-    here = context
-    quiet = Watcher()  # with a watcher nothing is added in place; a traced program would copy it
-    watchers, here.watchers = here.watchers, (quiet,) if isinstance(first, Symbolic) else ()
-    found: dict[Any, Any] = {}
-    try:
-        if result._tracked:
-            found = sweep([result], [g], wanted=wanted, create_graph=create_graph, stop=True)
-    finally:
-        here.watchers = watchers
+    with run.restored(isinstance(first, Symbolic)):
+        again = run.call(fresh)
+        if again.shape != first.shape or _differs(again._data, first):
+            raise ValueError(
+                "a checkpointed function must return the same output when it runs again, but the "
+                "numbers differ. Between the two runs, do not change arrays that the function "
+                "uses, and do not call train() or eval(). Draw random numbers with ta.rand and "
+                "similar functions."
+            )
+        roots = [again] if again._tracked else []
+        found = sweep(roots, [g] * len(roots), wanted=wanted, create_graph=create_graph, stop=True)
     return [found.get(x) for x in sources]
 
 
@@ -127,7 +119,7 @@ def _differs(again: Any, first: Any) -> bool:
     return not np.allclose(again, first, rtol=0, atol=tolerance, equal_nan=True)
 
 
-recomputed = Op(_value, saves=True)
+recomputed = Op(lambda *inputs, run: run.value)  # the VJP runs the call again
 recomputed.__name__ = "checkpoint"
 recomputed.vjp_all(_run_again)
 
@@ -145,6 +137,5 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     if not context.recording:
         return f(*xs, **keywords)
     run = _Run(f, xs, keywords)
-    tensors = [xs[i] for i in run.places]
-    outside = run.first(tensors)
-    return recomputed(*tensors, *outside, run=run) if tensors or outside else tensor_of(run.value)
+    inputs = run.first()
+    return recomputed(*inputs, run=run) if inputs else tensor_of(run.value)

@@ -7,41 +7,16 @@ Inputs may be Tensors, arrays or numbers; outputs are Tensors. Transforms can be
 
 from __future__ import annotations
 
-import threading
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, enable_grad, grad
+from ..engine import Variable, context, enable_grad, grad
 from ..errors import describe
 from ..tensor import Tensor
 from ..tensor.convert import as_gradient
-
-
-class Closure(Watcher):
-    """A watcher that collects the outside tensors that the ops of a function use."""
-
-    def __init__(self, own: Sequence[Any]) -> None:
-        self.own = {id(x) for x in own}
-        self.found: dict[int, Variable] = {}
-
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
-        for x in inputs:
-            self.note(x)
-
-    def note(self, x: Any) -> None:
-        if isinstance(x, Variable) and x._tracked and id(x) not in self.own:
-            self.found[id(x)] = x
-
-
-class _Depth(threading.local):
-    """The number of transforms that enclose the running code, for each thread."""
-
-    value = 0
-
-
-depth = _Depth()
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
@@ -52,45 +27,33 @@ def _input(x: Any, create_graph: bool) -> Tensor:
             raise TypeError(
                 f"an argument must be one Tensor, array or number, got {describe(x)}. Pass several "
                 "arguments separately, as in value_and_grad(f, argnums=(0, 1))(w, b), vjp(f, *xs) "
-                "and jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors, such as "
-                "list(model.parameters())."
+                "and jvp(f, xs, vs), or write ta.grad(loss, xs) for a list of Tensors."
             )
         return Tensor(x, requires_grad=True)
     if create_graph and x._tracked and context.recording:
         return x.clone()
-    _tell_checkpoints(x)  # ops in f will use the leaf, which is not connected to x
-    leaf = Tensor._of(x._data, x._data.dtype.kind == "f")
+    leaf = Tensor._of(x._data)
     leaf.requires_grad = True  # raises for integers
     return leaf
 
 
 def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """Return the cotangent or tangent v as a Tensor with the shape of `like`."""
-    if isinstance(v, Variable):
-        _tell_checkpoints(v)  # if nothing is recorded, no op uses it
-    else:
+    if not isinstance(v, Variable):
         v = Tensor._of(as_gradient(v, like.dtype))
     if v.shape != like.shape:
         raise ValueError(f"{requirement}: got {v.shape} for {describe(like)}.")
     return v
 
 
-def _tell_checkpoints(x: Variable) -> None:
-    """Report an outside tensor that no op uses to the enclosing checkpoints."""
-    for watcher in context.watchers:
-        if isinstance(watcher, Closure):
-            watcher.note(x)
-
-
 def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
     """Call f and return its output, which must be one Tensor."""
-    _check_function(f)
-    depth.value += 1
+    context.depth += 1
     try:
         with enable_grad():
             y = f(*inputs, **(keywords or {}))
     finally:
-        depth.value -= 1
+        context.depth -= 1
     if not isinstance(y, Tensor):
         raise TypeError(
             f"the function to differentiate must return one Tensor, but it returned {describe(y)}. "
@@ -100,43 +63,27 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
     return y
 
 
-def _check_function(f: Any) -> None:
-    if isinstance(f, Variable) or not callable(f):
-        raise TypeError(
-            "a transform needs a function followed by the values, as in jacobian(f, x), got "
-            f"{describe(f)}."
-        )
-
-
 def _gradients(
-    y: Tensor, inputs: Sequence[Tensor], g: Any, create_graph: bool, retain_graph: bool
+    ys: Sequence[Tensor], inputs: Sequence[Tensor], gs: Any, create_graph: bool, retain: bool
 ) -> tuple[Tensor, ...]:
-    """Return d<g, y> / d(inputs), with zeros for an input that y does not depend on."""
-    if not y._tracked:
-        return tuple(map(_zeros, inputs))
-    found = grad(
-        y,
-        inputs,
-        [g],
-        create_graph=create_graph,
-        retain_graph=retain_graph or create_graph,
-        allow_unused=True,
-    )
-    return tuple(_zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
-
-
-def _zeros(like: Tensor) -> Tensor:
-    return Tensor._of(np.zeros(like.shape, like.dtype))
+    """Return d(sum of <g, y>) / d(inputs), with zeros for an input that no y depends on."""
+    pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y._tracked]
+    found: Sequence[Any] = [None] * len(inputs)
+    if pairs:
+        outputs, weights = map(list, zip(*pairs))
+        options = {"create_graph": create_graph, "retain_graph": retain or create_graph}
+        found = grad(outputs, inputs, weights, allow_unused=True, **options)
+    zeros = lambda x: Tensor._of(np.zeros(x.shape, x.dtype))
+    return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
 
 
 def _recorded(create_graph: bool | None) -> bool:
     """Return `create_graph`, which by default is True inside another transform."""
-    return depth.value > 0 and context.recording if create_graph is None else create_graph
+    return context.depth > 0 and context.recording if create_graph is None else create_graph
 
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
     """Return f's output, detached unless it will be differentiated."""
-    _tell_checkpoints(y)  # f may return a tensor from outside
     return y if create_graph else Tensor._of(y._data)
 
 
@@ -148,7 +95,6 @@ def vjp(
     The tuple has one element for each x. g must have y's shape (else ValueError). The pullback may
     be called several times. Raises TypeError if f does not return one Tensor. Like jax.vjp.
     """
-    _check_function(f)
     recorded = _recorded(create_graph)
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
@@ -157,7 +103,7 @@ def vjp(
         g = _direction(g, y, "g must have y's shape")
         # g may come from an enclosing transform although no input does.
         again = recorded or g._tracked and _recorded(create_graph)
-        return _gradients(y, inputs, g, again, True)
+        return _gradients([y], inputs, [g], again, True)
 
     return _outcome(y, recorded), pullback
 
@@ -176,25 +122,14 @@ def jvp(
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))
     xs, vs = ([xs], [vs]) if single else (xs, vs)
-    if len(xs) != len(vs):
-        raise ValueError(
-            f"jvp() got {len(xs)} inputs but {len(vs)} tangents; pass one tangent for each input."
-        )
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
-    vs = [
-        _direction(v, x, "a tangent must have its input's shape")
-        for x, v in zip(inputs, vs, strict=True)
-    ]
-    tangent = None
-    if y._tracked:
-        seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
-        pulled = _gradients(y, inputs, seed, True, True)
-        pairs = [(p, v) for p, v in zip(pulled, vs, strict=True) if p._tracked]
-        if pairs:
-            ps, directions = map(list, zip(*pairs))
-            (tangent,) = grad(ps, [seed], directions, create_graph=recorded, allow_unused=True)
-    return _outcome(y, recorded), _zeros(y) if tangent is None else tangent
+    rule = "a tangent must have its input's shape"
+    vs = [_direction(v, x, rule) for x, v in zip(inputs, vs, strict=True)]
+    seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
+    pulled = _gradients([y], inputs, [seed], True, True)
+    (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
+    return _outcome(y, recorded), tangent
 
 
 def value_and_grad(
@@ -206,14 +141,8 @@ def value_and_grad(
     return a single number (else ValueError). Raises TypeError if an argument in `argnums` is not
     positional. Like jax.value_and_grad.
     """
-    _check_function(f)
     several = hasattr(argnums, "__iter__")
-    chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
-    if not all(isinstance(i, (int, np.integer)) for i in chosen):
-        raise TypeError(
-            "argnums must be the indices of arguments to differentiate, such as 0 or (0, 1), got "
-            f"{describe(argnums)}. Pass the values in a second call: value_and_grad(f)(x)."
-        )
+    chosen = tuple(map(operator.index, argnums if several else (argnums,)))  # type: ignore[arg-type]
 
     def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         if any(not -len(args) <= i < len(args) for i in chosen):
@@ -232,7 +161,7 @@ def value_and_grad(
                 f"returned {describe(y)}. Reduce the output first, for example with .sum() or "
                 ".mean(), or use vjp or jacobian."
             )
-        found = _gradients(y, inputs, None, recorded, False)
+        found = _gradients([y], inputs, [None], recorded, False)
         return _outcome(y, recorded), found if several else found[0]
 
     return both
@@ -245,10 +174,9 @@ def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None)
     y = _call(f, [x])
     rows: list[Any] = []
     for i in range(y.size):
-        one_hot = np.zeros(y.size, y.dtype)
-        one_hot[i] = 1
-        (row,) = _gradients(y, [x], one_hot.reshape(y.shape), recorded, i < y.size - 1)
-        rows.append(row.reshape(-1))
+        one_hot = np.zeros(y.shape, y.dtype)
+        one_hot.flat[i] = 1
+        rows += _gradients([y], [x], [one_hot], recorded, i < y.size - 1)
     if not rows:
         return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
     stacked: Any = np.stack(rows)
@@ -273,4 +201,4 @@ def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = No
     x = _input(x, recorded)
     v = _direction(v, x, "v must have x's shape")
     slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
-    return _gradients(slope, [x], v, recorded, False)[0]
+    return _gradients([slope], [x], [v], recorded, False)[0]
