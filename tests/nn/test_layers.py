@@ -219,9 +219,9 @@ def test_embedding_padding_gets_no_gradient():
         (
             lambda: nn.Embedding(3, 2, padding_idx=3),
             ValueError,
-            "padding_idx=3 is not one of 3 rows",
+            "padding_idx=3 is out of range for a table with 3 rows",
         ),
-        (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 is not one of 3 rows"),
+        (lambda: nn.Embedding(3, 2)([3]), ValueError, "index 3 is out of range for a table"),
         (lambda: nn.Embedding(3, 2)([0.5]), TypeError, "needs integers"),
         (lambda: nn.LayerNorm(3)(np.ones((2, 4))), ValueError, "normalized_shape"),
         (lambda: nn.LayerNorm(3, 4), ValueError, r"nn.LayerNorm\(\(m, n\)\)"),

@@ -436,7 +436,7 @@ def test_load_state_dict_names_everything_wrong_at_once_and_changes_nothing():
         "nothing was changed",
         r"missing: 'scale' (4,)",
         "unexpected: 'sclae'. Did you mean 'scale'?",
-        "shape: 'body.0.weight' is (3, 4) in the module but (4, 3) in the mapping.",
+        "shape: 'body.0.weight' is (3, 4) in the module but (4, 3) in the mapping. Transpose the value.",
     ):
         assert part in str(error.value)
     with pytest.raises(ValueError, match="shape: 'body.0.weight'"):

@@ -411,10 +411,12 @@ MISTAKES = {  # what an error says
     r"weight must have shape \(3,\)": lambda: F.rms_norm(X, 3, np.ones(2)),
     r"\(out, in\); got input array \(2, 3\)": lambda: F.linear(X, np.ones((3, 4), np.float32)),
     r"bias must have shape \(4,\)": lambda: F.linear(X, np.ones((4, 3)), np.ones(3)),
-    "index 5 is not one of 4 rows": lambda: F.embedding([0, 5], np.ones((4, 2))),
-    "index -1 is not one of 4 rows": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
+    "index 5 is out of range for a table with 4 rows": lambda: F.embedding([0, 5], np.ones((4, 2))),
+    "index -1 is out of range": lambda: F.embedding([[0, -1]], np.ones((4, 2))),
     r"integers as indices.*astype\(np.int64\)": lambda: F.embedding([0.0], np.ones((4, 2))),
-    "padding_idx=4 is not one of 4 rows": lambda: F.embedding([0], np.ones((4, 2)), 4),
+    "padding_idx=4 is out of range for a table with 4 rows": lambda: F.embedding(
+        [0], np.ones((4, 2)), 4
+    ),
     r"in \[0, 1\], got 1.5": lambda: F.dropout(X, 1.5),
     r"the shapes differ, array \(4, 1\)": lambda: F.mse_loss(np.ones((4, 1)), np.ones(4)),
     "reduction must be one of 'none', 'mean', 'sum'": lambda: F.mse_loss(X, X, "avg"),
@@ -426,6 +428,7 @@ MISTAKES = {  # what an error says
     r"need class labels of shape \(2,\)": lambda: F.cross_entropy(X, np.eye(3, dtype=int)[:2]),
     r"weight must be \(3,\), one number per class": lambda: F.cross_entropy(X, [0, 1], np.ones(2)),
     r"needs q \(..., T, D\), k \(..., S, D\)": lambda: SDPA(X, X[:, :2], X),
+    r"enable_gqa=True": lambda: SDPA(np.ones((4, 2, 3)), *np.ones((2, 2, 2, 3))),
     r"got q array \(2, 3\) float32, k array \(2, 3\) float32 and v array \(1, 3\)": lambda: SDPA(
         X, X, X[:1]
     ),

@@ -717,8 +717,8 @@ def test_the_state_of_an_optimiser_of_ones_own_is_saved_and_loaded(tmp_path):
 W = [leaf()]
 MISTAKES = {  # what an error says
     r"no parameters.*list\(model.parameters\(\)\)": lambda: optim.SGD([]),
-    "not iterable": lambda: optim.SGD(nn.ReLU()),
-    "item 0, .*never gets a .grad": lambda: optim.SGD(leaf()),
+    r"SGD\(model.parameters\(\)\) for a module": lambda: optim.SGD(nn.ReLU()),
+    r"got Tensor. .*SGD\(\[p\]\) for one tensor": lambda: optim.SGD(leaf()),
     "item 0 is a tuple": lambda: optim.SGD([("w", leaf())]),
     "item 0 is Parameter": lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()),
     "item 0, Tensor .*never gets": lambda: optim.SGD([leaf() * 2]),

@@ -84,7 +84,9 @@ def normalized_axes(
 def check_rows(indices: np.ndarray, rows: int) -> None:
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
-        raise ValueError(f"embedding: index {indices[outside][0]} is not one of {rows} rows.")
+        raise ValueError(
+            f"embedding: index {indices[outside][0]} is out of range for a table with {rows} rows."
+        )
 
 
 def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
@@ -92,7 +94,9 @@ def padding_row(padding_idx: Any, rows: int, function: str) -> int | None:
     if padding_idx is None:
         return None
     if not is_integer(padding_idx) or not -rows <= padding_idx < rows:
-        raise ValueError(f"{function}: padding_idx={padding_idx!r} is not one of {rows} rows.")
+        raise ValueError(
+            f"{function}: padding_idx={padding_idx!r} is out of range for a table with {rows} rows."
+        )
     return int(padding_idx) % rows
 
 
@@ -136,12 +140,18 @@ def check_probabilities(x: Any, target: Any, ignore_index: int | None) -> None:
 
 def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     """Return the shape of the scores, (..., T, S); raise if the arguments do not fit together."""
+    given = f"got q {describe(q)}, k {describe(k)} and v {describe(v)}"
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
-            "attention needs q (..., T, D), k (..., S, D) and v (..., S, V); got q "
-            f"{describe(q)}, k {describe(k)} and v {describe(v)}."
+            f"attention needs q (..., T, D), k (..., S, D) and v (..., S, V); {given}."
         )
-    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    try:
+        lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"attention: the axes before the last two do not broadcast; {given}. If there are "
+            "fewer key heads than query heads, pass enable_gqa=True."
+        ) from None
     scores = (*lead, q.shape[-2], k.shape[-2])
     if mask is None:
         return scores

@@ -358,6 +358,7 @@ class Module:
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
         problems = [
             f"shape: {name!r} is {own[name].shape} in the module but {value.shape} in the mapping."
+            + " Transpose the value." * (value.shape == own[name].shape[::-1])
             for name, value in values.items()
             if value.shape != own[name].shape
         ]

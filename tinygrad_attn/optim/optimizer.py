@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,11 @@ class Optimizer:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
+        if isinstance(params, Tensor) or not isinstance(params, Iterable):
+            raise TypeError(
+                f"an optimiser takes a list of parameters, got {type(params).__name__}. Write "
+                "SGD(model.parameters()) for a module, or SGD([p]) for one tensor."
+            )
         params = list(params)
         are_groups = params and isinstance(params[0], Mapping)
         for group in params if are_groups else [{"params": params}]:

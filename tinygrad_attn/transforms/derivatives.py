@@ -122,10 +122,12 @@ def jvp(
     recorded = _recorded(create_graph)
     single = not isinstance(xs, (tuple, list))
     xs, vs = ([xs], [vs]) if single else (xs, vs)
+    if len(xs) != len(vs):
+        raise ValueError(f"jvp needs one tangent for each input, got {len(xs)} and {len(vs)}.")
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     rule = "a tangent must have its input's shape"
-    vs = [_direction(v, x, rule) for x, v in zip(inputs, vs, strict=True)]
+    vs = [_direction(v, x, rule) for x, v in zip(inputs, vs)]
     seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
     pulled = _gradients([y], inputs, [seed], True, True)
     (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
