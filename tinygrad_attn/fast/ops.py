@@ -102,8 +102,11 @@ def matmul_kernel(a: Any, b: Any) -> Any:
 def _scatter(g: ndarray, *, index: ndarray, shape: tuple[int, int]) -> ndarray:
     """Add the rows with one flat index, for which np.add.at is five times as fast."""
     table, width = np.zeros(math.prod(shape), g.dtype), shape[1]
-    places = index.reshape(-1, 1).astype(np.intp) * width + np.arange(width)
-    np.add.at(table, places.ravel(), g.ravel())
+    starts, g = index.reshape(-1, 1).astype(np.intp) * width, matrix(g)
+    step = max(1, tuning.BLOCK // max(1, width))  # the flat index takes more memory than g
+    for i in range(0, len(g), step):
+        places = starts[i : i + step] + np.arange(width)
+        np.add.at(table, places.ravel(), g[i : i + step].ravel())
     return table.reshape(shape)
 
 
