@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ..engine import array_of
+from ..engine import Variable, array_of
 from . import tuning
 from .threads import dot, split, workers
 
@@ -31,10 +31,11 @@ def ordinary(*operands: Any) -> list[Any] | None:
     first = array_of(operands[0])
     if type(first) is not ndarray or first.dtype not in FLOATS:
         return None
-    arrays = list(map(array_of, operands))
+    arrays = [x._data if isinstance(x, Variable) else x for x in operands]
     for a in arrays:
-        usable = type(a) is ndarray and a.dtype is first.dtype and a.size and a.ndim
-        if a is not None and not usable:
+        if a is None:
+            continue
+        if type(a) is not ndarray or a.dtype is not first.dtype or not a.size or not a.ndim:
             return None
     return arrays
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import functional as F
 from ..errors import describe
 from ..functional.checks import check_probability, padding_row, real
@@ -17,7 +19,7 @@ from .module import Buffer, Module, Parameter
 
 def floating(x: Any, like: Any) -> Any:
     """Convert integers and booleans to the dtype of `like`: a tensor, or a module's parameters."""
-    if isinstance(x, Tensor) and x._data.dtype.kind == "f":
+    if isinstance(x, (Tensor, np.ndarray)) and x.dtype.kind == "f":
         return x  # fast path for the usual case
     if isinstance(like, Module):
         like = next(like.parameters(), None)
