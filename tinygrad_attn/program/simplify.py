@@ -1,7 +1,7 @@
 """Rewrite a program in fewer and simpler steps. Results agree up to rounding.
 
 VJPs produce sums of negated terms, transposes of transposes, and products of several numbers.
-`RULES` has one rule on each line: `pattern -> replacement`, or with `if conditions`. In a pattern
+Each line of `RULES` is `pattern -> replacement`, with or without `if conditions`. In a pattern
     a lower-case letter matches any operand, except that `n` matches only a number;
     a letter that occurs twice matches equal operands;
     `**s` matches the keyword arguments of a method or of `np.f(...)`;
@@ -243,7 +243,7 @@ class Simplifier(Rewriting):
     call_subtract = call_multiply = call_divide = unrepeated
 
     def call_add(self, e: Expression) -> Expression | None:
-        """Also stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
+        """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
         found, parts = self.unrepeated(e), terms_of(e)
         if found is not None or not e.ndim or not all(map(put_in_zeros, parts)):
             return found
