@@ -227,6 +227,12 @@ def test_a_result_that_left_the_graph_is_no_constant(call):
         call()
 
 
+@pytest.mark.parametrize("argnums", [X, 1.0, (0, X), "x"])
+def test_arguments_in_place_of_argnums_are_refused(argnums):
+    with pytest.raises(TypeError, match=r"argnums must be .*value_and_grad\(f\)\(x\); got"):
+        value_and_grad(scalar, argnums)
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
@@ -519,10 +525,10 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
 
     for f, between, words in (
         (lambda x: x * w, lambda: change(w.data), "changed in place after it was used"),
-        (lambda x: x * c, lambda: change(c.data), "but the numbers differ"),
-        (lambda x: x * a, lambda: change(a), "but the numbers differ"),
-        (lambda x: x * a * 1e-9, lambda: change(a), "but the numbers differ"),
-        (lambda x: drop(x), lambda: drop.eval(), "but the numbers differ"),
+        (lambda x: x * c, lambda: change(c.data), "but the outputs differ"),
+        (lambda x: x * a, lambda: change(a), "but the outputs differ"),
+        (lambda x: x * a * 1e-9, lambda: change(a), "but the outputs differ"),
+        (lambda x: drop(x), lambda: drop.eval(), "but the outputs differ"),
     ):
         y = checkpoint(f, x)
         between()

@@ -44,7 +44,7 @@ class _Detector(Watcher):
         place, value = user_place(), output._data
         if output._node is not None:
             self.places[output._node.number] = place
-            weakref.finalize(output, self.places.pop, output._node.number)
+            weakref.finalize(output, self.places.pop, output._node.number, None)
         if np.isfinite(value).all():
             self.heard.clear()
             return
@@ -77,10 +77,10 @@ class _Detector(Watcher):
         """Return the error for an output, or for a gradient that was computed from g."""
         index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
         operands = [x for x in inputs if numeric(x)]
-        backward = "in the backward pass, " * (g is not None)
+        backward = "" if g is None else "in the backward pass, "
         inside = f" in the module {dotted_name(scope)!r}" if scope else ""
         there = [(describe(x), _there(x, made, index)) for x in operands]
-        given = ", ".join(x + f" with {v:.6g} there" * (v == v) for x, v in there)
+        given = ", ".join(x if np.isnan(v) else f"{x} with {v:.6g} there" for x, v in there)
         return FloatingPointError(
             f"detect_anomaly: {backward}op {op.__name__!r} made {made[index]} at index {index} of "
             f"{what}{inside}, called at {place}. Operands: {given}. Reason: "

@@ -18,7 +18,7 @@ from .report import Entry, greatest, index_of_largest, near
 from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
 
 Found = str | None  # the kind of a mistake, a colon and an explanation
-Row = tuple[str, Any, Any]  # what is found if the first matrix is a multiple of the second
+Row = tuple[str, Any, Any]  # a text that applies if the first matrix is a multiple of the second
 LARGE = 10_000  # elements of the largest Jacobian that is computed
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
@@ -159,7 +159,7 @@ def multiples(c: Case) -> Found:
     """Find the first row whose first matrix is a multiple of its second."""
     for text, a, b in chain(other_operands(c), elsewhere(c), factors(c)):
         if k := factor(a, b):
-            return f"{text}{f'; times {k:.6g}' * (abs(k - 1) > 1e-3)}."
+            return f"{text}." if abs(k - 1) <= 1e-3 else f"{text}; times {k:.6g}."
     return None
 
 
@@ -239,4 +239,6 @@ def wrong_slope(f: OneOp) -> Found:
         with suppress(Exception):  # f may refuse other values or another g
             c = Case(f, which)
             found = simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)
-    return found + f" Look at its VJP for {f.names[which]}." * (len(f.args) > 1) + note
+    if len(f.args) > 1:
+        found += f" Look at its VJP for {f.names[which]}."
+    return found + note

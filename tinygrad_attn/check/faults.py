@@ -162,7 +162,7 @@ def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
     second = OneOp(f.step, f.backend)  # this call overwrites reused memory
     both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
     yield text, -1, f.arrays(both)[len(f.tensors) :]
-    text = "needs: depends on which operands need a gradient. Check how the VJP uses `needs`."
+    text = "needs: its VJP depends on which operands need a gradient. Check its use of `needs`."
     yield text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
     text = (
         "memory layout: gives a different gradient for numbers in another memory layout, as in "

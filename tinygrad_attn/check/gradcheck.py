@@ -134,7 +134,7 @@ def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any],
             )
         found.setdefault(id(t), (name, t))
     if not named:
-        raise ValueError("there is nothing to check: pass Tensors or float arrays, or params=.")
+        raise ValueError("there is nothing to check: pass Tensors of floats as inputs or params=.")
     return arguments, dict(found.values())
 
 
@@ -261,7 +261,7 @@ def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
         second = Program(gradient, named, backend, program.rng)
         recorded = program.arrays(gradient())
     except Exception as failure:
-        found = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}")
+        found = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}".rstrip("."))
     else:
         if alike(program.pull(program.cotangents), recorded):
             return _check(second, limits, order=2)

@@ -64,7 +64,7 @@ class Program:
         ]
         if not tensors:
             text = "the function must return a floating-point tensor, or a tuple with one, not "
-            raise TypeError(text + describe(found))
+            raise TypeError(f"{text}{describe(found)}. Do not leave the graph with .numpy().")
         return tensors
 
     @contextmanager
@@ -228,7 +228,8 @@ def entry_of(f: Program, which: int, analytic: Array | None, limits: Limits) -> 
     exact = ROUNDING * size / limits.eps <= 1e-3 * (scale or 1.0)
     limits = limits._replace(atol=atol, exact=exact)
     large, confirmed = x.size > limits.groups, 0
-    for flat in _elements_of_bad_groups(f, which, entry, limits) if large else range(x.size):
+    chosen = _elements_of_bad_groups(f, which, entry, limits) if large else range(x.size)
+    for flat in chosen:
         unit = f.unit(which, flat)
         slope, off, allowed, excuse = measured(f, which, unit, a, limits, extrapolate=confirmed < 4)
         entry.numeric.flat[flat], entry.tolerance.flat[flat] = slope, allowed
@@ -253,9 +254,9 @@ def measured(
     if np.isnan(slope):
         return np.inf, np.inf, np.inf, "domain"
     # Rounding near 1 hides a small slope, as in a sigmoid's tail; large steps show it within 20%.
-    tiny, steps = off <= 1e-9 * sum(map(greatest, f.cotangents)), 10.0 ** np.arange(-5, 0)
     shown = lambda h: abs(f.total(f.sides(which, direction, h)[2]) - analytic) <= abs(analytic) / 5
-    if off <= allowed or tiny and any(map(shown, steps)):
+    tiny = off <= 1e-9 * sum(map(greatest, f.cotangents))
+    if off <= allowed or tiny and any(shown(10.0**k) for k in range(-5, 0)):
         return slope, off, max(allowed, off), ""
     if np.isinf(error):
         return slope, off, np.inf, "kink"

@@ -42,7 +42,7 @@ bugs: dict[str, Bug] = {}
 
 
 def list() -> tuple[Bug, ...]:
-    """Return every bug, which prints its name, the mistake, where it was found and its symptom."""
+    """Return every bug. A bug prints as its name, mistake, origin and symptom."""
     return tuple(bugs.values())
 
 
@@ -175,8 +175,10 @@ def matmul_transpose_all(g, y, a, b):
 
 
 def product_of_axes(x, axis):
-    """Return what the wrong mean divides by."""
-    return np.prod(axis) or 1 if isinstance(axis, tuple) else x.size / np.sum(x, axis=axis).size
+    """Return the number by which the wrong mean divides."""
+    if isinstance(axis, tuple):
+        return np.prod(axis) or 1
+    return x.size / np.sum(x, axis=axis).size
 
 
 def wrong_mean(x, *, axis=None, keepdims=False):

@@ -20,7 +20,7 @@ __all__ = ["load", "main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     options = vars(make_parser().parse_args(argv))
-    run, command, traceback = map(options.pop, ("run", "command", "traceback"))
+    run, command, traceback = (options.pop(key) for key in ("run", "command", "traceback"))
     try:
         return int(run(**options) or 0)
     except KeyboardInterrupt as stop:  # its text says which exercises were marked

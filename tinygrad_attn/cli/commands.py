@@ -109,7 +109,7 @@ def _source(name: str) -> Path:
     folders = ROOT / name, Path(__file__).parents[1] / f"_{name}"
     found = [folder for folder in folders if folder.is_dir()]
     if not found:
-        raise ValueError(f"{folders[0]} does not exist. Clone the source repository and try there.")
+        raise ValueError(f"{folders[0]} does not exist. Clone the source repository and try again.")
     return found[0]
 
 
@@ -147,9 +147,9 @@ def gradcheck(target: str, shape: Shapes, order: int, seed: int) -> bool:
 def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list[Any]]:
     """Return the target, and random inputs with these shapes, by default (3, 4)."""
     function, shapes = find(target), shapes or [(3, 4)]
-    parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
-    needed = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-    if len(shapes) == 1:
+    if len(shapes) == 1:  # once for all required arguments
+        found = inspect.signature(getattr(function, "forward", function)).parameters.values()
+        needed = [p for p in found if p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
         shapes = shapes * max(1, len(needed))
     rng = np.random.default_rng(seed)
     return function, [rng.standard_normal(shape) for shape in shapes]

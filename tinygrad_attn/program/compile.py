@@ -10,7 +10,6 @@ import functools
 import threading
 import types
 from contextlib import suppress
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from .flat import Changed, Flat, Lowering
 from .ir import reached, replaced, rewrite
 from .simplify import simplified
 from .source import agree, gradients_of, largest_in
-from .trace import Trace, gradients, open_scopes, seed_of, stand_in, tracing
+from .trace import Trace, gradients, seed_of, stand_in, tracing
 
 PROGRAMS = 8
 """The maximum number of programs for each function. Further kinds of calls run uncompiled."""
@@ -113,12 +112,12 @@ class Programs:
 
     def report(self) -> list[str]:
         """Return one line per kind of call, with the size of its program or why it has none."""
-        other = f"(other arguments): not compiled: f already has {PROGRAMS} programs"
-        return [*map(str, self.entries)] + [other] * (len(self.entries) == PROGRAMS)
+        other = [f"(other arguments): not compiled: f already has {PROGRAMS} programs"]
+        return [*map(str, self.entries)] + (other if len(self.entries) == PROGRAMS else [])
 
 
 class Nested:
-    """Nested values, split into leaves and a form: structure, shapes, dtypes and other values."""
+    """Nested values, split into leaves and a form (structure, shapes, dtypes, other values)."""
 
     def __init__(self, value: Any, arrays: tuple[type, ...]) -> None:
         self.arrays = arrays
@@ -157,8 +156,10 @@ class Entry(Watcher):
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Record the modules that run, and the tracked inputs that existed before the call."""
-        inner = takewhile(lambda scope: scope is not self.outer, open_scopes(context.scope))
-        self.roots += [scope.module for scope in inner]
+        scope = context.scope
+        while scope is not self.outer:
+            self.roots.append(scope.module)
+            scope = scope.outer
         for x in inputs:
             if tracked(x) and (x._node is None or x._node.number < self.begin):
                 self.tensors[x] = None
@@ -183,9 +184,12 @@ class Entry(Watcher):
         with watching(self):
             y = self.f(*args, **kwargs)
         modules = {m: None for x in self.roots if isinstance(x, Module) for m in x.modules()}
-        rows = [(vars(m), name, x) for m in modules for name, x in vars(m).items()]
-        kinds = (Module, Variable, type(None))
-        self.attributes = [r for r in rows if r[1] == "training" or isinstance(r[2], kinds)]
+        self.attributes = [
+            (vars(m), name, x)
+            for m in modules
+            for name, x in vars(m).items()
+            if name == "training" or x is None or isinstance(x, (Module, Variable))
+        ]
         held = [x for *_, x in self.attributes if isinstance(x, Variable)]
         self.params = [*dict.fromkeys([*self.tensors, *held])]
         try:
@@ -263,8 +267,8 @@ class Entry(Watcher):
             found, expected = (gradients_of(each, inputs, seeds) for each in ends)
             # If all terms of a gradient cancel, only rounding error is left.
             size = max(map(largest_in, expected), default=0.0) + LEAST
-            mine, y = ([*map(array_of, each.leaves)] for each in (ours, theirs))
-            alike = agree(mine, y, LEAST) and agree(found, expected, size)
+            a, b = ([*map(array_of, each.leaves)] for each in (ours, theirs))
+            alike = agree(a, b, LEAST) and agree(found, expected, size)
         if not alike:
             raise RuntimeError(
                 "the program and the function return different numbers. If the function draws "

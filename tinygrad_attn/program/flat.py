@@ -38,8 +38,9 @@ class Lowering(Rewriting):
         x = e.args[0]
         if x.shape == e.shape:
             return x
-        again = is_(x, "method", "reshape")
-        return self.make("method", "reshape", e.value, x.args[0], *e.shape) if again else None
+        if is_(x, "method", "reshape"):
+            return self.make("method", "reshape", e.value, x.args[0], *e.shape)
+        return None
 
     def call_matmul(self, e: Expression) -> Expression | None:
         """Turn a @ b with a single matrix b into one product of two matrices."""
@@ -157,9 +158,10 @@ class Flat:
         if e.kind == "update":
             return self.spelling.update(e, name, self.free(e.args[0], e))
         text = self.spelling.spelled(e)[0]
-        unused = (x for x in e.operands if e.ndim and like(x, e) and self.free(x, e))
-        place = next(unused, None) if is_ufunc(e) else None
-        return [f"{name} = {text}" if place is None else f"{name} = {text[:-1]}, out={of(place)})"]
+        unused = [x for x in e.operands if e.ndim and like(x, e) and self.free(x, e)]
+        if unused and is_ufunc(e):
+            text = f"{text[:-1]}, out={of(unused[0])})"
+        return [f"{name} = {text}"]
 
 
 def listed(names: Iterable[Any]) -> str:

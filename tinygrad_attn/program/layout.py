@@ -217,6 +217,7 @@ def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
         e = statements[0]
         n = len(e.args[0].value) if e.kind == "item" and e.args[0].ndim else 0
         each = [(e.args[0], i) for i in range(n)]
-        n = n if 0 < n <= 4 and [x.args for x in statements[:n]] == each else 1
+        if not 0 < n <= 4 or [x.args for x in statements[:n]] != each:
+            n = 1
         yield statements[:n]
         statements = statements[n:]

@@ -1,7 +1,7 @@
 """Rewrite a program in fewer and simpler steps. Results agree up to rounding.
 
 VJPs produce sums of negated terms, transposes of transposes, and products of several numbers.
-`RULES` has one rule on each line: `pattern -> replacement`, or with `if conditions`. In a pattern
+Each line of `RULES` is `pattern -> replacement`, with or without `if conditions`. In a pattern
     a lower-case letter matches any operand, except that `n` matches only a number;
     a letter that occurs twice matches equal operands;
     `**s` matches the keyword arguments of a method or of `np.f(...)`;
@@ -228,7 +228,7 @@ class Simplifier(Rewriting):
             return self.operand(self.constant(e.value))
         return super().shorter(e)
 
-    def call_multiply(self, e: Expression) -> Expression | None:
+    def unrepeated(self, e: Expression) -> Expression | None:
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""
         for i, x in enumerate(e.args):
             args, other = [*e.args], e.args[1 - i]
@@ -240,11 +240,11 @@ class Simplifier(Rewriting):
                 return self.make(e.kind, e.name, e.value, *args, **e.settings)
         return None
 
-    call_subtract = call_divide = call_multiply
+    call_subtract = call_multiply = call_divide = unrepeated
 
     def call_add(self, e: Expression) -> Expression | None:
-        """Also stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
-        found, parts = self.call_multiply(e), terms_of(e)
+        """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
+        found, parts = self.unrepeated(e), terms_of(e)
         if found is not None or not e.ndim or not all(map(put_in_zeros, parts)):
             return found
         rows = np.arange(len(e.value))
@@ -286,8 +286,9 @@ class Simplifier(Rewriting):
     def method_mean(self, e: Expression) -> Expression | None:
         """Remove a reshape before the mean or sum of all elements."""
         x = e.args[0]
-        alone = not e.settings and is_(x, "method", "reshape")
-        return self.make("method", e.name, e.value, x.args[0]) if alone else None
+        if not e.settings and is_(x, "method", "reshape"):
+            return self.make("method", e.name, e.value, x.args[0])
+        return None
 
     method_sum = method_mean
 

@@ -72,7 +72,7 @@ def is_public(frame: Any) -> bool:
 
 
 def reads(convert: Any) -> Any:
-    """Return a method that reads the number in an array."""
+    """Return a method that reads the number in an array with `convert`."""
     return lambda self: self._read(convert(self.value))
 
 
@@ -86,7 +86,6 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     base = None
     __hash__ = object.__hash__
     value = property(lambda self: self.expression.value)
-    __repr__ = lambda self: f"<traced {describe(self)}>"
 
     def __init__(self, expression: Expression, listing: Any) -> None:
         self.expression, self.listing = expression, listing
@@ -104,6 +103,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         if name in METHODS.split():
             return partial(getattr(np, name), self)
         raise AttributeError(f"an array that is being traced has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"<traced {describe(self)}>"
 
     def __len__(self) -> int:
         return len(self.value)
@@ -124,8 +126,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.listing.check(self.expression, answer, function.strip("_"))
         return answer
 
-    __bool__, __float__, __int__, __index__ = map(reads, (bool, float, int, operator.index))
-    item, tolist = map(reads, map(operator.methodcaller, ("item", "tolist")))
+    __bool__, __float__ = reads(bool), reads(float)
+    __int__, __index__ = reads(int), reads(operator.index)
+    item = reads(operator.methodcaller("item"))
+    tolist = reads(operator.methodcaller("tolist"))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self.listing.refusal(

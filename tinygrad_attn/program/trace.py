@@ -59,9 +59,12 @@ class Trace(Listing, Watcher):
         self.running: Any = None  # the running module call
         self.last: Any = None  # the last output in it
         self.call: Any = None  # the frame of the outermost running function of F
-        inner = lambda scope: scope is not None and scope.module is not root
-        name_of = lambda scope: dotted_name(scope, root) if inner(scope) else ""
-        self.scope_name = functools.cache(name_of)  # of a module call, from the root
+        self.root = root  # the module from which dotted names start
+        self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
+
+    def scope_name(self, scope: Any) -> str:
+        """Return the dotted name of a module call, or an empty string for the root."""
+        return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
         if not self.backward:
@@ -140,7 +143,8 @@ class Trace(Listing, Watcher):
             for e in reversed(self.expressions):
                 if e.hint[1] == "scores" and e.ndim == 4:
                     sizes["B"], _, sizes["T"], keys = e.shape
-                    sizes |= {"S": keys} if keys != sizes["T"] else {}
+                    if keys != sizes["T"]:
+                        sizes["S"] = keys
                     break
         if "linear1" in has and "self_attn" in has:
             sizes["F"] = has["linear1"].out_features
@@ -172,7 +176,8 @@ class Trace(Listing, Watcher):
         for frame in frames():
             here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
             priority = NAMED_BY_USER if theirs else NAMED_BY_PACKAGE
-            for name, x in here.items() if theirs or is_in(frame, *NAMING_FILES) else ():
+            names = theirs or is_in(frame, *NAMING_FILES)
+            for name, x in here.items() if names else ():
                 array = array_of(x)
                 if isinstance(array, Symbol):
                     general = name in GENERAL.split()

@@ -33,7 +33,7 @@ class _Run:
         self.around = [o for o in context.watchers if hasattr(o, "in_place")]
 
     def call(self, tensors: Sequence[Any]) -> Tensor:
-        """Run f with these Tensors in place of those among its arguments."""
+        """Run f with these Tensors in place of the Tensors among its arguments."""
         args = list(self.args)
         for i, x in zip(self.places, tensors, strict=True):
             args[i] = x
@@ -47,9 +47,9 @@ class _Run:
         return y
 
     def first(self) -> list[Any]:
-        """Run f, store its value, and return the Tensors among and besides its arguments.
+        """Run f, store its value, and return the Tensors that it uses, its arguments first.
 
-        Those besides are the older Tensors that its graph uses. The graph is then dropped.
+        The others existed before the call and are used in its graph, which is not kept.
         """
         given = [self.args[i] for i in self.places]
         stand_ins = [Tensor._of(x._data, x.requires_grad) for x in given]
@@ -71,7 +71,7 @@ class _Run:
 
     @contextmanager
     def restored(self, traced: bool) -> Iterator[None]:
-        """Inside the block, settings and random numbers are as in the first run, unwatched."""
+        """Restore the settings and random numbers of the first run, without its watchers."""
         state, before = get_rng_state(), (context.watchers, context.scope, context.depth)
         # With a watcher, nothing is added in place; a traced program would copy it.
         context.watchers = (Watcher(),) if traced else ()
@@ -101,7 +101,7 @@ def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...])
         if again.shape != first.shape or _differs(again._data, first):
             raise ValueError(
                 "a checkpointed function must return the same output when it runs again, but the "
-                "numbers differ. Between the two runs, do not change arrays that the function "
+                "outputs differ. Between the two runs, do not change arrays that the function "
                 "uses, and do not call train() or eval(). Draw random numbers with ta.rand and "
                 "similar functions."
             )

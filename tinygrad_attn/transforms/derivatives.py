@@ -7,14 +7,13 @@ Inputs may be Tensors, arrays or numbers; outputs are Tensors. Transforms can be
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..engine import Variable, context, enable_grad, grad
-from ..errors import describe
+from ..errors import describe, is_integer
 from ..tensor import Tensor
 from ..tensor.convert import as_gradient
 
@@ -123,7 +122,7 @@ def jvp(
     single = not isinstance(xs, (tuple, list))
     xs, vs = ([xs], [vs]) if single else (xs, vs)
     if len(xs) != len(vs):
-        raise ValueError(f"jvp needs one tangent for each input, got {len(xs)} and {len(vs)}.")
+        raise ValueError(f"jvp needs one tangent for each input, got {len(vs)} for {len(xs)}.")
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
     rule = "a tangent must have its input's shape"
@@ -144,7 +143,10 @@ def value_and_grad(
     positional. Like jax.value_and_grad.
     """
     several = hasattr(argnums, "__iter__")
-    chosen = tuple(map(operator.index, argnums if several else (argnums,)))  # type: ignore[arg-type]
+    chosen: tuple[Any, ...] = tuple(argnums) if several else (argnums,)  # type: ignore[arg-type]
+    if not all(map(is_integer, chosen)):
+        what = "argnums must be an index, or indices. Pass values as in value_and_grad(f)(x)"
+        raise TypeError(f"{what}; got {describe(argnums)}.")
 
     def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         if any(not -len(args) <= i < len(args) for i in chosen):
