@@ -1,4 +1,4 @@
-"""Find faults that finite differences cannot reveal."""
+"""Find faults that finite differences cannot reveal, and the op that has a fault."""
 
 from __future__ import annotations
 

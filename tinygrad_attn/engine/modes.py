@@ -1,4 +1,4 @@
-"""Per-thread settings: recording, plain mode, the running module and the watchers."""
+"""Per-thread settings: recording, plain mode, the running module, watchers and transforms."""
 
 from __future__ import annotations
 
