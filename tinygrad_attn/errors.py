@@ -151,7 +151,7 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
         return "A number has no rows or columns: multiply with * instead of @."
     inner = b[0] if len(b) == 1 else b[-2]
     if a[-1] == inner:
-        return "The axes before the last two must have equal sizes, or 1, counted from the right."
+        return "The axes before the last two are aligned on the right; sizes must be equal or 1."
     which = "only" if len(b) == 1 else "next-to-last"
     hint = (
         f"The first operand's last axis (size {a[-1]}) must be as long as the second operand's "

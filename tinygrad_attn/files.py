@@ -200,7 +200,7 @@ def load_checkpoint(
     match the arguments.
     """
     arrays, metadata = load_with_metadata(path)
-    if "step" not in metadata:
+    if "extra" not in metadata:  # "step" is also in other programs' files
         raise ValueError(f"{path!r} has weights but no checkpoint; read it with ta.load(path).")
     for name, wanted in (("optimizer", optimizer), ("schedule", schedule)):
         if wanted is not None and name not in metadata:
@@ -240,4 +240,9 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, 
 
 def _json(value: Any) -> str:
     """Return the value as JSON, with arrays as lists and NumPy's numbers as plain numbers."""
-    return json.dumps(value, default=lambda x: x.tolist())
+    try:
+        return json.dumps(value, default=lambda x: x.tolist())
+    except AttributeError as error:
+        raise TypeError(
+            f"a checkpoint can contain only numbers, strings, lists and dicts; {error}."
+        ) from error

@@ -160,7 +160,7 @@ class Generator:
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Draw int64 integers from [low, high), as `torch.randint` does."""
         if not -(2**63) <= low < high <= 2**63:
-            raise ValueError(f"randint needs int64 low < high, got low={low} and high={high}")
+            raise ValueError(f"randint needs low < high in int64, got low={low} and high={high}")
         spread = high - low
         draw = self._double_words if spread >= 2**28 else self._words
         words: NDArray[Any] = draw(_size(shape))

@@ -27,7 +27,7 @@ def t(*shape):
         (
             lambda: t(2, 3, 4) @ t(5, 4, 6),
             ValueError,
-            r"before the last two must have equal sizes",
+            r"before the last two are aligned on the right",
         ),
         (lambda: t(2, 3) @ 2.0, ValueError, r"multiply with \* instead of @"),
         (lambda: t(2, 3) + t(2, 4), ValueError, r"add of .*axis -1 the sizes 3 and 4 differ"),

@@ -387,7 +387,7 @@ def test_state_is_a_copy_and_a_refused_one_changes_nothing():
         ({"param_groups": [group | {"lr": -1}]}, "lr must be a number >= 0, got -1"),
         (
             optim.Adam(ours[:2]).state_dict(),
-            r"groups have \[2\] parameters, but these have \[5\]",
+            r"groups have \[2\] parameters, the optimiser's \[5\]",
         ),
     ):
         with pytest.raises(ValueError, match=text):
@@ -724,7 +724,7 @@ MISTAKES = {  # what an error says
     "item 0, Tensor .*never gets": lambda: optim.SGD([leaf() * 2]),
     "Train leaves with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
     "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
-    "group may have .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
+    "may have .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
     "lr must be a number >= 0, got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number >= 0, got None": lambda: optim.SGD(W, lr=None),

@@ -461,6 +461,15 @@ def alone_in_a_call():
         F.cross_entropy(model(x), y).backward()
 
 
+def gather_against_sum():
+    """Rank 0 gathers values, while rank 1 sums an array."""
+    parallel.set_time_limit(1.5)
+    if RANK == 0:
+        parallel.barrier()
+    else:
+        parallel.group.group().sum("the sum", np.ones(4))
+
+
 def every_rule():
     """Forwards and backwards through both kinds of parallelism asks every rule of every op here."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))

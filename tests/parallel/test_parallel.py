@@ -143,6 +143,12 @@ def test_a_call_of_some_ranks_only_ends():
     assert any("stopped with TimeoutError" in line and "has waited" in line for line in lines)
 
 
+def test_a_gather_and_a_sum_never_exchange_data():
+    """Otherwise the barrier of the gather would end the sum, and the gather would wait forever."""
+    lines = fails(2, "gather_against_sum")[1]
+    assert any("has waited" in line and "for other ranks" in line for line in lines)
+
+
 def test_different_calls_are_told():
     _, lines = fails(2, "other_call")
     assert any("rank 0: mean(); rank 1: barrier()" in line for line in lines)

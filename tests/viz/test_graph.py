@@ -177,6 +177,8 @@ def test_depth_folds_modules_and_expand_opens_them():
     assert titles(stack()) == ["x", "blocks.0", "blocks.1", "blocks.2"]
     inside = ["blocks.1.inner", "tanh", "blocks.1.outer", "add"]
     assert titles(stack(expand=["blocks.1"])) == ["x", "blocks.0", *inside, "blocks.2"]
+    names = (name for name in ["blocks.1"])  # a generator can be read only once
+    assert titles(stack(expand=names)) == ["x", "blocks.0", *inside, "blocks.2"]
     module = stack(depth=0).boxes[1]
     assert module.lines == ["72 parameters", "-> (2, 3)"] and module.kind == "module"
     with pytest.raises(ValueError, match=r"blocks.1.iner.*Did you mean 'blocks.1.inner'"):

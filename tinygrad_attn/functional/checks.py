@@ -163,7 +163,7 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any) -> tuple[int, ...]:
     try:
         shape = np.broadcast_shapes(mask.shape, scores)
     except ValueError:
-        shape = ()
+        shape = ()  # reported below
     if shape[-2:] != scores[-2:]:
         rows = f"mask[:, {'None, ' * (len(scores) - 2)}:]"
         raise ValueError(

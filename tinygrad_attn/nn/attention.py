@@ -55,10 +55,10 @@ class MultiheadAttention(Module):
         value_head_dim: int | None = None,
     ) -> None:
         if head_dim is None and embed_dim % num_heads:
-            heads = (
-                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads"
+            raise ValueError(
+                f"embed_dim={embed_dim} cannot be divided into num_heads={num_heads} equal heads. "
+                "Choose another number of heads, or set head_dim=."
             )
-            raise ValueError(f"{heads}. Choose another number of heads, or set head_dim=.")
         checks.check_probability(dropout, "MultiheadAttention", "dropout")
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.dropout, self.batch_first = dropout, batch_first
@@ -140,7 +140,8 @@ class MultiheadAttention(Module):
     def _inputs(self, query: Any, key: Any, value: Any) -> tuple[list[Any], bool]:
         """Return query, key and value with the batch axis first, and whether they were batched."""
         own = query is key is value
-        given = [floating(x, self) for x in ([query] if own else [query, key, value])]
+        given = [query] if own else [query, key, value]  # the same object is converted once
+        given = [floating(x, self) for x in given]
         query, key, value = given * 3 if own else given
         batched, batch = query.ndim == 3, 0 if self.batch_first else 1
         if not (
@@ -161,7 +162,9 @@ class MultiheadAttention(Module):
             given = [x[None] for x in given]
         elif not self.batch_first:
             given = [x.swapaxes(0, 1) for x in given]
-        return given * 3 if own else given, batched
+        if own:
+            given = given * 3
+        return given, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
         """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), or one packed (B, T, 3 H D)."""

@@ -60,8 +60,10 @@ class ModuleList(_Numbered):
         rows = []
         for text, equal in groupby(range(len(self)), lambda number: repr(self[number])):
             first, *others = equal
-            several = f"{first}-{first + len(others)}", f"{len(others) + 1} x {text}"
-            rows.append(several if others else (f"{first}", text))
+            if others:
+                rows.append((f"{first}-{others[-1]}", f"{len(others) + 1} x {text}"))
+            else:
+                rows.append((f"{first}", text))
         return rows
 
 
@@ -74,9 +76,11 @@ class Sequential(_Numbered):
     _parts_keep_names = True
 
     def __init__(self, *modules: Any) -> None:
-        named = len(modules) == 1 and isinstance(modules[0], Mapping)
-        for name, module in modules[0].items() if named else enumerate(modules):
-            self.add_module(str(name), module)
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            for name, module in modules[0].items():
+                self.add_module(name, module)
+        else:
+            self.extend(modules)
 
     def forward(self, input: Any) -> Any:
         """input -> f_n(... f_1(input))"""

@@ -278,7 +278,7 @@ class _Positions(Module):
         x = floating(x, table)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(
-                "positional encodings need an input of shape (T, E), or three axes with a batch, "
+                "positional encodings need an input of shape (T, E), (B, T, E) or (T, B, E), "
                 f"with E = d_model = {self.d_model}, got {describe(x)}."
             )
         time_first = x.ndim == 2 or not self.batch_first

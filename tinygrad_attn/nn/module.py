@@ -111,7 +111,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
-        raise TypeError(f"{type(self).__name__} does not define forward(); loop over a ModuleList.")
+        raise TypeError(f"{type(self).__name__} does not define forward(). Loop over a ModuleList.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outer = context.scope
@@ -166,7 +166,9 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "requires_grad":
-            raise AttributeError(f"write requires_grad_({value!r}) to set it for every parameter.")
+            raise AttributeError(
+                f"to set this for all parameters, write requires_grad_({value!r})."
+            )
         if value.__class__ is Tensor and value._tracked and value._node is None:
             warn(
                 f"{type(self).__name__}.{name} is a Tensor, not a Parameter, so it is neither "
@@ -176,8 +178,8 @@ class Module:
             kind = self._kind_of(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
-                    f"{name!r} of {type(self).__name__}, now {describe(value)}, would no longer be "
-                    "trained. Write nn.Parameter(value), or use load_state_dict."
+                    f"{name!r} of {type(self).__name__} is a Parameter, but {describe(value)} "
+                    "would not be trained. Write nn.Parameter(value), or use load_state_dict."
                 )
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
                 old = self.__dict__.get(name)
@@ -351,17 +353,21 @@ class Module:
         only the shapes must match. Returns the missing and unexpected keys.
         """
         if not isinstance(state_dict, Mapping):
-            raise TypeError(f"pass a mapping such as ta.load(path), not {describe(state_dict)}.")
+            raise TypeError(
+                f"load_state_dict takes a mapping like ta.load(path), got {describe(state_dict)}."
+            )
         own = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in own if name not in state_dict]
         unexpected = [name for name in state_dict if name not in own]
         values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
-        problems = [
-            f"shape: {name!r} is {own[name].shape} in the module but {value.shape} in the mapping."
-            + " Transpose the value." * (value.shape == own[name].shape[::-1])
-            for name, value in values.items()
-            if value.shape != own[name].shape
-        ]
+        problems = []
+        for name, value in values.items():
+            here = own[name].shape
+            if value.shape != here:
+                text = f"shape: {name!r} is {here} in the module but {value.shape} in the mapping."
+                problems.append(text)
+                if value.shape == here[::-1]:
+                    problems[-1] += " Transpose the value."
         if strict:
             problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
             few = missing[:20]  # nearest() is slow

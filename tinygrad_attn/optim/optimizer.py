@@ -66,14 +66,15 @@ class Optimizer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self).get("defaults", ()):
-            raise AttributeError(f"write optimizer.param_groups[0][{name!r}] = {value!r}.")
+            write = f"optimizer.param_groups[0][{name!r}] = {value!r}"
+            raise AttributeError(f"to change {name}, write {write}.")
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor."""
         if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
-            known = ["params", *self.defaults]
-            raise ValueError(f"a parameter group may have {known}, but this has {sorted(group)}.")
+            known = f"'params', and may have {[*self.defaults]}"
+            raise ValueError(f"a parameter group must have {known}; got {sorted(group)}.")
         given = group["params"]
         params = [given] if isinstance(given, Tensor) else list(given)
         if not params:
@@ -86,8 +87,10 @@ class Optimizer:
             if not isinstance(p, Tensor):
                 raise TypeError(f"only Tensors can be trained, but item {i} is {describe(p)}.")
             if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
-                text = f"item {i}, {describe(p)}, never gets a .grad"
-                raise ValueError(f"{text}. Train leaves with requires_grad=True.")
+                raise ValueError(
+                    f"item {i}, {describe(p)}, never gets a .grad. Train leaves with "
+                    "requires_grad=True."
+                )
             if id(p) in taken:
                 raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
         distinct = list({id(p): p for p in params}.values())  # a duplicate is updated once
@@ -177,7 +180,7 @@ class Optimizer:
         saved = state_dict["param_groups"]
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
-            raise ValueError(f"the saved groups have {theirs} parameters, but these have {ours}.")
+            raise ValueError(f"the saved groups have {theirs} parameters, the optimiser's {ours}.")
         settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
         entries = [(params[int(i)], entry) for i, entry in state_dict["state"].items()]
         self.state = defaultdict(dict, {p: _loaded_history(p, entry) for p, entry in entries})
@@ -185,6 +188,7 @@ class Optimizer:
             group.update(new)
 
     def _loaded_settings(self, saved: Group) -> dict[str, Any]:
+        """Return the saved settings. Raises ValueError if another kind of optimiser saved them."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):

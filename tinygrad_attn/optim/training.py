@@ -1,4 +1,4 @@
-"""What a training loop does beside an optimiser's step: gradient clipping and schedules.
+"""Gradient clipping and learning-rate schedules.
 
 Clip gradients between `backward()` and `optimizer.step()`; call `schedule.step()` after both.
 """
@@ -70,6 +70,7 @@ def clip_grad_norm_(
 
 
 def _initial(group: dict[str, Any]) -> float:
+    """Return the initial learning rate of a group, which the first call stores."""
     return group.setdefault("initial_lr", float(group["lr"]))
 
 

@@ -183,7 +183,8 @@ class DistributedSampler:
         """Return the sample indices of all ranks in the order of this epoch."""
         generator, n = Generator(self.seed + self.epoch), self.size
         every = generator.permutation(n) if self.shuffle else np.arange(n)
-        return every[: n - n % self.num_replicas if self.drop_last else n]
+        dropped = n % self.num_replicas if self.drop_last else 0
+        return every[: n - dropped]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[self.rank :: self.num_replicas].tolist())

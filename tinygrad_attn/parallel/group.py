@@ -39,6 +39,7 @@ class Group:
         if self.size > 1:  # a duplicate keeps the user's messages separate
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)
+            self._gathers = self.comm.Dup()  # gather() never exchanges data with other calls
             if not _known:
                 _stop_all_on_an_exception(comm)
 
@@ -61,8 +62,8 @@ class Group:
         """Return the values of all ranks. Raises RuntimeError if the ranks make different calls."""
         if self.size == 1:
             return [value]
-        self.wait(call, self.comm.Ibarrier())  # allgather has no time limit
-        calls, values = zip(*self.comm.allgather((call, value)), strict=True)
+        self.wait(call, self._gathers.Ibarrier())  # allgather has no time limit
+        calls, values = zip(*self._gathers.allgather((call, value)), strict=True)
         if {*calls} != {call}:
             texts = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(calls))
             raise RuntimeError(f"the ranks make different calls. {texts}. {SAME}")

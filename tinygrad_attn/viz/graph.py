@@ -52,7 +52,7 @@ def graph(
     was not called.
     """
     source = Source(tensor, model, plain)
-    expand = (expand,) if isinstance(expand, str) else expand
+    expand = (expand,) if isinstance(expand, str) else tuple(expand)
     called = {source.module(scope) for scope in source.chains if scope} - {""}
     for name in expand:
         if name not in called:
@@ -65,7 +65,7 @@ def graph(
     def is_open(place: int, scope: Any) -> bool:
         name = source.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
-        return place < level or any(inside)
+        return place < level or any(inside)  # the `level` of the loop below
 
     notes = []
     for level in range(min(top, source.deepest), -1, -1):

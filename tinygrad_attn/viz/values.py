@@ -49,7 +49,7 @@ def cells(array: Any) -> dict[str, Any]:
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
     part = "[0]" * (matrix.ndim - 2)
-    matrix = matrix[(0,) * (matrix.ndim - 2)]
+    matrix = matrix[(0,) * (matrix.ndim - 2)]  # the first one
     rows = [[_short(x) for x in row] for row in matrix[:WIDEST, :WIDEST].tolist()]
     if max(matrix.shape) > WIDEST:
         part += f" {len(rows)} x {len(rows[0])} of it"
