@@ -116,7 +116,6 @@ case(np.clip, R(2, 3), np.array([-0.4, 0.05, -1.1]), np.array([0.45, 0.35, -0.35
 case(np.clip, R(2, 3), None, np.array([0.1, 0.55, 0.9]))
 case(np.round, R(2, 3), 1)
 case(np.around, R(3))
-case(np.fix, R(3))
 case(np.select, [np.array([True, False, False]), np.array([True, True, False])], [R(3), R(3)], 0.5)
 case(np.nan_to_num, np.array([1.0, -2.0, 0.5]))
 case(np.sinc, np.array([0.0, 0.01, 0.3, -1.2]))

@@ -511,5 +511,3 @@ FUNCTIONS |= {
     np.rollaxis: _permuting(np.rollaxis),
     np.squeeze: _reshaping(np.squeeze),
 }
-if hasattr(np, "fix"):  # Deprecated since NumPy 2.5.
-    FUNCTIONS[np.fix] = ops.trunc

@@ -64,7 +64,7 @@ class _Run:
                 continue
             seen.add(x)
             if x._node is None or x._node.number < start:
-                self.outside.append(x)
+                self.outside.insert(0, x)  # what is used first comes first
             else:
                 waiting.extend(x._node.inputs)
         return given + self.outside
