@@ -239,7 +239,7 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, 
 
 
 def _json(value: Any) -> str:
-    """Return the value as JSON, with arrays as lists and NumPy's numbers as plain numbers."""
+    """Return the value as JSON, converting arrays to lists and NumPy scalars to plain numbers."""
     try:
         return json.dumps(value, default=lambda x: x.tolist())
     except AttributeError as error:

@@ -304,7 +304,7 @@ TAKES = r"with batch_first=True, .* query \(B, T, 8\), key \(B, S, kdim=8\) and 
             (BATCH,) * 3,
             {"key_padding_mask": np.ones((3, 2), bool)},
             ValueError,
-            r"here \(2, 3\); got array \(3, 2\)",
+            r"expected \(2, 3\), got array \(3, 2\)",
         ),
         ((BATCH[0],) * 3, {"key_padding_mask": np.ones((1, 3), bool)}, ValueError, r"\(S,\)"),
     ],

@@ -41,7 +41,7 @@ def test_three_slices_are_no_self_attention(first, second, batch_first):
     layer(part(first), part(first), part(first), cache=cache)
     with pytest.raises(
         ValueError,
-        match="must get the same object three times.*always get the same memory.*a new KeyValueCache",
+        match="pass the same object as query, key and value.*same memory.*a new KeyValueCache",
     ):
         layer(part(second), part(second), part(second), cache=cache)
 
@@ -51,7 +51,7 @@ def test_a_module_has_either_its_own_tokens_or_a_memory_in_the_cache():
     for calls in ([(x, x), (x, memory)], [(x, memory), (x, x)]):
         cache = nn.KeyValueCache()
         layer(calls[0][0], calls[0][1], calls[0][1], cache=cache)
-        with pytest.raises(ValueError, match="must get the same object three times"):
+        with pytest.raises(ValueError, match="pass the same object as query"):
             layer(calls[1][0], calls[1][1], calls[1][1], cache=cache)
 
 
@@ -65,9 +65,9 @@ def test_a_memory_that_stays_the_same_may_be_another_object(batch_first):
     cache, expected = nn.KeyValueCache(), layer(x, memory, memory)[0].numpy()
     for again in (memory, memory, memory[:], memory.numpy().copy()):
         np.testing.assert_array_equal(layer(x, again, again, cache=cache)[0].numpy(), expected)
-    with pytest.raises(ValueError, match="must always get the same memory"):
+    with pytest.raises(ValueError, match="same memory to cross-attention"):
         layer(x, memory, memory * 2, cache=cache)  # other values for the same keys
-    with pytest.raises(ValueError, match="must always get the same memory"):
+    with pytest.raises(ValueError, match="same memory to cross-attention"):
         layer(x, memory * 2, memory, cache=cache)
 
 

@@ -193,8 +193,8 @@ def no_pattern(c: Case) -> str:
     """Report a missing sum over an axis, or else the largest error."""
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return (
-            f"missing sum: the error mixes elements along axes {axes}: a term with a sum or mean "
-            "over them is missing or wrong."
+            f"missing sum: the error mixes elements along axes {axes}, so a term with a sum or "
+            "mean over these axes is missing or wrong."
         )
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))

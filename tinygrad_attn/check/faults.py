@@ -1,4 +1,4 @@
-"""Find faults that finite differences cannot reveal, and the op that has a fault."""
+"""Find faults that finite differences cannot reveal, and the op that causes them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def inconsistent(f: OneOp) -> Found:
 
 
 def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
-    """Yield (fault, k, gradients); without this fault, they are k times the original gradients."""
+    """Yield (fault, k, gradients): without the fault, `gradients` is k times the original ones."""
     g = f.cotangents
     text = (
         f"{CHANGES}: gives a different gradient when called again: its VJP changes a saved value, "

@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""The bug zoo: published bugs of small autograd engines, for exercises and for testing our tests.
+"""The bug zoo: published bugs from small autograd engines, for exercises and for testing our tests.
 
     from tinygrad_attn.check import zoo
     print(*zoo.list(), sep="\\n")
     with zoo.bug("softmax-twice"):
         ta.gradcheck(F.softmax, x)
 
-Inside the block, the published code replaces a VJP, a function or the sweep. The bugs were found in
-public repositories. Later versions may have fixed them.
+Inside the block, the published code replaces a VJP, a function or the backward sweep. The bugs
+were found in public repositories. Later versions may have fixed them.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def matmul_transpose_all(g, y, a, b):
 
 
 def product_of_axes(x, axis):
-    """Return the number by which the wrong mean divides."""
+    """Return the divisor of the wrong mean."""
     if isinstance(axis, tuple):
         return np.prod(axis) or 1
     return x.size / np.sum(x, axis=axis).size

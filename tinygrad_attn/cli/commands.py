@@ -145,7 +145,7 @@ def gradcheck(target: str, shape: Shapes, order: int, seed: int) -> bool:
 
 
 def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list[Any]]:
-    """Return the target, and random inputs with these shapes, by default (3, 4)."""
+    """Return the target and random inputs of these shapes (default: one shape, (3, 4))."""
     function, shapes = find(target), shapes or [(3, 4)]
     if len(shapes) == 1:  # once for all required arguments
         found = inspect.signature(getattr(function, "forward", function)).parameters.values()

@@ -228,7 +228,7 @@ def _graph_released() -> RuntimeError:
 
 
 class _Released(Op):
-    """The op of nodes that a backward pass has released."""
+    """A placeholder for the op of a node that a backward pass has released."""
 
     def pull(self, *_: Any) -> Any:
         raise _graph_released()

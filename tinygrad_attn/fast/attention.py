@@ -144,7 +144,7 @@ class Attention:
 
     @np.errstate(**QUIET)
     def backward(self, g, y, dq, dk, dv, dmask):
-        """Add the gradients to dq, dk, dv and, unless it is None, dmask, which contain zeros."""
+        """Add the gradients to dq, dk, dv and, unless it is None, dmask; all start as zeros."""
         g, once = in_rows(g), len(self.rows) == 1
 
         def run(n):

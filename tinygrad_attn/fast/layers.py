@@ -105,7 +105,7 @@ def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def normalise(x, weight, bias, eps, center):
-    """Return the output and a pair: the row means (None if not center) and 1 / row deviations."""
+    """Return the output and a pair: the row means (None without `center`) and 1 / row std."""
     rows, n = matrix(x), x.shape[-1]
     y, reciprocal = np.empty_like(rows), np.empty(len(rows), x.dtype)
     mean = np.empty_like(reciprocal) if center else None

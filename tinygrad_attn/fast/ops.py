@@ -115,7 +115,7 @@ scatter = kernel_of(ops.scatter, _scatter)
 
 @kernel(ops.scatter)
 def scatter_kernel(g: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
-    """Handle g (..., E), integer indices (...) and the shape (V, E)."""
+    """The kernel for g (..., E), integer indices (...) and an output of shape (V, E)."""
     rows = ordinary(g) and type(index) is ndarray and index.dtype.kind in "iu" and len(shape) == 2
     quick = rows and g.shape == (*index.shape, shape[1])
     return scatter(g, index=index, shape=shape) if quick else NotImplemented

@@ -56,7 +56,7 @@ def get_num_threads() -> int:
 
 @cache
 def _blas() -> Any:
-    """Return the functions that get and set the threads of NumPy's OpenBLAS, or None."""
+    """Return the functions that get and set OpenBLAS's number of threads, or None."""
     extension = np._core._multiarray_umath.__file__
     beside = Path(np.__file__).parent.with_name("numpy.libs").glob("*openblas*")
     for path in (extension, *map(str, beside)):
@@ -70,7 +70,7 @@ def _blas() -> Any:
 
 
 class _OneBlasThread:
-    """A context manager that limits BLAS to one thread. Any thread may use it, even nested."""
+    """A context manager that limits BLAS to one thread, for any thread. It can be nested."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

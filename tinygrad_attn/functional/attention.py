@@ -44,7 +44,7 @@ class BlockedMask(np.ndarray):
 
 
 def causal_mask(length: int) -> BlockedMask:
-    """mask[t, s] = s > t, (length, length), for `nn`: True where the query may not look."""
+    """mask[t, s] = s > t, a (length, length) mask for `nn`: True where a key is blocked."""
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
 

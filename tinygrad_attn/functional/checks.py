@@ -119,8 +119,8 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
     outside = (labels.astype(np.uint64) >= classes) & (labels != ignore_index)
     if outside.any():
         raise ValueError(
-            f"cross_entropy: class {labels[outside][0]} is neither one of 0 to {classes - 1} nor "
-            f"ignore_index, {ignore_index}. Labels start at 0."
+            f"cross_entropy: class {labels[outside][0]} is neither between 0 and {classes - 1} nor "
+            f"equal to ignore_index ({ignore_index}). Labels start at 0."
         )
 
 

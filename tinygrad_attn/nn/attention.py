@@ -167,7 +167,7 @@ class MultiheadAttention(Module):
         return given, batched
 
     def _project(self, query: Any, key: Any, value: Any, cache: KeyValueCache | None) -> Any:
-        """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), or one packed (B, T, 3 H D)."""
+        """Return q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), or one tensor (B, T, 3 H D)."""
         own = query is key is value
         if own and self.in_proj_weight is not None and self.head_dim == self.value_head_dim:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
@@ -319,8 +319,8 @@ def _check_key_padding_mask(mask: Any, batch: int, keys: int, batched: bool = Tr
     shape = (batch, keys) if batched else (keys,)
     if mask.shape != shape:
         raise ValueError(
-            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched, here {shape}; got "
-            f"{describe(mask)}."
+            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched; expected {shape}, "
+            f"got {describe(mask)}."
         )
     if not known and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
         if mask.all(axis=-1).any():

@@ -66,8 +66,8 @@ class KeyValueCache:
         if module is not next(iter(self._tokens), module) and past + k.shape[-2] != length:
             raise ValueError(
                 f"this cache has {length} tokens for the first attention module, but {past} for "
-                f"another one, which now gets {k.shape[-2]}. If an earlier call failed halfway, "
-                "create a new KeyValueCache(); otherwise, the model calls a module twice."
+                f"another one, to which this call adds {k.shape[-2]}. If an earlier call failed, "
+                "create a new KeyValueCache(). Otherwise, the model calls a module twice."
             )
         if old is not None:
             if old[0].shape[:2] != k.shape[:2]:
@@ -109,7 +109,7 @@ def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, A
 
 def _refusal(known: Any, given: Any) -> ValueError:
     return ValueError(
-        "with a cache, self-attention must get the same object three times (new = x[:, -1:]), and "
-        f"cross-attention must always get the same memory, {describe(known)}, not "
+        "with a cache, pass the same object as query, key and value of self-attention, and the "
+        f"same memory to cross-attention in every call. Expected {describe(known)}, got "
         f"{describe(given)}. For a different memory, create a new KeyValueCache()."
     )

@@ -95,9 +95,9 @@ def _as_tuple(x: Any) -> tuple:
 
 
 def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Return two callbacks, for the input gradients and for the output gradients, which come first.
+    """Return two callbacks: one for the input gradients, and one for the output gradients.
 
-    The hooks run when the input gradients are complete.
+    The output gradients arrive first. The hooks run when the input gradients are complete.
     """
     grad_output = None
 

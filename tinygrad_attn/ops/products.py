@@ -101,8 +101,8 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     """Split np.einsum's arguments into operands, their labels, and the labels of the result.
 
     Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Replaces `...` with letters
-    and fills in an omitted result. Raises ValueError for a group too many or too few, and for a
-    result without the operands' `...`. `np.einsum` checks the rest.
+    and fills in an omitted result. Raises ValueError if the number of groups is wrong, or if the
+    result lacks the operands' `...`. `np.einsum` checks the rest.
     """
     if not isinstance(arguments[0], str):
         text = ",".join(map(_letters, arguments[1::2]))

@@ -88,7 +88,7 @@ class Optimizer:
                 raise TypeError(f"only Tensors can be trained, but item {i} is {describe(p)}.")
             if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
                 raise ValueError(
-                    f"item {i}, {describe(p)}, never gets a .grad. Train leaves with "
+                    f"item {i}, {describe(p)}, never gets a .grad. Pass leaf tensors with "
                     "requires_grad=True."
                 )
             if id(p) in taken:

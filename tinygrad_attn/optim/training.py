@@ -28,7 +28,7 @@ def _norm(x: Array, norm_type: float) -> float:
 
 
 def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
-    """Return the gradients of the distinct parameters, and the norm of all as one vector."""
+    """Return the gradients of the distinct parameters, and the norm of all of them together."""
     norm_type = float(norm_type)  # PyTorch accepts "inf"
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     distinct = {id(p): p for p in parameters}.values()
