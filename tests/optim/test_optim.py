@@ -722,7 +722,7 @@ MISTAKES = {  # what an error says
     "item 0 is a tuple": lambda: optim.SGD([("w", leaf())]),
     "item 0 is Parameter": lambda: optim.SGD(torch.nn.Linear(2, 2).parameters()),
     "item 0, Tensor .*never gets": lambda: optim.SGD([leaf() * 2]),
-    "Train leaves with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
+    "Pass leaf tensors with requires_grad=True": lambda: optim.SGD([Tensor([1.0])]),
     "never gets a .grad": lambda: optim.Adam(nn.Linear(2, 2).state_dict().values()),
     "may have .*'lr'": lambda: optim.SGD([{"params": [leaf()], "b": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
