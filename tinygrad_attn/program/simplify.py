@@ -222,7 +222,7 @@ class Simplifier(Rewriting):
     rules = table(RULES, **CONDITIONS)
 
     def shorter(self, e: Expression) -> Any:
-        """Evaluate constant expressions with equal elements; simplify any others by rules."""
+        """Evaluate constant expressions with equal elements; simplify all others by rules."""
         known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(e.value)):
             return self.operand(self.constant(e.value))
