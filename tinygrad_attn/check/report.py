@@ -136,7 +136,7 @@ def near(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> Array:
 
 
 def same(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
-    """Return whether two arrays have the same shape and all elements are near each other."""
+    """Return whether two arrays have the same shape and nearly equal elements."""
     return a.shape == b.shape and bool(near(a, b, rtol, atol).all())
 
 

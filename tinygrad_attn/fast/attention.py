@@ -266,7 +266,7 @@ def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
 
 @kernel(F.attention)
 def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
-    """Handle q (..., T, D), k (..., S, D), v (..., S, V) with the same zero to two leading axes."""
+    """The kernel for q (..., T, D), k (..., S, D), v (..., S, V) with up to two equal lead axes."""
     arrays = ordinary(q, k, v)
     if not arrays or len({x.shape[:-2] for x in arrays}) > 1:
         return NotImplemented
@@ -278,7 +278,7 @@ def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) 
 
 @kernel(F.packed_attention)
 def packed_kernel(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Any:
-    """Handle packed (B, T, 3 H D)."""
+    """The kernel for a packed tensor (B, T, 3 H D)."""
     if not ordinary(packed):
         return NotImplemented
     b, t, _ = packed.shape

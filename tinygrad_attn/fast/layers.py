@@ -90,7 +90,7 @@ def _linear_vjp(g, _y, x, weight, _bias, *, needs):
 
 @kernel(F.linear)
 def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
-    """Handle x (..., I), weight (O, I) and bias (O,) or None."""
+    """The kernel for x (..., I), weight (O, I) and bias (O,) or None."""
     arrays = ordinary(x, weight, bias)
     if not arrays:
         return NotImplemented
@@ -195,13 +195,13 @@ def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: 
 
 @kernel(F.layer_norm)
 def layer_norm_kernel(x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """Handle x (..., n), with weight and bias (n,) or None."""
+    """The kernel for x (..., n), with weight and bias (n,) or None."""
     return _over_last_axis(layer_norm, x, normalized_shape, weight, bias, eps)
 
 
 @kernel(F.rms_norm)
 def rms_norm_kernel(x, normalized_shape, weight=None, eps=None):
-    """Handle x (..., n), with weight (n,) or None."""
+    """The kernel for x (..., n), with weight (n,) or None."""
     if eps is None and ordinary(x):
         eps = float(np.finfo(array_of(x).dtype).eps)
     return _over_last_axis(rms_norm, x, normalized_shape, weight, None, eps)
@@ -246,7 +246,7 @@ def _softmax_vjp(g, y, _x):
 
 @kernel(F.softmax)
 def softmax_kernel(x: Any, axis: int = -1) -> Any:
-    """Handle x (..., n), over the last axis."""
+    """The kernel for x (..., n) and the last axis."""
     return softmax(x) if type(axis) is int and axis == -1 and ordinary(x) else NotImplemented
 
 
@@ -303,7 +303,7 @@ def _cross_entropy_vjp(g, _y, x, *, label_smoothing, saved, **_settings):
 
 @kernel(label_cross_entropy)
 def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
-    """Handle x (N, C) and labels (N,), without class weights."""
+    """The kernel for x (N, C) and labels (N,), without class weights."""
     quick = ordinary(x) and x.ndim == 2 and weight is None
     return cross_entropy(x, **settings) if quick else NotImplemented
 
@@ -357,6 +357,6 @@ def _gelu_vjp(g, _y, x, *, saved):
 
 @kernel(F.gelu)
 def gelu_kernel(x: Any, approximate: str = "none") -> Any:
-    """Handle float32 arrays with at least one axis, without the tanh approximation."""
+    """The kernel for float32 arrays with at least one axis, without the tanh approximation."""
     quick = approximate == "none" and ordinary(x) and x.dtype == np.float32
     return gelu(x) if quick else NotImplemented

@@ -64,7 +64,7 @@ relu = kernel_of(ops.relu, _relu, _relu_vjp)
 
 @kernel(ops.relu)
 def relu_kernel(x: Any) -> Any:
-    """Handle x with at least one axis."""
+    """The kernel for x with at least one axis."""
     return relu(x) if ordinary(x) else NotImplemented
 
 
@@ -87,7 +87,7 @@ matmul = kernel_of(
 
 @kernel(ops.matmul)
 def matmul_kernel(a: Any, b: Any) -> Any:
-    """Handle a (..., M, K) and b (K, N)."""
+    """The kernel for a (..., M, K) and b (K, N)."""
     arrays = ordinary(a, b)
     if not arrays or b is None:
         return NotImplemented

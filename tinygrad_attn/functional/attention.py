@@ -112,7 +112,7 @@ def attention_weights(
     """softmax(q k^T scale + mask) over the keys; a row with all keys blocked is all zeros.
 
     q is (..., T, D), k is (..., S, D), and mask broadcasts to (..., T, S). A boolean mask is True
-    where a query may look; a float mask is added. `is_causal` lets query t look at keys 0 .. t.
+    where a query may look; a float mask is added. `is_causal` limits query t to keys 0 .. t.
     Returns (..., T, S).
     """
     scores = ops.matmul(q, ops.swapaxes(k, a=-1, b=-2)) * scale

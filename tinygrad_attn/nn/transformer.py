@@ -198,7 +198,7 @@ class TransformerEncoder(_Stack):
         is_causal: bool | None = None,
         **cache: KeyValueCache,
     ) -> Tensor:
-        """src (S, B, E), or (B, S, E) with batch_first -> same shape. Masks are as in the layer."""
+        """src (S, B, E), or (B, S, E) with batch_first -> same shape. Masks: see the layer."""
         masks = dict(src_mask=mask, src_key_padding_mask=src_key_padding_mask)
         return self._run(src, **masks, is_causal=is_causal, **cache)
 
