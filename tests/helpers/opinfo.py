@@ -495,7 +495,6 @@ TABLE = {
     "linalg.slogdet": unary(np.linalg.slogdet),
     "linalg.inv": unary(np.linalg.inv),
     "linalg.pinv": pinv,
-    "linalg.matrix_power": lambda x, n: np.linalg.matrix_power(x, n),
     "linalg.multi_dot": unary(np.linalg.multi_dot),
     "linalg.solve": solve,
     "linalg.svdvals": unary(np.linalg.svdvals),

@@ -127,9 +127,7 @@ def test_a_call_that_ended_between_two_layers_is_found_out(after):
     with pytest.raises(KeyboardInterrupt):
         model(x[:, after : after + 1], is_causal=True, cache=cache)
     model.layers[1].forward = works
-    with pytest.raises(
-        ValueError, match="an earlier call failed, create a new KeyValueCache"
-    ):
+    with pytest.raises(ValueError, match="an earlier call failed, create a new KeyValueCache"):
         model(x[:, after : after + 1], is_causal=True, cache=cache)
 
 

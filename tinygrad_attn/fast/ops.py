@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from .. import ops
 from ..engine import Op, kernel, sum_to
+from ..ops.shapes import is_basic
 from . import tuning
 from .blocks import by_elements, matrix, ones, ordinary
 from .layers import products
@@ -96,11 +97,15 @@ def matmul_kernel(a: Any, b: Any) -> Any:
     return matmul(a, b) if quick else NotImplemented
 
 
-# ---- gradients added to the rows of a table
+# ---- gradients of slices, and of rows of a table
 
 
-def _scatter(g: ndarray, *, index: ndarray, shape: tuple[int, int]) -> ndarray:
-    """Add the rows using one flat index, which makes np.add.at five times as fast."""
+def _scatter(g: ndarray, *, index: Any, shape: tuple[int, ...]) -> ndarray:
+    """Write g to a slice, or add rows using one flat index: np.add.at takes five times as long."""
+    if type(index) is not ndarray:
+        out = np.zeros(shape, g.dtype)
+        out[index] = g
+        return out
     table, width = np.zeros(math.prod(shape), g.dtype), shape[1]
     starts, g = index.reshape(-1, 1).astype(np.intp) * width, matrix(g)
     step = max(1, tuning.BLOCK // max(1, width))  # the flat index takes more memory than g
@@ -115,7 +120,12 @@ scatter = kernel_of(ops.scatter, _scatter)
 
 @kernel(ops.scatter)
 def scatter_kernel(g: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
-    """The kernel for g (..., E), integer indices (...) and an output of shape (V, E)."""
-    rows = ordinary(g) and type(index) is ndarray and index.dtype.kind in "iu" and len(shape) == 2
-    quick = rows and g.shape == (*index.shape, shape[1])
+    """The kernel for a basic index; and for g (..., E), integers (...) and shape (V, E)."""
+    if not ordinary(g):
+        return NotImplemented
+    if type(index) is ndarray:
+        rows = index.dtype.kind in "iu" and len(shape) == 2
+        quick = rows and g.shape == (*index.shape, shape[1])
+    else:
+        quick = is_basic(index) and np.broadcast_to(False, shape)[index].shape == g.shape
     return scatter(g, index=index, shape=shape) if quick else NotImplemented

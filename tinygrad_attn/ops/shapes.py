@@ -141,11 +141,16 @@ def getitem(x, *, index):
     return x[index]
 
 
+def is_basic(index):
+    """Return whether the index has only integers, slices, `...` and None, so that none repeats."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or isinstance(part, (int, slice, type(...))) for part in parts)
+
+
 def add_at(total, g, *, index):
     """Add g to total[index] in place; repeated indices add up."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if all(part is None or isinstance(part, (int, slice, type(...))) for part in parts):
-        total[index] += g  # no index repeats, and np.add.at is slow
+    if is_basic(index):
+        total[index] += g  # np.add.at is slow
     else:
         np.add.at(total, index, g)
     return True

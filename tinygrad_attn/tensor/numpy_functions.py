@@ -342,13 +342,6 @@ def _cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
     return np.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], axisc)
 
 
-@implements(np.linalg.matrix_power)
-def _matrix_power(a, n):
-    if n <= 0:
-        a = ops.inv(a) if n else ops.where(True, np.eye(a.shape[-1], dtype=a.dtype), a)
-    return functools.reduce(ops.matmul, [a] * max(abs(n), 1))
-
-
 # ---- np.linalg
 
 
