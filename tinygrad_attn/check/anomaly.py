@@ -114,6 +114,7 @@ COMPLAINTS = {
 def _reason(
     heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
 ) -> str:
+    """Explain why the element is NaN or Inf."""
     nans = [nan for nan in map(np.isnan, operands) if nan.any()]
     if nans:
         return (

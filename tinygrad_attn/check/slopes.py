@@ -100,6 +100,7 @@ class Program:
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def traced(self) -> list[Any]:
+        """Run the function, and return a list of the ops that run."""
         with self.backend.watch() as trace:
             self.run()
         return trace.steps
@@ -170,6 +171,7 @@ class Program:
     # ---- Jacobians
 
     def unit(self, which: int, flat: int) -> Array:
+        """Return the unit vector for one element of an input."""
         direction = np.zeros(self.inputs[which].shape)
         direction.flat[flat] = 1
         return direction

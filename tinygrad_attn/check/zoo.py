@@ -182,6 +182,7 @@ def product_of_axes(x, axis):
 
 
 def wrong_mean(x, *, axis=None, keepdims=False):
+    """Return the mean of the bug `mean-tuple`."""
     return np.sum(x, axis=axis, keepdims=keepdims) / product_of_axes(x, axis)
 
 

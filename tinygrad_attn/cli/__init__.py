@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """Return the parser for all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="tinygrad-attn", description="Automatic differentiation and attention in NumPy."
     )

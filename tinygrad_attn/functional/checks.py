@@ -54,6 +54,7 @@ def integers(x: Any, function: str, name: str) -> np.ndarray:
 
 
 def check_choice(value: Any, known: Sequence[str], name: str, function: str) -> None:
+    """Raise ValueError unless the value is one of the known values."""
     if value not in known:
         raise ValueError(
             f"{function}: {name} must be one of {', '.join(map(repr, known))}, got "
@@ -82,6 +83,7 @@ def normalized_axes(
 
 
 def check_rows(indices: np.ndarray, rows: int) -> None:
+    """Raise ValueError unless every index refers to a row of the table."""
     outside = (indices < 0) | (indices >= rows)
     if outside.any():
         raise ValueError(
@@ -125,6 +127,7 @@ def check_labels(x: Any, labels: np.ndarray, axis: int, ignore_index: int) -> No
 
 
 def check_probabilities(x: Any, target: Any, ignore_index: int | None) -> None:
+    """Raise ValueError unless target probabilities have the shape of the scores."""
     if target.shape != x.shape:
         raise ValueError(
             "cross_entropy: a float target contains probabilities and must have the shape of the "

@@ -20,10 +20,10 @@ class Scope:
         self.module, self.outer = module, outer
 
 
-def enclosing(scope: Scope | None) -> Iterator[Any]:
-    """Iterate over the modules of a call and of the calls around it, innermost first."""
+def enclosing(scope: Any) -> Iterator[Any]:
+    """Iterate over a module call and the calls around it, innermost first."""
     while scope is not None:
-        yield scope.module
+        yield scope
         scope = scope.outer
 
 
@@ -32,7 +32,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
 
     By default, `root` is the outermost call. A module without a name is named after its class.
     """
-    chain = [*enclosing(scope)]
+    chain = [call.module for call in enclosing(scope)]
     if not chain:
         return "attention"
     root = chain[-1] if root is None else root

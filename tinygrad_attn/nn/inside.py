@@ -278,9 +278,9 @@ class _Products(Watcher):
             flops = 2 * math.prod(sizes.values())
         else:
             return
-        for module in enclosing(context.scope):
-            self.forward[id(module)] += flops
-            self.backward[id(module)] += flops * sum(map(tracked, inputs))
+        for scope in enclosing(context.scope):
+            self.forward[id(scope.module)] += flops
+            self.backward[id(scope.module)] += flops * sum(map(tracked, inputs))
 
 
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:

@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def activation_function(activation: Activation) -> Function:
+    """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation
     if activation not in ACTIVATIONS:

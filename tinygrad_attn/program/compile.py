@@ -85,6 +85,8 @@ def compile(f: Any = None, *, check: bool = False) -> Any:
 
 
 class Programs:
+    """A function and its programs, one for each kind of call."""
+
     def __init__(self, f: Any, check: bool) -> None:
         self.f, self.check = f, check
         self.entries: list[Entry] = []
@@ -127,6 +129,7 @@ class Nested:
         self.form = repr(self.places), self.kinds, context.recording, get_default_dtype()
 
     def place(self, x: Any) -> int:
+        """Add x to the leaves and return its index."""
         self.leaves.append(x)
         if isinstance(x, self.arrays):
             array = array_of(x)

@@ -127,6 +127,7 @@ class Flat:
         return e.name if e.kind == "input" else f"t{e.id}"
 
     def function(self, title: str, given: list[str], order: Any, results: Any, saved: Any) -> Any:
+        """Compile a function that computes these expressions."""
         self.users: dict[int, list[Any]] = {e.id: [] for e in order}
         for e in order:
             for x in e.operands:
@@ -152,6 +153,7 @@ class Flat:
         return last is user and own and None not in before and all(map(fresh, before))
 
     def lines(self, e: Expression) -> list[str]:
+        """Return the lines of code that compute e."""
         of, name = self.spelling.of, str(self.name(e))
         if e.kind == "check":
             return [f"if {of(e.args[0])} != {of(e.args[1])}: raise Changed"]

@@ -87,6 +87,7 @@ class Listing:
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
     def once(self, key: Any, *parts: Any) -> Expression:
+        """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = Expression(len(self.expressions), *parts)

@@ -189,6 +189,7 @@ class Rewriting(Listing):
         return self.ruled(e) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
+        """Return the replacement from the first rule that matches e, or None."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
             found: dict[str, Any] = {"here": e}

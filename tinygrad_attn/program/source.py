@@ -190,6 +190,7 @@ def written(found: Trace, title: str, what: str) -> tuple[str, dict[str, np.ndar
 
 
 def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
+    """Return a dict from names in the program to results."""
     name = "value"
     if isinstance(outputs, Expression):
         usual = "output" if outputs.ndim else "loss"
@@ -238,6 +239,7 @@ def docstring(found: Trace, positional: list[str], what: str) -> list[str]:
 
 
 def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
+    """Write the code that checks the shapes of the arguments."""
     pairs = [(f"{n}.shape", sizes.shape(found.inputs[n].shape)) for n in names]
     tests = [f"    if {given} != {wanted}:" for given, wanted in pairs]
     whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))

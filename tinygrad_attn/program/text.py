@@ -173,6 +173,8 @@ class Text:
         return [f"{name} = {start}", change]
 
     def index(self, i: Any) -> str:
+        """Write an index, without the square brackets."""
+
         def one(p: Any) -> str:
             if not isinstance(p, slice):
                 return self.of(p)

@@ -20,7 +20,7 @@ from ..engine.backward import sweep
 from ..engine.graph import Variable, array_of, tracked
 from ..engine.modes import Watcher, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
-from ..nn.calls import dotted_name
+from ..nn.calls import dotted_name, enclosing
 from ..tensor import Tensor
 from .ir import Expression, Listing, replaced
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
@@ -120,8 +120,8 @@ class Trace(Listing, Watcher):
 
     def left(self, now: Any) -> None:
         """Name the last output after the outermost module call that has just ended."""
-        running, name = open_scopes(now), ""
-        for scope in open_scopes(self.running):
+        running, name = [*enclosing(now)], ""
+        for scope in enclosing(self.running):
             if scope not in running:
                 self.letters_of(vars(scope.module))
                 here = self.scope_name(scope)
@@ -176,8 +176,8 @@ class Trace(Listing, Watcher):
         for frame in frames():
             here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
             priority = NAMED_BY_USER if theirs else NAMED_BY_PACKAGE
-            names = theirs or is_in(frame, *NAMING_FILES)
-            for name, x in here.items() if names else ():
+            gives_names = theirs or is_in(frame, *NAMING_FILES)
+            for name, x in here.items() if gives_names else ():
                 array = array_of(x)
                 if isinstance(array, Symbol):
                     general = name in GENERAL.split()
@@ -247,6 +247,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
 
 
 def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
+    """Return the arguments with symbols in place of arrays."""
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         every = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -282,6 +283,7 @@ def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
 
 
 def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
+    """Run the backward pass on symbols."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
             f"ta.source can differentiate only a function that returns one Tensor, got "
@@ -306,19 +308,11 @@ def seed_of(found: Trace, name: str, y: Any) -> Symbol:
 
 
 def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
+    """Return the gradients of y as expressions, by the leaves' names."""
     found.backward = True
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
     return {name: found.operand(by[x]) for x, name in leaves.items() if x in by}
-
-
-def open_scopes(scope: Any) -> list[Any]:
-    """Return this module call and the enclosing ones, innermost first."""
-    found = []
-    while scope is not None:
-        found.append(scope)
-        scope = scope.outer
-    return found
 
 
 def suggest(x: Any, priority: float, name: str) -> None:

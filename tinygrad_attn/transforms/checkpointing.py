@@ -64,9 +64,10 @@ class _Run:
                 continue
             seen.add(x)
             if x._node is None or x._node.number < start:
-                self.outside.insert(0, x)  # what is used first comes first
+                self.outside.append(x)
             else:
                 waiting.extend(x._node.inputs)
+        self.outside.reverse()  # what is used first comes first
         return given + self.outside
 
     @contextmanager

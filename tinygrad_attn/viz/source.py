@@ -10,6 +10,7 @@ import numpy as np
 from ..engine import Variable, array_of, history
 from ..errors import describe
 from ..nn import Module
+from ..nn.calls import enclosing
 from . import values
 from .opened import FunctionCall, Run, run_plainly
 
@@ -100,11 +101,7 @@ class Source:
         """
         sizes: Counter[Any] = Counter()  # the number of ops in each call
         for t in self.ops:
-            inner, scope = [], t._node.scope
-            while scope is not None:
-                inner.append(scope)
-                scope = scope.outer
-            sizes.update(reversed(inner))
+            sizes.update(reversed([*enclosing(t._node.scope)]))
         chains: dict[Any, tuple[Any, ...]] = {None: ()}
         for scope, size in sizes.items():  # outer calls come first
             if isinstance(scope, FunctionCall) and size == sizes[scope.outer]:

@@ -59,6 +59,7 @@ def predict(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
 
 
 def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:
+    """Return the cross-entropy of the model's scores for these images."""
     return F.cross_entropy(model(patches(images)), labels, label_smoothing=0.1)
 
 
