@@ -19,14 +19,17 @@ reference is PyTorch 2.13 on the CPU; builds that draw dropout masks with MKL ge
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .engine import context
 from .tensor import Tensor, get_default_dtype
 from .tensor.convert import floating_dtype
 
@@ -53,13 +56,72 @@ def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArra
     return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _uses_stream(method: Method) -> Method:
+    """Let one thread at a time use the stream, and a checkpoint repeat what it drew."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            if context.draws is not None and self is _default:
+                self = context.draws.stream(self)
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+class Draws:
+    """The default generator's states in the first run of a checkpoint, one for each use."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Any]] = []
+        self.outer = context.draws  # of an enclosing checkpoint
+
+    def stream(self, generator: Generator) -> Generator:
+        """Note the state, and return the generator to use."""
+        stream = generator if self.outer is None else self.outer.stream(generator)
+        self.states.append(stream._state())
+        return stream
+
+    def again(self) -> _RepeatedDraws:
+        return _RepeatedDraws(self.states)
+
+
+class _RepeatedDraws:
+    """The same states again, in a generator that no other thread sees."""
+
+    def __init__(self, states: list[dict[str, Any]]) -> None:
+        self.states = iter(states)
+
+    def stream(self, generator: Generator) -> Generator:
+        state = next(self.states, None)
+        if state is None:
+            raise ValueError(
+                "a checkpointed function must draw the same random numbers when it runs again, but "
+                "it drew more of them."
+            )
+        stream = Generator()
+        stream._restore(state)
+        return stream
+
+
 class Generator:
     """A stream of random numbers. A deep copy continues independently from the same state."""
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._bits = np.random.MT19937()
+        self._lock = threading.RLock()
         self.manual_seed(seed)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= {**state, "_lock": threading.RLock()}
+
+    @_uses_stream
     def manual_seed(self, seed: int) -> Generator:
         """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
         legacy: Any = np.random.RandomState(index(seed) % 2**32).get_state(legacy=False)
@@ -67,8 +129,12 @@ class Generator:
         self._spare_normal = math.nan  # the second normal of a pair, or NaN
         return self
 
+    @_uses_stream
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Return the state as named arrays, which `ta.save` accepts."""
+        return self._state()
+
+    def _state(self) -> dict[str, NDArray[Any]]:
         twister = self._bits.state["state"]
         return {
             "key": twister["key"],
@@ -76,8 +142,12 @@ class Generator:
             "spare_normal": np.array(self._spare_normal),
         }
 
+    @_uses_stream
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state returned by `get_state`."""
+        self._restore(state)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
         key = np.asarray(state["key"], dtype=np.uint32)
         position, spare = int(state["position"]), float(state["spare_normal"])
         if key.shape != (624,) or not 0 <= position <= 624:
@@ -100,6 +170,7 @@ class Generator:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
 
+    @_uses_stream
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
@@ -114,6 +185,7 @@ class Generator:
         u[u == dtype.type(high)] = low  # rounding may produce `high` itself
         return u.reshape(shape)
 
+    @_uses_stream
     def normal(
         self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
@@ -143,6 +215,7 @@ class Generator:
         self._spare_normal = radius * math.sin(angle)
         return radius * math.cos(angle)
 
+    @_uses_stream
     def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
         """Draw booleans that are True with probability p, as `torch.Tensor.bernoulli_` does."""
         if not 0.0 <= p <= 1.0:
@@ -157,6 +230,7 @@ class Generator:
             keep[tie] = words[1::2][tie] < low
         return keep.reshape(shape)
 
+    @_uses_stream
     def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Draw int64 integers from [low, high), as `torch.randint` does."""
         if not -(2**63) <= low < high <= 2**63:
@@ -168,6 +242,7 @@ class Generator:
             words = words % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
+    @_uses_stream
     def permutation(self, n: int) -> NDArray[np.int64]:
         """Draw a random permutation of 0 .. n-1 as int64 (n,), like `torch.randperm`."""
         if n < 0:

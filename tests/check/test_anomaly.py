@@ -60,7 +60,7 @@ BACKWARD = [
 def caught(run):
     with pytest.raises(FloatingPointError) as error, detect_anomaly():
         run()
-    before = context.watchers
+    before = context.listeners
     assert not before, "nothing is left behind"
     text = str(error.value)
     assert __file__ in text or "ran outside" in text
@@ -108,7 +108,7 @@ def test_what_comes_in_is_told_from_what_was_made():
 def test_a_training_inside_remembers_living_results_only():
     w = t(1, 2)
     with detect_anomaly():
-        places = context.watchers[-1].places
+        places = context.listeners[-1].places
         for _ in range(3):
             (w * 2.0).sum().backward()
         kept = w * 4.0

@@ -31,7 +31,7 @@ def test_each_use_of_a_tensor_adds_to_its_gradient():
     assert x.grad.item() == 2
 
 
-class Told(ta.engine.Watcher):
+class Told(ta.engine.Listener):
     """Notes all that a watcher is told."""
 
     def __init__(self):
@@ -513,14 +513,22 @@ def test_no_grad_is_per_thread_nests_and_decorates():
         1 / 0  # noqa: B018
     assert (x * 2).requires_grad
 
-    @ta.no_grad
     def parts():
         yield x * 2
-        yield x * 3
 
-    steps = parts()
-    assert not next(steps).requires_grad and (x * 2).requires_grad
-    assert not next(steps).requires_grad and (x * 2).requires_grad
+    async def later():
+        return x * 2
+
+    for mode in (ta.no_grad, ta.enable_grad, ta.plain):
+        for function in (parts, later):
+            with pytest.raises(TypeError, match=rf"{mode.__name__} cannot decorate '.*Write `with"):
+                mode(function)
+    same = ta.no_grad()
+    with same:
+        with same:
+            assert not (x * 2).requires_grad
+        assert not (x * 2).requires_grad
+    assert (x * 2).requires_grad
 
 
 def test_several_threads_differentiate_at_once():

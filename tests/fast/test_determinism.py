@@ -124,14 +124,14 @@ def test_no_grad_and_observers_belong_to_their_thread():
         with no_grad(), detect_anomaly():
             inside.set()
             seen.wait(10)
-            return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(context.watchers)
+            return (Tensor([1.0], requires_grad=True) * 2).requires_grad, len(context.listeners)
 
     def loud():
         inside.wait(10)
         try:
             with np.errstate(divide="ignore"):
                 y = np.log(Tensor([0.0], requires_grad=True))  # no anomaly is detected here
-            return y.requires_grad, len(context.watchers)
+            return y.requires_grad, len(context.listeners)
         finally:
             seen.set()
 

@@ -56,6 +56,8 @@ def test_hooks_see_what_pytorchs_see_in_the_same_order(kind):
 
             def backward(module, grad_input, grad_output, name=name):
                 tensors = plain(grad_input), plain(grad_output)[:1]
+                if name.endswith("attn"):  # ours has one gradient for an object passed twice
+                    tensors = [sum(g for g in tensors[0] if g is not None)], tensors[1]
                 log.append(("backward", name, [*tensors[0], *tensors[1]]))
 
             module.register_forward_pre_hook(lambda m, a, name=name: log.append(("pre", name, [])))

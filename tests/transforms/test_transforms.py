@@ -558,7 +558,7 @@ def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
 
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
-    assert context.watchers == () and context.recording
+    assert context.listeners == () and context.recording
 
 
 def peak(function):

@@ -65,7 +65,7 @@ def test_the_same_gradients_as_backward_and_no_watcher_afterwards():
     for name, p in model.named_parameters():
         np.testing.assert_array_equal(p.grad.numpy(), plain[name])
         np.testing.assert_array_equal(last[name], plain[name])
-    assert ta.engine.context.watchers == ()
+    assert ta.engine.context.listeners == ()
 
 
 def test_what_is_freed_is_what_nobody_holds():
@@ -105,7 +105,7 @@ def test_the_pass_ends_well_when_it_fails():
         ta.backward_steps(a * 2.0)
     with pytest.raises(TypeError, match="pass a Tensor or a function"):
         ta.backward_steps(3.0)
-    assert ta.engine.context.watchers == ()
+    assert ta.engine.context.listeners == ()
 
 
 def test_text_tells_each_step_on_a_line_of_its_own():

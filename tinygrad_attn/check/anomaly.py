@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, watching
+from ..engine import Variable, Listener, context, listening
 from ..errors import describe, quoted
 from ..nn.calls import dotted_name
 from .report import Array, index_of_largest
@@ -31,11 +31,13 @@ def detect_anomaly() -> Iterator[None]:
     """
     detector = _Detector()
     hear = lambda complaint, _: detector.heard.add(complaint)
-    with watching(detector), np.errstate(all="call", call=hear):
+    with listening(detector), np.errstate(all="call", call=hear):
         yield
 
 
-class _Detector(Watcher):
+class _Detector(Listener):
+    hears_repeats = True
+
     def __init__(self) -> None:
         self.places: dict[int, Place] = {}  # by the sequence number of a living output
         self.heard = set[str]()  # NumPy's warnings about the current op

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, enable_grad, grad, tensor_of, watching
+from ..engine import Variable, Listener, context, enable_grad, grad, tensor_of, listening
+from ..engine.bundle import Bundling
 from ..errors import user_frame
 from .report import Array
 
@@ -38,13 +39,15 @@ class Step(NamedTuple):
     place: Place
 
 
-class Trace(Watcher):
+class Trace(Listener):
     """A watcher that lists every op that runs."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], result: Any) -> None:
+        if isinstance(op, Bundling):
+            return
         torch: Any = sys.modules.get("torch")
         frame: Any = sys._getframe(1) if torch else None
         while frame:
@@ -89,7 +92,7 @@ class Backend:
         return grad(outputs, inputs, cotangents, **flags)
 
     def watch(self) -> Any:
-        return watching(Trace())
+        return listening(Trace())
 
 
 def nested(found: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import numpy as np
 
 from .. import engine, functional, ops, transforms
-from ..engine import Op, Watcher, history, op, sum_to, tracked, watching
+from ..engine import Op, Listener, history, op, sum_to, tracked, listening
 from . import slopes
 
 
@@ -116,14 +116,23 @@ def sweep(run: Callable[..., Any], add: Callable[..., Any] = operator.add) -> An
 
 def pull_back(give, grads, t) -> None:
     """Call `give(input, contribution)` for each input of the op that computed t."""
-    found: Any = []
-    watcher: Any = Watcher()
-    watcher.pulled = lambda y, node, g, i, x, contribution, total: found.append((x, contribution))
     inputs = [*filter(tracked, t._node.inputs)]
-    with watching(watcher):
+    with listening(_Contributions()) as heard:
         engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
-    for x, contribution in found:
+    for x, contribution in heard.pairs:
         give(x, contribution)
+
+
+class _Contributions(Listener):
+    """Notes each contribution with the input that it is for."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Any] = []
+
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
+        self.pairs.append((x, contribution))  # not a copy: a bug may change it
 
 
 def newest_first(give, grads, roots) -> None:

@@ -1,32 +1,36 @@
 """How a computation is recorded and differentiated.
 
-Read `graph`, `op` and `backward`, in this order: they contain the algorithm, exactly as it runs. Of
-the other files, `modes` has the per-thread settings, `inplace` detects values that were changed in
-place, and `kernels` lets fast/ replace functions with faster ones.
+Read `graph`, `op` and `backward`, in this order: they contain the algorithm. Of the other files,
+`run` has what surrounds a computation in its thread, `bundle` makes several tensors one output,
+`inplace` detects values that were changed in place, and `kernels` lets fast/ replace functions with
+faster ones.
 """
 
 from . import inplace
 from .backward import grad, sum_to, sweep
-from .graph import RETAINED, Node, Symbolic, Variable, array_of, history, tensor_of, tracked
+from .graph import Hooks, Node, Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
 from .kernels import kernel, reference
-from .modes import Watcher, context, enable_grad, is_plain, no_grad, plain, watching
+from .run import Listener, context, enable_grad, heard, is_plain, listening, no_grad, plain
 from .op import Op, op
 
 __all__ = [
-    "RETAINED",
+    "Hooks",
+    "Listener",
     "Node",
     "Op",
+    "Parts",
     "Symbolic",
     "Variable",
-    "Watcher",
     "array_of",
     "context",
     "enable_grad",
     "grad",
     "history",
     "inplace",
+    "heard",
     "is_plain",
     "kernel",
+    "listening",
     "no_grad",
     "op",
     "plain",
@@ -35,5 +39,4 @@ __all__ = [
     "sweep",
     "tensor_of",
     "tracked",
-    "watching",
 ]

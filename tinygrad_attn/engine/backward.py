@@ -10,9 +10,8 @@ Users call `backward` and `grad`.
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -21,10 +20,12 @@ from numpy import ndarray
 
 from ..errors import describe
 from . import inplace
-from .graph import RETAINED, Node, Variable, array_of, history, tensor_of, tracked
+from .graph import Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
 from .kernels import reference
-from .modes import context
-from .op import Op
+from .op import Gone, Op, released
+from .run import context, heard
+
+NO_SETTINGS: dict[str, Any] = {}
 
 
 def sweep(
@@ -38,9 +39,9 @@ def sweep(
 ) -> dict[Variable, Any]:
     """Return the gradients of sum(seed * root), in a dict from tensor to gradient.
 
-    The keys are the tensors in `wanted` (by default all leaves) and those that retain their .grad.
-    With `create_graph`, the pass itself is recorded. Nodes are released after use unless
-    `create_graph` or `retain_graph` is set. With `stop`, the pass ends at the wanted tensors.
+    The keys are the tensors in `wanted`, by default all leaves. With `create_graph`, the pass
+    itself is recorded. Nodes are released after use unless `create_graph` or `retain_graph` is set.
+    With `stop`, the pass ends at the wanted tensors.
     """
     goal = frozenset(wanted or ())
     through = needed = None  # tensors computed from the goal, without and with it; None: all
@@ -48,96 +49,129 @@ def sweep(
         through = _leading_to(goal, history(roots, goal if stop else ()))
         needed = through | goal
     gradients: dict[Variable, Any] = {}  # sums of the contributions so far
-    complete: dict[Variable, Any] = {}
-    own: set[Variable] = set()  # tensors whose sums were allocated here and may change in place
+    complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
+    own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
     for root, seed in zip(roots, seeds, strict=True):
         if needed is None or root in needed:
             gradients[root] = gradients[root] + seed if root in gradients else seed
     queue = [(-x._node.number, x) for x in gradients if x._node]
     heapify(queue)
-    watchers = context.watchers
+    pulling, pulled = heard("pulling"), heard("pulled")
+    release = not (retain_graph or create_graph)
     while queue:
         y = heappop(queue)[1]  # the newest; no other reference here keeps it in memory
         node, g = y._node, gradients.pop(y)
-        own.discard(y)
-        if y._tracked is RETAINED or y in goal:
+        if own:
+            own.discard(y)
+        if y._tracked is not True:
+            g = _hooked(y, g)
+        if goal and y in goal:
             complete[y] = g
         if through is not None and y not in through:
             continue
+        op, inputs = node.op, node.inputs
         if inplace.latest > node.number or node.checksums:
-            # Differentiating a reference reads all values.
-            reads = None if create_graph and node.op.reference else node.op.stands_for.reads
-            inplace.check(y, reads)
-        for watcher in watchers:
-            watcher.pulling(y, g)
-        _pull_back(y, g, gradients, queue, own, needed, watchers, create_graph)
-        if not (retain_graph or create_graph):
-            node.op, node.inputs, node.settings, node.saved = _RELEASED, (), {}, None
-    gradients |= complete
-    complete.clear()
-    y = g = None  # type: ignore[assignment]  # so that `_unshared` counts only other references
+            inplace.check(y, create_graph)
+        for hear in pulling:
+            hear(y, g)
+        if op.adds_in_place and inputs[0] in own and not pulled:
+            op.adds_in_place(gradients[inputs[0]], g, **node.settings)
+            contributions: Sequence[Any] = ()
+        else:
+            contributions = op.pull(y, g, needed, create_graph)  # the chain rule
+        for i, contribution in contributions:
+            x = inputs[i]
+            data, kind = x._data, contribution.__class__  # also ndarray for a traced array
+            if (
+                kind is not data.__class__
+                or kind is ndarray
+                and (contribution.shape != data.shape or contribution.dtype != data.dtype)
+            ):
+                contribution = _fit(contribution, x, op, i, create_graph)
+            total = gradients.get(x)
+            if total is None:
+                total = contribution
+                if x._node:
+                    heappush(queue, (-x._node.number, x))
+                elif op.trusted and _is_new(contribution, g, y, inputs, contributions):
+                    own.add(x)
+            elif x in own:
+                total += contribution
+            else:
+                total = total + contribution
+                if total.__class__ is ndarray:
+                    own.add(x)
+            gradients[x] = total
+            for hear in pulled:
+                hear(y, node, g, i, x, contribution, total)
+        if release:
+            node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
+    return _finished(gradients, complete, own)
+
+
+def _hooked(x: Variable, g: Any) -> Any:
+    """Return x's complete gradient after the hooks on it, and add it to .grad if x retains it."""
+    hooks: Any = x._tracked
+    if not hooks:  # frozen after the forward pass
+        return g
+    for function in tuple(hooks.functions):
+        new = function(_as_tensors(g))
+        if new is None:
+            continue
+        if not isinstance(g, Parts) and getattr(new, "shape", None) != x._data.shape:
+            name = getattr(function, "__name__", repr(function))
+            raise ValueError(
+                f"the hook {name!r} on the gradient of {describe(x)} returned {describe(new)}. A "
+                "hook must return None or a gradient of the same shape."
+            )
+        g = _as_tensors(new) if context.recording else _as_arrays(new, x)
+    this = context.backward_pass
+    if hooks.retains and this is not None and this.wanted is None:
+        accumulate(x, g.clone() if isinstance(g, Variable) else _copied(g))
+    return g
+
+
+def _as_tensors(g: Any) -> Any:
+    """Return a gradient as a Tensor for a hook, or each of its parts."""
+    if isinstance(g, Parts):
+        return Parts({i: _as_tensors(part) for i, part in g.items()})
+    return g if isinstance(g, Variable) else tensor_of(g)
+
+
+def _as_arrays(g: Any, x: Variable) -> Any:
+    """Return what a hook returned as a gradient of x for a pass that is not recorded."""
+    if isinstance(g, Parts):
+        return Parts({i: array_of(part) for i, part in g.items()})
+    return array_of(g).astype(x._data.dtype, copy=False)
+
+
+def _is_new(c: Any, g: Any, y: Variable, inputs: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether a contribution is an array that nothing else refers to."""
+    return (
+        c.__class__ is ndarray
+        and c.base is None
+        and c is not g
+        and c is not y._data
+        and all(c is not array_of(x) for x in inputs)
+        and sum(c is other for _, other in others) == 1
+    )
+
+
+def _finished(
+    gradients: dict[Variable, Any], complete: dict[Variable, Any], own: set[Variable]
+) -> dict[Variable, Any]:
+    """Return all gradients in memory of their own, after the hooks on leaves."""
     for x in list(gradients):
-        gradients[x] = _unshared(gradients.pop(x))
-    return gradients
+        g = gradients.pop(x)
+        if x._tracked is not True and x._tracked:
+            g = _hooked(x, g)
+            own.discard(x)
+        complete[x] = g if x in own and g.flags.c_contiguous else _copied(g)
+    return complete
 
 
-def _pull_back(
-    y: Variable,
-    g: Any,
-    gradients: dict[Variable, Any],
-    queue: list[tuple[int, Variable]],
-    own: set[Variable],
-    needed: set[Variable] | None,
-    watchers: tuple[Any, ...],
-    create_graph: bool,
-) -> None:
-    """Compute contributions from y's gradient g, and add them to the gradients of y's inputs."""
-    node = y._node
-    op, inputs, settings = node.op, node.inputs, node.settings
-    out, values = y._data, []
-    for x in inputs:
-        values.append(x._data if isinstance(x, Variable) else x)
-    if create_graph:
-        op, out, values = op.stands_for, y, inputs
-    vjps, joint = op.vjps, None
-    if len(vjps) < len(inputs) or op is _RELEASED or create_graph and op.reference:
-        joint = _joint(g, out, node, op, values, needed)
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if not isinstance(x, Variable) or needed is not None and x not in needed:
-            continue
-        total = gradients.get(x)
-        if op.adds_in_place and x in own and op.adds_in_place(total, g, **settings):
-            continue
-        # The chain rule: a contribution is g times a partial derivative.
-        if joint is None:
-            if vjps[i] is None:
-                continue
-            contribution = vjps[i](g, out, *values, **settings)
-        else:
-            contribution = joint[i]
-            if contribution is None:
-                continue
-        data, kind = x._data, contribution.__class__  # also ndarray for a traced array
-        if (
-            kind is not data.__class__
-            or kind is ndarray
-            and (contribution.shape != data.shape or contribution.dtype is not data.dtype)
-        ):
-            contribution = _fit(contribution, x, op, i, create_graph)
-        if total is None:
-            total = contribution
-            if x._node:
-                heappush(queue, (-x._node.number, x))
-        elif x in own:
-            total += contribution
-        else:
-            total = total + contribution
-            if total.__class__ is ndarray and not watchers:  # a watcher may keep the sum
-                own.add(x)
-        gradients[x] = total
-        for watcher in watchers:
-            watcher.pulled(y, node, g, i, x, contribution, total)
+def _copied(g: Any) -> Any:
+    return g if isinstance(g, (np.generic, Symbolic)) else g.copy()
 
 
 def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
@@ -145,31 +179,17 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
     through: set[Variable] = set()
     oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
     for y in order:
-        if y._node.op is _RELEASED and y._node.number > oldest:
-            raise _graph_released()  # a wanted tensor may have been among its inputs
+        if isinstance(y._node.op, Gone) and y._node.number > oldest:
+            raise y._node.op.error()  # a wanted tensor may have been among its inputs
         if any(isinstance(x, Variable) and (x in goal or x in through) for x in y._node.inputs):
             through.add(y)
     return through
 
 
-def _joint(
-    g: Any, y: Any, node: Node, op: Op, inputs: Sequence[Any], needed: set[Variable] | None
-) -> Sequence[Any]:
-    """Return the contributions of y to all inputs, from the joint VJP or the reference."""
-    needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
-    if op.reference is None or not isinstance(y, Variable):
-        return op.pull(g, y, node, inputs, needs)
-    # Clone the inputs: one may be passed twice, and each position has its own contribution.
-    inputs = [x.clone() if need else x for x, need in zip(inputs, needs)]
-    wanted = [x for x, need in zip(inputs, needs) if need]
-    function = getattr(op.reference, "function", op.reference)
-    output = function(*inputs, **node.settings)
-    found = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
-    return [found.get(x) if need else None for x, need in zip(inputs, needs)]
-
-
 def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
     """Convert a contribution to the shape and dtype of x, summing over broadcast axes."""
+    if isinstance(contribution, Parts):
+        return contribution
     if contribution is None:
         raise TypeError(
             f"the VJP of op {op.__name__!r} for input {i} returned None. Check that the VJP ends "
@@ -195,15 +215,6 @@ def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> 
     return contribution[()] if is_array and isinstance(x._data, np.generic) else contribution
 
 
-def _unshared(g: Any) -> Any:
-    """Return g, or a copy if other references to its memory may exist."""
-    if not isinstance(g, ndarray):
-        return g if isinstance(g, np.generic) else g.copy()
-    # Two references: the parameter above and the argument of getrefcount.
-    alone = sys.getrefcount(g) <= 2 and (g.base is None or sys.getrefcount(g.base) <= 2)
-    return g if alone and g.flags.c_contiguous and g.flags.writeable else g.copy()
-
-
 @reference
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     """Sum g over the axes that broadcasting added or expanded, to get back to `shape`."""
@@ -219,28 +230,28 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
     return total.reshape(total.shape[lead:])
 
 
-def _graph_released() -> RuntimeError:
-    return RuntimeError(
-        "this graph has been released by an earlier backward pass. To use the graph twice, pass "
-        "retain_graph=True to the first pass. Otherwise, compute the loss again, or call detach() "
-        "on the released part if it is a constant."
-    )
-
-
-class _Released(Op):
-    """A placeholder for the op of a node that a backward pass has released."""
-
-    def pull(self, *_: Any) -> Any:
-        raise _graph_released()
-
-
-_RELEASED = _Released(lambda: None)
-_RELEASED.__name__ = "released"  # shown in the repr of tensors and in graph pictures
-
-
 # ---- what users call
 
+class Pass:
+    """A backward pass that is running."""
+
+    def __init__(self, wanted: Sequence[Variable] | None = None) -> None:
+        self.wanted = wanted  # the inputs of grad(), or None in backward(), which fills .grad
+        self.at_end: dict[Callable[[], None], None] = {}  # called once, after .grad is filled
+
+
 _accumulating = threading.Lock()
+
+
+def accumulate(t: Variable, g: Any) -> None:
+    """Add g, an array or a tensor, to t.grad."""
+    g = g if isinstance(g, Variable) else tensor_of(g)
+    with _accumulating:
+        if t._grad is None:
+            t._grad = g
+        else:
+            with context.entered(recording=True):  # a .grad has a graph after create_graph
+                t._grad = t._grad + g
 
 
 def backward(
@@ -251,20 +262,14 @@ def backward(
 ) -> None:
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
-    before = context.recording
-    context.recording = create_graph
-    try:
+    this = Pass()
+    with context.entered(recording=create_graph, backward_pass=this):
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
-        context.recording = True  # adding to a .grad that has a graph (create_graph) is recorded
-        with _accumulating:
-            for t, g in found.items():
-                if t._tracked:  # False if it was frozen after the forward pass
-                    g = g if isinstance(g, Variable) else tensor_of(g)
-                    t._grad = g if t._grad is None else t._grad + g
-    finally:
-        context.recording = before
-    for watcher in context.watchers:
-        watcher.finished(found)
+        for t, g in found.items():
+            if t._tracked:  # False if it was frozen after the forward pass
+                accumulate(t, g)
+    for function in this.at_end:
+        function()
 
 
 def grad(
@@ -297,12 +302,8 @@ def grad(
         )
     seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in zip(outputs, weights)]
     retain = create_graph if retain_graph is None else retain_graph
-    before = context.recording
-    context.recording = create_graph
-    try:
+    with context.entered(recording=create_graph, backward_pass=Pass(inputs)):
         found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
-    finally:
-        context.recording = before
     results = []
     for i, x in enumerate(inputs):
         g = found.get(x)
@@ -312,8 +313,6 @@ def grad(
                 "allow_unused=True to get None as its gradient."
             )
         results.append(g if g is None or isinstance(g, Variable) else tensor_of(g))
-    for watcher in context.watchers:
-        watcher.finished(inputs)
     return tuple(results)
 
 

@@ -41,8 +41,14 @@ class Node:
         self.checksums = None
 
 
-RETAINED = "retained"
-"""The value of `_tracked` for the output of an op that keeps its .grad."""
+class Hooks:
+    """The value of `_tracked` for a tensor whose gradient is kept, or passed to functions."""
+
+    __slots__ = ("functions", "retains")
+
+    def __init__(self) -> None:
+        self.functions: list[Any] = []
+        self.retains = False  # whether the output of an op keeps its .grad
 
 
 class Variable:
@@ -53,7 +59,7 @@ class Variable:
     _data: Any  # an ndarray, or a NumPy scalar for a single number
     _grad: Any  # a Tensor, or None
     _node: Any  # a Node, or None for a leaf
-    _tracked: bool | str  # whether gradients flow to this tensor, or RETAINED
+    _tracked: bool | Hooks  # whether gradients flow to this tensor; Hooks if hooks see them
     name: str | None
 
 
@@ -79,6 +85,17 @@ def tensor_of(array: Any, node: Node | None = None) -> Any:
     t._node = node
     t._tracked = node is not None
     return t
+
+
+class Parts(dict[int, Any]):
+    """The gradient of a bundle of tensors: {position: gradient}, see bundle.py."""
+
+    def __add__(self, other: Parts) -> Parts:
+        both = {i: self[i] + g if i in self else g for i, g in other.items()}
+        return Parts({**self, **both})
+
+    def copy(self) -> Parts:
+        return Parts(self)
 
 
 def tracked(x: Any) -> bool:

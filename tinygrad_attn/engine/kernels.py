@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .modes import context
+from .run import context
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -8,6 +8,7 @@ can be differentiated again.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from numpy import generic, ndarray
 from ..errors import describe, explain
 from . import inplace
 from .graph import Node, Symbolic, Variable, tensor_of, tracked
-from .modes import context
+from .run import VALUES_ONLY, context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
@@ -28,6 +29,7 @@ NUMBERS = frozenset((float, int, bool, type(None)))
 FLOATS = frozenset((np.float16, np.float32, np.float64, np.longdouble))
 KINDS = frozenset("fiub")
 _Positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+PACKAGE = __name__.partition(".")[0] + "."
 
 
 class Op:
@@ -61,6 +63,8 @@ class Op:
         self.__name__ = getattr(named, "__name__", type(named).__name__)
         self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
         self.__wrapped__ = forward  # help() shows its signature
+        # Tests ask all VJPs of the package whether they return new arrays and read no `_x`.
+        self.trusted = str(self.__module__).startswith(PACKAGE)
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives
         self.stands_for: Op = self if stands_for is None else stands_for  # the op that it replaces
@@ -80,8 +84,8 @@ class Op:
     def vjp(self, *vjps: Function | None) -> Op:
         """Set one VJP for each input, or None for an input without a derivative.
 
-        If a parameter's name begins with an underscore, the VJP reads only its shape and dtype.
-        The values of such a parameter may change before the backward pass.
+        A VJP that uses a parameter only for its shape or dtype, as in `_x.shape`, gives it a name
+        with an underscore. The values of such a parameter may change before the backward pass.
         """
         if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
             raise ValueError(
@@ -91,16 +95,14 @@ class Op:
             )
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
         for vjp in vjps:
-            code: Any = getattr(vjp, "__code__", None)
-            names = code.co_varnames[1 : code.co_argcount] if code else expected
-            given = [name.lstrip("_") for name in names]
-            if given != expected and sorted(given) == sorted(expected):
+            names = _names_of_values(vjp) if vjp else expected
+            if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
                     f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
-                    f"but one of them takes (g, {', '.join(given)})."
+                    f"but one of them takes (g, {', '.join(names)})."
                 )
         self.vjps, self.joint_vjp = vjps, None
-        self.reads = _values_read([vjp for vjp in vjps if vjp is not None])
+        self.reads = self._values_read([vjp for vjp in vjps if vjp is not None])
         return self
 
     def vjp_all(self, vjp: VJP) -> VJP:
@@ -113,12 +115,12 @@ class Op:
         """
         self.vjps, self.joint_vjp = (), vjp
         self.asks_needs = "needs" in inspect.signature(vjp).parameters
-        self.reads = _values_read([vjp])
+        self.reads = self._values_read([vjp])
         return vjp
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
-        here = context.__dict__  # one access to the thread's settings instead of four
+        here = context.__dict__  # one access to the run instead of four
         if self.kernel is not None and not here["plain"]:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
@@ -157,15 +159,18 @@ class Op:
             kind = y.dtype.kind
         node = None
         if wanted and kind == "f" and here["recording"]:  # only floats have derivatives
-            kept = inputs
-            if not all_wanted:  # a node keeps tensors only where a gradient is wanted
-                kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
-            node = Node(self, kept, settings, saved, here["scope"])
-            if any_array or inplace.exposed:
-                inplace.protect(node, self.stands_for.reads)
+            if here["recording"] is VALUES_ONLY:
+                node = Node(in_checkpoint, (), {}, None, here["scope"])
+            else:
+                kept = inputs
+                if not all_wanted:  # a node keeps tensors only where a gradient is wanted
+                    kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
+                node = Node(self, kept, settings, saved, here["scope"])
+                if any_array or inplace.exposed or settings:
+                    inplace.protect(node, y)
         output = tensor_of(y, node)
-        for watcher in here["watchers"]:
-            watcher.computed(self, inputs, settings, output)
+        for listener in here["listeners"]:
+            listener.computed(self, inputs, settings, output)
         return output
 
     def _pair(self, y: Any) -> Any:
@@ -191,28 +196,86 @@ class Op:
                 )
         return inputs, {**self.defaults, **settings}
 
-    def pull(self, g: Any, y: Any, node: Node, inputs: Sequence[Any], needs: Sequence[bool]) -> Any:
-        """Call the joint VJP, and return a contribution or None for each input."""
+    def pull(
+        self, y: Any, g: Any, needed: Any = None, create_graph: bool = False
+    ) -> list[tuple[int, Any]]:
+        """Return (i, contribution of y to the gradient of input i) for each input: g times dy/dx.
+
+        `needed` contains the tensors that need a gradient; None means all.
+        """
+        node = y._node
+        inputs, settings, op = node.inputs, node.settings, self
+        if create_graph:
+            op, out, values = self.stands_for, y, inputs
+        else:
+            out, values = y._data, []
+            for x in inputs:
+                values.append(x._data if isinstance(x, Variable) else x)
+        vjps, i, contributions = op.vjps, 0, []
+        if len(vjps) < len(inputs) or create_graph and op.reference:
+            return op._pull_together(y, g, out, values, needed)
+        for x in inputs:
+            if isinstance(x, Variable) and vjps[i] and (needed is None or x in needed):
+                contributions.append((i, vjps[i](g, out, *values, **settings)))
+            i += 1
+        return contributions
+
+    def _pull_together(
+        self, y: Any, g: Any, out: Any, values: Sequence[Any], needed: Any
+    ) -> list[tuple[int, Any]]:
+        """Return the contributions of a joint VJP, or those that differentiating a reference gives."""
+        node = y._node
+        needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
+        if self.reference is not None and out is y:
+            return self._pull_reference(g, node, needs)
         if self.joint_vjp is None:
             raise TypeError(
-                f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(inputs)} inputs. Add "
+                f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(values)} inputs. Add "
                 f"{self.__name__}.vjp(...) with one VJP for each input, or call detach() on the "
                 "op's output."
             )
         extra: dict[str, Any] = {}
         if self.saves:
             extra["saved"] = node.saved
-            if isinstance(g, Variable):
+            if out is y:
                 self._check_saved(node.saved)
         if self.asks_needs:
             extra["needs"] = tuple(needs)
-        contributions = self.joint_vjp(g, y, *inputs, **node.settings, **extra)
-        if not isinstance(contributions, (tuple, list)) or len(contributions) != len(inputs):
+        contributions = self.joint_vjp(g, out, *values, **node.settings, **extra)
+        if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
             raise TypeError(
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
-                f"return a tuple of length {len(inputs)}, with a gradient or None for each input."
+                f"return a tuple of length {len(values)}, with a gradient or None for each input."
             )
-        return contributions
+        return _existing(contributions, needs)
+
+    def _pull_reference(self, g: Any, node: Node, needs: Sequence[bool]) -> list[tuple[int, Any]]:
+        """Run the reference, a composition of ops, and differentiate it."""
+        from .backward import sweep
+
+        # Clone the inputs: one may be passed twice, and each position has its own contribution.
+        inputs = [x.clone() if need else x for x, need in zip(node.inputs, needs)]
+        wanted = [x for x, need in zip(inputs, needs) if need]
+        function = getattr(self.reference, "function", self.reference)
+        output = function(*inputs, **node.settings)
+        gradients = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
+        return _existing([gradients.get(x) for x in inputs], needs)
+
+    def _values_read(self, vjps: Sequence[Function]) -> frozenset[int] | None:
+        """Return the positions of the values that the VJPs read (0 for y), or None for all."""
+        read: set[int] = set()
+        for vjp in vjps:
+            try:
+                parameters = list(inspect.signature(vjp).parameters.values())[1:]  # without g
+            except (TypeError, ValueError):  # not written in Python
+                return None
+            for i, p in enumerate(parameters):
+                unread = p.name.startswith("_") and (self.trusted or _is_unread(vjp, p.name))
+                if p.kind is not p.KEYWORD_ONLY and not unread:
+                    if p.kind is p.VAR_POSITIONAL:
+                        return None
+                    read.add(i)
+        return frozenset(read)
 
     def _check_saved(self, saved: Any) -> None:
         """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
@@ -229,20 +292,64 @@ class Op:
             )
 
 
-def _values_read(vjps: Sequence[Function]) -> frozenset[int] | None:
-    """Return the positions of the values that the VJPs read (0 for y), or None for all."""
-    read: set[int] = set()
-    for vjp in vjps:
-        code = getattr(vjp, "__code__", None)
-        if code is None:
-            return None
-        names = code.co_varnames[1 : code.co_argcount]  # without g
-        read.update(i for i, name in enumerate(names) if not name.startswith("_"))
-        if code.co_flags & inspect.CO_VARARGS:
-            rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
-            if not rest.startswith("_"):
-                return None
-    return frozenset(read)
+def _existing(contributions: Sequence[Any], needs: Sequence[bool]) -> list[tuple[int, Any]]:
+    """Return the pairs (i, contribution) for inputs that need a gradient and have one."""
+    pairs = enumerate(zip(contributions, needs))
+    return [(i, c) for i, (c, need) in pairs if need and c is not None]
+
+
+def _names_of_values(vjp: Function) -> list[str]:
+    """Return the names of a VJP's positional parameters after g, without leading underscores."""
+    try:
+        parameters = list(inspect.signature(vjp).parameters.values())[1:]
+    except (TypeError, ValueError):  # not written in Python
+        return []
+    return [p.name.lstrip("_") for p in parameters if p.kind in _Positional]
+
+
+class Gone(Op):
+    """The op of a node whose inputs are not kept."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(lambda: None)
+        self.__name__, self.reason = name, reason
+
+    def pull(self, *_: Any) -> Any:
+        raise self.error()
+
+    def error(self) -> RuntimeError:
+        return RuntimeError(self.reason)
+
+
+released = Gone(
+    "released",
+    "this graph has been released by an earlier backward pass. To use the graph twice, pass "
+    "retain_graph=True to the first pass. Otherwise, compute the loss again, or call detach() "
+    "on the released part if it is a constant.",
+)
+in_checkpoint = Gone(
+    "in a checkpoint",
+    "this tensor was computed inside a checkpoint, which keeps no graph, so its gradient is not "
+    "known here. Return the tensor from the checkpointed function. Inside the function, take "
+    "gradients with value_and_grad or vjp.",
+)
+
+SHAPE = frozenset(("shape", "dtype", "ndim", "size"))
+
+
+def _is_unread(vjp: Function, name: str) -> bool:
+    """Return whether a function uses a parameter only as in `_x.shape`, by its bytecode."""
+    code = getattr(getattr(vjp, "__func__", vjp), "__code__", None)
+    if code is None or name in code.co_cellvars:
+        return False
+    steps = list(dis.get_instructions(code))
+    for step, following in zip(steps, steps[1:]):
+        loaded = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if name in loaded and not (
+            loaded[-1] == name and loaded.count(name) == 1 and following.argval in SHAPE
+        ):
+            return False
+    return True
 
 
 def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
@@ -320,6 +427,7 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
         return lambda f: Op(f, **flags)
     made = Op(forward, **flags)
     if vjps:
-        made.vjp(*vjps)
         made.__module__ = vjps[0].__module__  # not NumPy's module
+        made.trusted = made.__module__.startswith(PACKAGE)
+        made.vjp(*vjps)
     return made

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..engine import Symbolic, tracked
+from ..engine import Symbolic, heard, tracked
 from ..errors import describe, warn
 from ..functional import attention, checks
 from ..tensor import Tensor
@@ -125,7 +125,7 @@ class MultiheadAttention(Module):
             "is_causal": is_causal,
             **attention.drawn(scores, self.dropout if self.training else 0.0),
         }
-        wanted = need_weights or bool(inside.recorders())
+        wanted = need_weights or bool(heard("attended"))
         attended, weights = self._attend(heads, mask, settings, wanted)
         out = self.out_proj(attended)  # (B, T, H V) -> (B, T, E)
         inside.record(weights)  # (B, H, T, S)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-
-from ..engine import Op, Variable, array_of, tensor_of, tracked
+from ..engine import Parts, context, tracked
+from ..engine.bundle import bundled
+from ..errors import describe
+from ..tree import tree_leaves, tree_map
 
 
 class Scope:
@@ -63,86 +64,115 @@ class Hook(AbstractContextManager["Hook"]):
         self.remove()
 
     def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
-        given = (args, kwargs) if self.with_kwargs else (args,)
-        return self.function(module, *given, *output)
+        arguments = (args, kwargs) if self.with_kwargs else (args,)
+        return self.function(module, *arguments, *output)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", repr(self.function))
 
 
-def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call `module.forward` and all hooks, in PyTorch's order."""
+def call_with_hooks(
+    module: Any, hooks: Sequence[Hook], args: tuple, kwargs: dict[str, Any]
+) -> Any:
+    """Call `module.forward` and these hooks, in PyTorch's order."""
     before, after, backward = (
-        [hook for hook in module._hooks if hook.when == when]
-        for when in ("before", "after", "backward")
+        [hook for hook in hooks if hook.when == when] for when in ("before", "after", "backward")
     )
     for hook in before:
-        found = hook.run(module, args, kwargs)
-        if found is not None:
-            args, kwargs = found if hook.with_kwargs else (_as_tuple(found), kwargs)
-    if backward:
-        seen_in, seen_out = _gradient_watchers(module, backward, args)
-        args = _through("module_input", args, seen_in)
+        result = hook.run(module, args, kwargs)
+        if result is not None:
+            args, kwargs = _arguments(hook, module, result, kwargs)
+    gradients = None
+    if backward and context.recording:
+        gradients = _Gradients(module, backward, args)
+        args = gradients.args
     output = module.forward(*args, **kwargs)
     for hook in after:
-        found = hook.run(module, args, kwargs, output)
-        output = output if found is None else found
-    if not backward:
-        return output
-    passed = _through("module_output", _as_tuple(output), seen_out)
-    return passed if isinstance(output, tuple) else passed[0]
+        result = hook.run(module, args, kwargs, output)
+        output = output if result is None else result
+    return output if gradients is None else gradients.through(output)
 
 
-def _as_tuple(x: Any) -> tuple:
-    return x if isinstance(x, tuple) else (x,)
+def _arguments(hook: Hook, module: Any, result: Any, kwargs: dict[str, Any]) -> tuple[tuple, Any]:
+    """Return the arguments that a hook returned in place of those of the call."""
+    if not hook.with_kwargs:
+        return result if isinstance(result, tuple) else (result,), kwargs
+    if type(result) is not tuple or [type(part) for part in result] != [tuple, dict]:
+        raise TypeError(
+            f"the hook {hook.name!r} before {type(module).__name__} was registered with "
+            f"with_kwargs=True, so it must return None or (args, kwargs), not {describe(result)}."
+        )
+    return result
 
 
-def _gradient_watchers(module: Any, hooks: list[Hook], args: tuple) -> Any:
-    """Return two callbacks: one for the input gradients, and one for the output gradients.
+class _Gradients:
+    """The gradients of one call of a module, for its backward hooks.
 
-    The output gradients arrive first. The hooks run when the input gradients are complete.
+    The tensors that go into the module are bundled, so that the hooks get the gradients of all of
+    them at once. The gradients of its outputs, which are complete earlier, come from hooks on the
+    tensors.
     """
-    grad_output = None
 
-    def of_inputs(grad_input: tuple) -> tuple:
-        nonlocal grad_output
-        if grad_output is not None:  # None: no gradient passed through the module's output
-            for hook in hooks:
-                found = hook.function(module, grad_input, grad_output)
-                grad_input = grad_input if found is None else _as_tuple(found)
-        grad_output = None
-        return grad_input
+    def __init__(self, module: Any, hooks: Sequence[Hook], args: tuple) -> None:
+        self.module, self.hooks = module, hooks
+        tensors = list(dict.fromkeys(x for x in args if tracked(x)))  # one passed twice stays one
+        self.positions = [next(i for i, x in enumerate(args) if x is t) for t in tensors]
+        new = dict(zip(tensors, bundled(tensors, self.of_inputs))) if tensors else {}
+        self.args = tuple(new[x] if tracked(x) else x for x in args)
+        self.grad_output: list[Any] = []
 
-    def of_outputs(gradients: tuple) -> tuple:
-        nonlocal grad_output
-        grad_output = gradients
-        if not any(map(tracked, args)):  # no input will get a gradient, so run the hooks now
-            of_inputs((None,) * len(args))
-        return gradients
+    def through(self, output: Any) -> Any:
+        """Return the output, with hooks on its tensors."""
+        leaves = list(tree_leaves(output))
+        self.count = len(leaves)
+        tensors = list(dict.fromkeys(y for y in leaves if tracked(y)))
+        places = [next(i for i, y in enumerate(leaves) if y is t) for t in tensors]
+        if not self.positions and len(tensors) > 1:  # then only a bundle knows when all are there
+            together = lambda parts: self.of_outputs({places[i]: g for i, g in parts.items()})
+            new = dict(zip(tensors, bundled(tensors, together)))
+            return tree_map(lambda y: new[y] if tracked(y) else y, output)
+        # A leaf outlives the call, so the hook is put on a copy.
+        new = {y: y if y._node else y.clone() for y in tensors}
+        for place, y in zip(places, new.values()):
+            y.register_hook(lambda g, place=place: self.of_outputs({place: g}))
+        if all(a is b for a, b in new.items()):
+            return output
+        return tree_map(lambda y: new[y] if tracked(y) else y, output)
 
-    return of_inputs, of_outputs
+    def of_outputs(self, gradients: dict[int, Any]) -> None:
+        """Note the gradients of outputs, by their positions."""
+        self.grad_output = self.grad_output or [None] * self.count
+        for place, g in gradients.items():
+            self.grad_output[place] = g
+        if not self.positions:  # no input gets a gradient
+            self.of_inputs(Parts())
 
+    def of_inputs(self, gradients: Parts) -> Parts | None:
+        """Call the hooks, and return the gradients that they return."""
+        if not self.grad_output:  # no gradient came through the module
+            return None
+        grad_input: list[Any] = [None] * len(self.args)
+        for i, g in gradients.items():
+            grad_input[self.positions[i]] = g
+        grad_output, self.grad_output = tuple(self.grad_output), []
+        for hook in self.hooks:
+            result = hook.function(self.module, tuple(grad_input), grad_output)
+            if result is not None:
+                grad_input = self._checked(hook, result)
+        parts = {i: grad_input[position] for i, position in enumerate(self.positions)}
+        return Parts({i: g for i, g in parts.items() if g is not None})
 
-def _through(name: str, values: tuple, seen: Callable[[tuple], tuple]) -> tuple:
-    """Pass all tracked tensors among the values through one node.
-
-    Its VJP replaces their gradients with seen(gradients). Untracked values have the gradient None.
-    """
-    tensors = {i: x for i, x in enumerate(values) if tracked(x)}
-    if not tensors:
-        return values
-    ends = np.cumsum([x.size for x in tensors.values()])[:-1]
-
-    def parted(flat: Any, others: Any) -> tuple:
-        filled = list(others)
-        for (i, x), part in zip(tensors.items(), np.split(flat, ends)):
-            filled[i] = part.reshape(x.shape).astype(x.dtype)
-        return tuple(filled)
-
-    def vjp(g: Any, _y: Any, *_xs: Any) -> tuple:
-        gradients = parted(g if isinstance(g, Variable) else tensor_of(g), [None] * len(values))
-        replaced = seen(gradients)
-        found = [replaced[i] for i in tensors]
-        return tuple(found if isinstance(g, Variable) else map(array_of, found))
-
-    node = Op(lambda *xs: np.concatenate([x.reshape(-1) for x in xs]))
-    node.__name__ = name
-    node.vjp_all(vjp)
-    return parted(node(*tensors.values()), values)
+    def _checked(self, hook: Hook, result: Any) -> list[Any]:
+        """Return the gradients that a hook returned, or raise ValueError if they do not fit."""
+        new = list(result) if isinstance(result, tuple) else [result]
+        shapes = [getattr(g, "shape", None) for g in new]
+        expected = [getattr(x, "shape", None) for x in self.args]
+        alike = (shape in (None, there) for shape, there in zip(shapes, expected))
+        if len(new) != len(expected) or not all(alike):
+            raise ValueError(
+                f"the backward hook {hook.name!r} of {type(self.module).__name__} returned "
+                f"gradients of shapes {shapes} for inputs of shapes {expected}. Return None, or a "
+                "tuple with one gradient for each input."
+            )
+        return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
 from functools import partial
@@ -13,21 +13,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, enable_grad, plain, tracked, watching
+from ..engine import Listener, Variable, context, enable_grad, heard, listening, plain, tracked
+from ..engine.backward import accumulate
 from ..errors import describe, nearest
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
+from ..tree import tree_leaves, tree_map
 from .calls import dotted_name, enclosing
 from .module import Buffer, Module, Parameter
 
 # ---- attention weights
 
 
-class _Recorder(Watcher):
+class _Weights(Listener):
     """Calls keep(scope, weights) after each call of an attention module."""
 
     def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
         self.keep = keep
+
+    def attended(self, scope: Any, weights: Any) -> None:
+        self.keep(scope, weights)
 
 
 @contextmanager
@@ -44,19 +49,14 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
     """
     seen: dict[str, list[np.ndarray]] = {}
     keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
-    with watching(_Recorder(keep)):
+    with listening(_Weights(keep)):
         yield seen
 
 
-def recorders() -> list[Any]:
-    """Return the attention recorders of this thread."""
-    return [watcher for watcher in context.watchers if isinstance(watcher, _Recorder)]
-
-
 def record(weights: Any) -> None:
-    """Pass a copy of the running module's attention weights (B, H, T, S) to every recorder."""
-    for recorder in recorders():
-        recorder.keep(context.scope, weights._data.copy())
+    """Pass a copy of the running module's attention weights (B, H, T, S) to all who listen."""
+    for hear in heard("attended"):
+        hear(context.scope, weights._data.copy())
 
 
 # ---- outputs of modules
@@ -70,9 +70,14 @@ class Activation:
     outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
     all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
 
+    def _check_that_it_ran(self) -> None:
+        if not self.outputs:
+            raise AttributeError(f"the module {self.name!r} was not called inside the block.")
+
     @property
     def output(self) -> Any:
-        """The output of the last call, or its first element if it is a tuple."""
+        """The output of the last call, or the first tensor of a tuple, list or dict."""
+        self._check_that_it_ran()
         return first(self.outputs[-1])
 
     @property
@@ -83,19 +88,20 @@ class Activation:
     @property
     def weights(self) -> np.ndarray:
         """The attention weights of the last call, (B, H, T, S)."""
+        self._check_that_it_ran()
         if not self.all_weights:
             raise AttributeError(f"{self.name!r} is not an attention module, so it has no weights.")
         return self.all_weights[-1]
 
 
 def first(output: Any) -> Any:
-    """Return a module's output, or its first element if it is a tuple."""
-    return output[0] if isinstance(output, tuple) else output
+    """Return a module's output, or the first leaf of a tuple, list or dict."""
+    return next(tree_leaves(output), output)
 
 
 def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     """Return {dotted name: module} for the names that match any of the patterns."""
-    modules, found = dict(model.named_modules()), dict[str, Module]()
+    modules, found = dict(model.named_modules(remove_duplicate=False)), dict[str, Module]()
     for pattern in patterns:
         names = matching(modules, pattern)
         if not names:
@@ -105,13 +111,55 @@ def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     return found
 
 
-@contextmanager
-def hooked(modules: Iterable[Module], hook: Callable[..., Any]) -> Iterator[None]:
-    """Call hook(module, args, output) after each call of these modules inside the block."""
-    with ExitStack() as stack:
-        for module in modules:
-            stack.enter_context(module.register_forward_hook(hook))
-        yield
+class _Outputs(Listener):
+    """Adds the outputs of modules to their activations."""
+
+    def __init__(self, activations: list[tuple[Module, Activation]]) -> None:
+        self.activations = activations
+
+    def of(self, module: Module) -> Any:
+        """Return the activation of a module, or None."""
+        return next((a for m, a in self.activations if m is module), None)
+
+    def returned(self, module: Module, output: Any) -> None:
+        activation = self.of(module)
+        if activation is not None:
+            activation.outputs.append(output)
+            if tracked(first(output)):
+                first(output).retain_grad()
+
+    def attended(self, scope: Any, weights: np.ndarray) -> None:
+        activation = self.of(scope.module) if scope else None
+        if activation is not None:
+            activation.all_weights.append(weights)
+
+    def repeated(self) -> Listener:
+        return _RepeatedOutputs(self)
+
+
+class _RepeatedOutputs(_Outputs):
+    """Hears of the second run of a checkpoint, and passes gradients on to the first outputs."""
+
+    def __init__(self, outputs: _Outputs) -> None:
+        super().__init__([(m, Activation(a.name, a.outputs)) for m, a in outputs.activations])
+        self.next = {a.name: len(a.outputs) for _, a in self.activations}
+
+    def returned(self, module: Module, output: Any) -> None:
+        activation = self.of(module)
+        if activation is not None:
+            then = first(activation.outputs[self.next[activation.name]])
+            self.next[activation.name] += 1
+            if tracked(first(output)):
+                first(output).register_hook(partial(_retained, then))
+
+    def attended(self, scope: Any, weights: np.ndarray) -> None:
+        pass
+
+
+def _retained(output: Any, g: Any) -> None:
+    """Add g to the .grad of a module's output if the pass fills .grad."""
+    if context.backward_pass is not None and context.backward_pass.wanted is None:
+        accumulate(output, g.clone())
 
 
 @contextmanager
@@ -123,23 +171,17 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
         seen["layers.0.self_attn"].output       # and .grad, and .weights (B, H, T, S)
 
     `*` in a pattern matches any part of a name, including dots. By default, all modules are
-    recorded. Raises ValueError for a pattern that matches no module.
+    recorded; a shared module has an entry under each of its names. Outputs are recorded after all
+    hooks and patches. Calls from other threads are not recorded. Raises ValueError for a pattern
+    that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
-    seen = {name: Activation(name) for name in modules}
-    of_module = dict(zip(map(id, modules.values()), seen.values()))
-
-    def keep(module: Module, _: tuple, output: Any) -> None:
-        of_module[id(module)].outputs.append(output)
-        if tracked(first(output)):
-            first(output).retain_grad()
-
-    def keep_weights(scope: Any, weights: np.ndarray) -> None:
-        if id(scope.module) in of_module:
-            of_module[id(scope.module)].all_weights.append(weights)
-
-    with hooked(modules.values(), keep), watching(_Recorder(keep_weights)):
-        yield seen
+    outputs = _Outputs([])
+    for name, module in modules.items():
+        if outputs.of(module) is None:
+            outputs.activations.append((module, Activation(name)))
+    with listening(outputs):
+        yield {name: outputs.of(module) for name, module in modules.items()}
 
 
 @contextmanager
@@ -150,22 +192,28 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
             model(x)
 
     The keys are dotted names or patterns. Each value is a function of the output, or an array of
-    its shape that replaces it. If the output is a tuple, only its first element is replaced.
+    its shape that replaces it. If the output is a tuple, list or dict, only its first element is
+    replaced. Calls from other threads are not patched.
     """
-    with ExitStack() as stack:
-        for pattern, new in replacements.items():
-            hook = partial(_replaced, pattern, new)
-            stack.enter_context(hooked(_selected(model, [pattern]).values(), hook))
+    patches = [
+        (module, partial(_replaced, pattern, new))
+        for pattern, new in replacements.items()
+        for module in dict.fromkeys(_selected(model, [pattern]).values())
+    ]
+    with context.entered(patches=(*context.patches, *patches)):
         yield
 
 
-def _replaced(pattern: str, new: Any, _module: Module, _args: tuple, output: Any) -> Any:
-    old = first(output)
+def _replaced(pattern: str, new: Any, output: Any) -> Any:
+    """Return the output of a module with another first element."""
+    leaves = tree_leaves(output)
+    old = next(leaves)
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
         raise ValueError(f"{pattern!r} gave shape {old.shape}, but the new value has {y.shape}.")
-    return (y, *output[1:]) if isinstance(output, tuple) else y
+    every = iter([y, *leaves])
+    return tree_map(lambda _: next(every), output)
 
 
 # ---- parameters
@@ -200,28 +248,29 @@ def functional_call(
             raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
         if values.setdefault(own, tensor) is not tensor:
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
-    rows = [(vars(owner), name, p, values.get(p, p)) for owner, name, p in parts.values()]
-    others = _Others(rows)
+    replaced = tuple(
+        (vars(owner), name, values[p]) for owner, name, p in parts.values() if p in values
+    )
     args = args if isinstance(args, tuple) else () if args is None else (args,)
-    with watching(others), others.in_place():
+    with replacing(replaced):
         return module(*args, **(kwargs or {}))
 
 
-class _Others(Watcher):
-    """Replaces a module's tensors. A checkpoint enters `in_place` again for its recomputation."""
+@contextmanager
+def replacing(replaced: tuple[Any, ...]) -> Iterator[None]:
+    """Replace attributes, given as (attributes, name, value), inside the block.
 
-    def __init__(self, rows: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
-        self.rows = rows
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        try:
-            for attributes, name, _, other in self.rows:
-                attributes[name] = other
+    The run knows of them, so that a checkpoint can replace them again.
+    """
+    before = [(attributes, name, attributes[name]) for attributes, name, _ in replaced]
+    try:
+        for attributes, name, value in replaced:
+            attributes[name] = value
+        with context.entered(replaced=(*context.replaced, *replaced)):
             yield
-        finally:
-            for attributes, name, own, _ in self.rows:
-                attributes[name] = own
+    finally:
+        for attributes, name, value in before:
+            attributes[name] = value
 
 
 # ---- the table of a model
@@ -262,11 +311,16 @@ class Summary:
         return "\n".join(lines)
 
 
-class _Products(Watcher):
-    """Counts the FLOPs of matrix products in each module."""
+class _Products(Listener):
+    """Counts the FLOPs of matrix products in each module, and notes the shapes of outputs."""
 
     def __init__(self) -> None:
-        self.forward, self.backward = Counter[int](), Counter[int]()  # keyed by id(module)
+        self.forward, self.backward = Counter[Module](), Counter[Module]()
+        self.shapes: dict[Module, str] = {}
+
+    def returned(self, module: Module, output: Any) -> None:
+        shapes = (x.shape for x in tree_leaves(output) if hasattr(x, "shape"))
+        self.shapes[module] = ", ".join(map(str, shapes))
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         if op.__name__ == "matmul":
@@ -279,8 +333,8 @@ class _Products(Watcher):
         else:
             return
         for scope in enclosing(context.scope):
-            self.forward[id(scope.module)] += flops
-            self.backward[id(scope.module)] += flops * sum(map(tracked, inputs))
+            self.forward[scope.module] += flops
+            self.backward[scope.module] += flops * sum(map(tracked, inputs))
 
 
 def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
@@ -289,15 +343,9 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
     Each row counts a shared parameter once. The state of the random generator is restored.
     """
-    shapes: dict[int, str] = {}
-
-    def keep(module: Module, _: tuple, output: Any) -> None:
-        parts = output if isinstance(output, tuple) else (output,)
-        shapes[id(module)] = ", ".join(str(x.shape) for x in parts if hasattr(x, "shape"))
-
     products, generator = _Products(), get_rng_state()
     try:
-        with hooked(model.modules(), keep), plain(), enable_grad(), watching(products):
+        with plain(), enable_grad(), listening(products):
             model(*inputs, **kwargs)
     finally:
         set_rng_state(generator)
@@ -305,7 +353,7 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     for name, module in model.named_modules():
         total = sum(p.size for p in module.parameters())
         trainable = sum(p.size for p in module.parameters() if p.requires_grad)
-        kind, shape = type(module).__name__, shapes.get(id(module), "--")
-        flops = products.forward[id(module)], products.backward[id(module)]
+        kind, shape = type(module).__name__, products.shapes.get(module, "--")
+        flops = products.forward[module], products.backward[module]
         rows.append(Row(name, kind, shape, total, trainable, *flops))
     return Summary(rows)

@@ -114,19 +114,29 @@ class Module:
         raise TypeError(f"{type(self).__name__} does not define forward(). Loop over a ModuleList.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        outer = context.scope
-        context.scope = Scope(self, outer)
+        here = context.__dict__
+        outer, hooks = here["scope"], self._hooks
+        if here["hooks"] is not None:
+            hooks = here["hooks"].setdefault(self, hooks)
+        here["scope"] = Scope(self, outer)
         try:
-            if self._hooks:
-                return call_with_hooks(self, args, kwargs)
-            return self.forward(*args, **kwargs)
+            if hooks:
+                output = call_with_hooks(self, hooks, args, kwargs)
+            else:
+                output = self.forward(*args, **kwargs)
+            for module, function in here["patches"]:
+                if module is self:
+                    output = function(output)
+            for listener in here["listeners"]:
+                listener.returned(self, output)
+            return output
         except Exception as error:
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
-                error.add_note(f"in the module {dotted_name(context.scope)!r}")
+                error.add_note(f"in the module {dotted_name(here['scope'])!r}")
             raise
         finally:
-            context.scope = outer
+            here["scope"] = outer
 
     # ---- hooks
 

@@ -1,8 +1,8 @@
 """Data parallelism: each rank has the whole model and a part of each batch.
 
-The model's outputs pass through an identity op, whose VJP makes the DataParallel a watcher of the
-backward pass. At the end of the pass, the watcher averages all gradients. `ShardedAdamW` divides
-the optimiser's state among the ranks (ZeRO, stage 1; Rajbhandari et al., 2020).
+Hooks on the model's outputs tell the backward pass to call a function at its end, which averages
+all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeRO, stage 1;
+Rajbhandari et al., 2020).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Watcher, context, inplace, op, tracked
+from ..engine import context, inplace, tracked
 from ..nn import Module
 from ..optim import AdamW
-from ..program.ir import replaced
 from ..random import Generator
 from ..tensor import Tensor
+from ..tree import tree_map
 from .group import Group, group
 
 
-class DataParallel(Module, Watcher):
+class DataParallel(Module):
     """A module whose gradients `backward()` averages over all ranks.
 
     All ranks start with rank 0's parameters and buffers. `comm` is an mpi4py communicator, which
@@ -45,8 +45,35 @@ class DataParallel(Module, Watcher):
         outputs = self.module(*args, **kwargs)
         if self._group.size == 1 or not self._averages:
             return outputs
-        enter = lambda y: average_gradients(y, model=self) if tracked(y) else y
-        return replaced(outputs, enter)
+        return tree_map(lambda y: self._averaged(y) if tracked(y) else y, outputs)
+
+    def _averaged(self, y: Tensor) -> Tensor:
+        """Return y, whose gradient makes the backward pass average at its end."""
+        y = y if y._node else y.clone()  # a leaf outlives the call
+        y.register_hook(self._average_at_end)
+        return y
+
+    def _average_at_end(self, g: Any) -> None:
+        this = context.backward_pass
+        if context.recording:
+            raise TypeError(
+                "DataParallel's gradients cannot be differentiated again; with create_graph=True, "
+                "use model.module, and average the gradients at the end."
+            )
+        if this is not None and this.wanted is None:
+            this.at_end[self._average] = None
+        elif this is None or any(p is t for p in self._trained() for t in this.wanted):
+            raise RuntimeError(
+                "only loss.backward() averages a DataParallel model's gradients. With ta.grad and "
+                "ta.source, use model.module, and apply tinygrad_attn.parallel.mean to the "
+                "gradients."
+            )
+
+    def _trained(self) -> list[Tensor]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def _average(self) -> None:
+        average_over_ranks(self._trained(), self._group)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -59,36 +86,6 @@ class DataParallel(Module, Watcher):
             yield
         finally:
             self._averages = before
-
-    def finished(self, tensors: Any) -> None:
-        """Average the gradients at the end of the backward pass."""
-        context.watchers = tuple(w for w in context.watchers if w is not self)
-        trained = [p for p in self.module.parameters() if p.requires_grad]
-        if isinstance(tensors, dict):
-            average_over_ranks(trained, self._group)
-        elif any(p is t for p in trained for t in tensors):
-            raise RuntimeError(
-                "only loss.backward() averages a DataParallel model's gradients. With ta.grad, use "
-                "model.module, and apply tinygrad_attn.parallel.mean to the gradients."
-            )
-
-
-@op
-def average_gradients(y: Any, *, model: DataParallel) -> Any:
-    """Return y. The VJP averages the model's gradients at the end of the backward pass."""
-    return y
-
-
-@average_gradients.vjp
-def _average_gradients(g: Any, _y: Any, _x: Any, *, model: DataParallel) -> Any:
-    if isinstance(g, Variable):
-        raise TypeError(
-            "DataParallel's gradients cannot be differentiated again; with create_graph=True, use "
-            "model.module, and average the gradients at the end."
-        )
-    if model not in context.watchers:
-        context.watchers = (*context.watchers, model)
-    return g
 
 
 def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from ..engine import inplace
 from ..engine.backward import sweep
 from ..engine.graph import Node, Variable, array_of, next_number, tensor_of, tracked
-from ..engine.modes import Watcher, context, enable_grad, watching
+from ..engine.run import Listener, context, enable_grad, listening
 from ..engine.op import Op
 from ..errors import describe
 from ..nn.cache import KeyValueCache
@@ -93,7 +93,7 @@ class Programs:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of f, computed by a program if possible."""
-        if context.plain or context.watchers:
+        if context.plain or context.listeners:
             return self.f(*args, **kwargs)
         call = Nested((args, kwargs), INPUTS)
         with TRACING:
@@ -147,7 +147,7 @@ class Nested:
         return Nested(f(*args, **kwargs), RESULTS)
 
 
-class Entry(Watcher):
+class Entry(Listener):
     """One kind of call, with its program or the reason why it has none."""
 
     def __init__(self, f: Any, call: Nested) -> None:
@@ -184,7 +184,7 @@ class Entry(Watcher):
     def first(self, call: Nested, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the first call, write the program, and return the output."""
         self.arguments = ", ".join(map(describe, (*args, *kwargs.values())))
-        with watching(self):
+        with listening(self):
             y = self.f(*args, **kwargs)
         modules = {m: None for x in self.roots if isinstance(x, Module) for m in x.modules()}
         self.attributes = [

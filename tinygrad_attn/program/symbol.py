@@ -149,7 +149,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 f"calls {name}", "A program can call only functions that return one array."
             )
         made = Symbol(self.listing.make(kind, name, value, *args, **settings), self.listing)
-        if self.listing in context.watchers:
+        if self.listing in context.listeners:
             self.listing.look()
         return made
 

@@ -18,7 +18,7 @@ import numpy as np
 from .. import random
 from ..engine.backward import sweep
 from ..engine.graph import Variable, array_of, tracked
-from ..engine.modes import Watcher, context, enable_grad, no_grad, plain
+from ..engine.run import Listener, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
 from ..nn.calls import dotted_name, enclosing
 from ..tensor import Tensor
@@ -38,7 +38,7 @@ GENERAL = (
 NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 
 
-class Trace(Listing, Watcher):
+class Trace(Listing, Listener):
     """The listing of a traced function, with its inputs, outputs and gradients."""
 
     def __init__(self, root: Any = None) -> None:
@@ -217,10 +217,10 @@ def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) ->
 
 
 @contextmanager
-def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iterator[None]:
+def tracing(found: Trace, params: Mapping[str, Any], *watchers: Listener) -> Iterator[None]:
     """Inside the block, plain mode is on, parameters hold symbols, and only these watchers run."""
     before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
-    watched, context.watchers = context.watchers, watchers
+    watched, context.listeners = context.listeners, watchers
     states = np.random.get_state(), random.get_rng_state()
     try:
         for name, p in params.items():
@@ -239,7 +239,7 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Watcher) -> Iter
         for error in found.refused:
             raise error
     finally:
-        context.watchers = watched
+        context.listeners = watched
         np.random.set_state(states[0])
         random.set_rng_state(states[1])
         for p, *values in before:

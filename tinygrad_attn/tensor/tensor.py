@@ -8,12 +8,13 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..engine import RETAINED, Op, Variable, backward, context, inplace, tracked
+from ..engine import Hooks, Op, Variable, backward, context, inplace, tracked
 from ..errors import MissingName, describe, explain, warn, written_here, wrong_keyword
 from .convert import (
     as_array,
@@ -45,6 +46,23 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:
     """Return the method of an operator that has no derivative and returns a plain array."""
     return lambda a, b: function(a._data, plain(b))
+
+
+class TensorHook(AbstractContextManager["TensorHook"]):
+    """A function that sees a tensor's gradient, until `remove()` or the end of a `with` block."""
+
+    def __init__(self, hooks: Hooks, function: Callable[[Any], Any]) -> None:
+        self._hooks, self._function = hooks, function
+        hooks.functions.append(function)
+
+    def remove(self) -> None:
+        """Remove the hook. A second call has no effect."""
+        if self._function in self._hooks.functions:
+            self._hooks.functions.remove(self._function)
+        self._hooks = Hooks()
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 class Tensor(Variable):
@@ -87,13 +105,12 @@ class Tensor(Variable):
 
     @property
     def data(self) -> np.ndarray:
-        """The array itself, not a copy.
+        """A view of the array, not a copy.
 
         If you change the array while a graph still needs the old values, backward() raises an
         error.
         """
-        inplace.hand_out(self._array())
-        return self._data
+        return inplace.hand_out(self._array())
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -102,14 +119,15 @@ class Tensor(Variable):
             raise TypeError(
                 f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
             )
-        self._data = array
-        inplace.hand_out(array)
-        inplace.changed(array)
+        if getattr(array.base, "obj", None) is not self._data:  # else t.data += x: it is t.data
+            self._data = array
+            inplace.lend(array)
+        inplace.changed(self._data)
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient accumulated by backward(), or None."""
-        if self._grad is None and self._node and self._tracked is not RETAINED:
+        if self._grad is None and self._node and not getattr(self._tracked, "retains", False):
             warnings.warn(
                 "a tensor that is not a leaf does not keep its .grad. Call retain_grad() on the "
                 "tensor before backward(), or use ta.grad().",
@@ -245,7 +263,7 @@ class Tensor(Variable):
 
     def detach(self) -> Tensor:
         """Return a Tensor that shares this tensor's memory but is outside the graph."""
-        return Tensor._of(self.data)
+        return Tensor._of(self._array())
 
     def numpy(self) -> np.ndarray:
         """Return the underlying array without copying it; the array is outside the graph."""
@@ -276,7 +294,25 @@ class Tensor(Variable):
                 f"{describe(self)} does not require a gradient, so there is no gradient to keep."
             )
         if self._node is not None:
-            self._tracked = RETAINED
+            self._hooks().retains = True
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> TensorHook:
+        """Call hook(gradient) when the gradient of this tensor is complete in a backward pass.
+
+        A result other than None, of the same shape, replaces the gradient. Returns a handle with
+        `remove()`, which is also a context manager. Raises ValueError for a tensor without a
+        gradient. Like torch.Tensor.register_hook.
+        """
+        if not self._tracked:
+            raise ValueError(
+                f"{describe(self)} does not require a gradient, so a hook would never be called."
+            )
+        return TensorHook(self._hooks(), hook)
+
+    def _hooks(self) -> Hooks:
+        if not isinstance(self._tracked, Hooks):
+            self._tracked = Hooks()
+        return self._tracked
 
     def copy(self, order: str = "K") -> Tensor:
         """Return a copy with its own memory, as a recorded op; `order` is ignored."""
@@ -293,7 +329,8 @@ class Tensor(Variable):
                 "only leaf tensors can be deep-copied or pickled. To copy only the values of an "
                 "output, call .detach() first; a copy made by .clone() stays in the graph."
             )
-        return object.__getstate__(self)
+        _, slots = object.__getstate__(self)  # type: ignore[misc]
+        return None, {**slots, "_tracked": self.requires_grad}  # without hooks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         self.__getstate__()  # It raises for an output.
@@ -320,10 +357,9 @@ class Tensor(Variable):
                 "t.numpy() to leave the graph on purpose, or join tensors with np.stack or "
                 "np.concatenate to stay in the graph."
             )
-        inplace.hand_out(self._array())
         if integers and self._data.dtype.kind == "f":
             dtype = None  # NumPy casts, or raises if fractions would be lost: np.take(a, t).
-        return np.array(self._data, dtype=dtype, copy=copy)
+        return np.array(inplace.hand_out(self._array()), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         f = UFUNCS.get(ufunc) if self._data.dtype.kind == "f" else None

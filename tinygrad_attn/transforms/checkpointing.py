@@ -9,106 +9,119 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..engine import Listener, Parts, Symbolic, Variable, array_of, context, tracked
 from ..engine.backward import sweep
-from ..engine.graph import Symbolic, Variable, array_of, next_number, tensor_of, tracked
-from ..engine.modes import Watcher, context, enable_grad
-from ..engine.op import Op
-from ..errors import describe
-from ..random import get_rng_state, set_rng_state
+from ..engine.bundle import Bundling, members
+from ..engine.graph import next_number
+from ..engine.run import VALUES_ONLY
+from ..nn.inside import replacing
+from ..random import Draws
 from ..tensor import Tensor
+from ..tree import tree_leaves, tree_map
 
 Result = TypeVar("Result")
 
 
-class _Run:
-    """A call of f, and the state needed to repeat it."""
+class _Uses(Listener):
+    """Notes the tensors that the ops of a call use and that existed before it."""
+
+    def __init__(self, stand_ins: Sequence[Any]) -> None:
+        self.start, self.stand_ins = next_number(), frozenset(stand_ins)
+        self.tensors: dict[Any, None] = {}
+
+    def is_outside(self, x: Any) -> bool:
+        """Return whether gradients flow to a Tensor that the call did not make."""
+        older = tracked(x) and (x._node is None or x._node.number < self.start)
+        return older and x not in self.stand_ins
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        self.tensors.update((x, None) for x in inputs if self.is_outside(x))
+
+
+class _Call:
+    """A call of f, with what is needed to repeat it: the run in which it began."""
 
     def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
         self.f, self.args, self.keywords = f, args, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
-        self.random_state = get_rng_state()
-        self.scope = context.scope
-        self.depth = context.depth
-        # An enclosing functional_call must replace the parameters again.
-        self.around = [o for o in context.watchers if hasattr(o, "in_place")]
+        self.run = context.captured()
+        self.hooks: dict[Any, Any] = {} if context.hooks is None else context.hooks
+        self.listeners = [x for listener in context.listeners if (x := listener.repeated())]
 
-    def call(self, tensors: Sequence[Any]) -> Tensor:
+    def call(self, tensors: Sequence[Any]) -> Any:
         """Run f with these Tensors in place of the Tensors among its arguments."""
         args = list(self.args)
         for i, x in zip(self.places, tensors, strict=True):
             args[i] = x
-        y = self.f(*args, **self.keywords)
-        if not isinstance(y, Tensor):
-            raise TypeError(
-                "checkpoint() needs a function that returns one Tensor, but the function returned "
-                f"{describe(y)}. Checkpoint each part of the function separately, or join the "
-                "outputs with np.concatenate."
-            )
-        return y
+        return self.f(*args, **self.keywords)
 
-    def first(self) -> list[Any]:
-        """Run f, store its value, and return the Tensors that it uses, its arguments first.
+    def first(self) -> Any:
+        """Run f without keeping its graph, and return its output.
 
-        The others existed before the call and are used in its graph, which is not kept.
+        Afterwards, `values` has the arrays of the outputs that need a gradient, by their positions
+        among the leaves of the output. `inputs` has the Tensors that f uses, its arguments first.
         """
-        given = [self.args[i] for i in self.places]
-        stand_ins = [Tensor._of(x._data, x.requires_grad) for x in given]
-        start = next_number()
-        y = self.call(stand_ins)
-        self.value: Any = y._data
-        self.outside: list[Any] = []
-        seen, waiting = set[Any](stand_ins), [y]
-        while waiting:
-            x = waiting.pop()
-            if not tracked(x) or x in seen:
-                continue
-            seen.add(x)
-            if x._node is None or x._node.number < start:
-                self.outside.append(x)
-            else:
-                waiting.extend(x._node.inputs)
-        self.outside.reverse()  # what is used first comes first
-        return given + self.outside
+        arguments = [self.args[i] for i in self.places]
+        stand_ins = [Tensor._of(x._data, bool(x._tracked)) for x in arguments]
+        uses, draws = _Uses(stand_ins), Draws()
+        listeners = (*context.listeners, uses)
+        settings = {"recording": VALUES_ONLY, "hooks": self.hooks, "draws": draws}
+        with context.entered(**settings, listeners=listeners):
+            output = self.call(stand_ins)
+        self.draws = draws
+        leaves = enumerate(tree_leaves(output))
+        self.values = {i: y._data for i, y in leaves if tracked(y) and not uses.is_outside(y)}
+        self.inputs = [*arguments, *uses.tensors]
+        return output
 
     @contextmanager
-    def restored(self, traced: bool) -> Iterator[None]:
-        """Restore the settings and random numbers of the first run, without its watchers."""
-        state, before = get_rng_state(), (context.watchers, context.scope, context.depth)
-        # With a watcher, nothing is added in place; a traced program would copy it.
-        context.watchers = (Watcher(),) if traced else ()
-        context.scope, context.depth = self.scope, self.depth
-        try:
-            set_rng_state(self.random_state)
-            with enable_grad(), ExitStack() as stack:
-                for others in self.around:
-                    stack.enter_context(others.in_place())
-                yield
-        finally:
-            context.watchers, context.scope, context.depth = before
-            set_rng_state(state)
+    def again(self) -> Iterator[None]:
+        """Enter the run of the first call again, with its hooks, patches and random numbers."""
+        present = [x for x in context.listeners if x.hears_repeats]
+        settings = self.run | {
+            "recording": True,
+            "hooks": self.hooks,
+            "draws": self.draws.again(),
+            "listeners": (*self.listeners, *present),
+            "replaced": context.replaced,
+            "backward_pass": context.backward_pass,
+            "outer": context.outer,
+        }
+        with context.entered(**settings), replacing(self.run["replaced"]):
+            yield
 
+    def pull(self, g: Parts, inputs: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
+        """Repeat the call, and run a backward pass through it."""
+        recorded = any(isinstance(part, Variable) for part in g.values())
+        count = len(self.places)
+        fresh = [
+            x.clone() if recorded and tracked(x) else Tensor._of(array_of(x), needed)
+            for x, needed in zip(inputs[:count], needs)
+        ]
+        sources = [*fresh, *self.inputs[count:]]
+        wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
+        with self.again():
+            leaves = list(tree_leaves(self.call(fresh)))
+            outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
+            self.compare(outputs)
+            roots = [outputs[i] for i in g]
+            with context.entered(recording=recorded):
+                seeds = list(g.values())
+                found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, stop=True)
+        return [found.get(x) for x in sources]
 
-def _run_again(g: Any, y: Any, *inputs: Any, run: _Run, needs: tuple[bool, ...]) -> list[Any]:
-    """The VJP of a checkpoint, which repeats the call and runs a backward pass through it."""
-    create_graph, first = isinstance(g, Variable), array_of(y)
-    fresh = [
-        x.clone() if create_graph and tracked(x) else Tensor._of(array_of(x), needed)
-        for _, x, needed in zip(run.places, inputs, needs)
-    ]
-    sources = [*fresh, *run.outside]
-    wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
-    with run.restored(isinstance(first, Symbolic)):
-        again = run.call(fresh)
-        if again.shape != first.shape or _differs(again._data, first):
+    def compare(self, outputs: Sequence[Any]) -> None:
+        """Raise ValueError if the second run returned other values than the first."""
+        if len(outputs) != len(self.values) or any(
+            y.shape != first.shape or _differs(y._data, first)
+            for y, first in zip(outputs, self.values.values())
+        ):
             raise ValueError(
                 "a checkpointed function must return the same output when it runs again, but the "
                 "outputs differ. Between the two runs, do not change arrays that the function "
                 "uses, and do not call train() or eval(). Draw random numbers with ta.rand and "
                 "similar functions."
             )
-        roots = [again] if again._tracked else []
-        found = sweep(roots, [g] * len(roots), wanted=wanted, create_graph=create_graph, stop=True)
-    return [found.get(x) for x in sources]
 
 
 def _differs(again: Any, first: Any) -> bool:
@@ -120,23 +133,36 @@ def _differs(again: Any, first: Any) -> bool:
     return not np.allclose(again, first, rtol=0, atol=tolerance, equal_nan=True)
 
 
-recomputed = Op(lambda *inputs, run: run.value)  # the VJP runs the call again
+recomputed = Bundling(lambda *inputs, call: np.zeros(()))
+"""The bundle of a checkpoint's outputs. Its VJP runs the call again."""
 recomputed.__name__ = "checkpoint"
-recomputed.vjp_all(_run_again)
+
+
+@recomputed.vjp_all
+def _run_again(g: Any, _y: Any, *inputs: Any, call: _Call, needs: tuple[bool, ...]) -> list[Any]:
+    return call.pull(g, inputs, needs)
 
 
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     """Return f(*xs) but keep only its inputs in memory; the backward pass computes f again.
 
     This saves memory but takes one more forward pass. Gradients reach the Tensors among xs and
-    those that f uses from outside, such as parameters. Both runs draw the same random numbers, for
-    example in dropout. Checkpoints can be nested and differentiated more than once. Inside f, take
-    gradients with value_and_grad or vjp. Raises TypeError unless f returns one Tensor, and
-    ValueError if the second run returns a different output. Like torch.utils.checkpoint. Source: T.
-    Chen et al., "Training deep nets with sublinear memory cost" (2016).
+    those that f uses from outside, such as parameters. f may return Tensors in tuples, lists and
+    dicts. The second run repeats the first: with its hooks, patches, modes and random numbers, for
+    example in dropout. `ta.activations` records the first run, and gets gradients from the second.
+    Checkpoints can be nested and differentiated more than once. Inside f, take gradients with
+    value_and_grad or vjp. Raises ValueError if the second run returns a different output, and
+    RuntimeError if a tensor computed in f is used outside without being returned. Like
+    torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with sublinear memory cost"
+    (2016).
     """
-    if not context.recording:
+    if context.recording is not True:  # also inside the first run of another checkpoint
         return f(*xs, **keywords)
-    run = _Run(f, xs, keywords)
-    inputs = run.first()
-    return recomputed(*inputs, run=run) if inputs else tensor_of(run.value)
+    call = _Call(f, xs, keywords)
+    output = call.first()
+    if not call.values:
+        return output
+    outputs = members(recomputed(*call.inputs, call=call), list(call.values.values()))
+    new, leaves = dict(zip(call.values, outputs)), enumerate(tree_leaves(output))
+    results = iter([new.get(i, y) for i, y in leaves])
+    return tree_map(lambda _: next(results), output)

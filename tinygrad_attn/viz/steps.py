@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Watcher, array_of, watching
+from ..engine import Listener, array_of, listening
 from . import rules, values
 from .graph import Builder
 from .page import Page, as_json, page
@@ -46,7 +46,7 @@ class Step(NamedTuple):
     output: dict[str, Any]  # values of the output, from `values.cells`
 
 
-class _Recorder(Watcher):
+class _Recorder(Listener):
     """A watcher that copies the values of a backward pass and keeps no tensor alive."""
 
     def __init__(self, drawn: Builder) -> None:
@@ -169,7 +169,7 @@ def backward_steps(
     (root,) = drawn.source.roots
     recorder = _Recorder(drawn)
     del drawn  # it keeps the graph alive
-    with watching(recorder):
+    with listening(recorder):
         root.backward(gradient, retain_graph=retain_graph)
     recorder.references.clear()  # memory freed from now on belongs to no step
     return Steps(recorder.picture, recorder.steps)

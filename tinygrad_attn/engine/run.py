@@ -1,0 +1,165 @@
+"""The run: everything besides its arguments that a computation depends on.
+
+Each thread has its own run, in `context`. A run is a value. `captured` returns its settings, and
+`entered` continues with them, which is how a checkpoint repeats a call. Nothing else sees or
+changes a run: listeners hear of events and change nothing, and what changes a result is a function
+in the graph (`Tensor.register_hook`) or in a module's call (a hook or a patch).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from typing import Any, Self, TypeVar, overload
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+VALUES_ONLY = "values only"
+"""The value of `recording` in the first run of a checkpoint: nodes keep no inputs."""
+
+
+class Context(threading.local):
+    """The run of the current thread."""
+
+    def __init__(self) -> None:
+        self.recording: bool | str = True  # False inside no_grad(), or VALUES_ONLY
+        self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
+        self.scope: Any = None  # the module call that is running
+        self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
+        self.listeners: tuple[Listener, ...] = ()
+        self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
+        self.replaced: tuple[Any, ...] = ()  # attributes replaced by functional_call
+        self.hooks: dict[Any, Any] | None = None  # the modules' hooks in a checkpoint's first run
+        self.draws: Any = None  # the random numbers of a checkpoint's first run
+        self.backward_pass: Any = None  # the Pass that is running
+        self.outer: Any = None  # the settings to which no_grad() and similar blocks return
+
+    def captured(self) -> dict[str, Any]:
+        """Return the settings of this run, for `entered`."""
+        return dict(self.__dict__)
+
+    @contextmanager
+    def entered(self, **settings: Any) -> Iterator[None]:
+        """Use other settings inside the block."""
+        here = self.__dict__
+        before = {name: here[name] for name in settings}
+        here.update(settings)
+        try:
+            yield
+        finally:
+            here.update(before)
+
+
+context = Context()
+
+
+class Listener:
+    """Hears of events in this thread. It never affects a result.
+
+    Arrays in events may change later, so a listener copies what it keeps.
+    """
+
+    hears_repeats = False  # whether it also hears of the second run of a checkpoint
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        """Called after an op has computed `output`."""
+
+    def returned(self, module: Any, output: Any) -> None:
+        """Called after a module has returned `output`."""
+
+    def attended(self, scope: Any, weights: Any) -> None:
+        """Called with the weights (B, H, T, S) of each attention module."""
+
+    def pulling(self, y: Any, g: Any) -> None:
+        """Called when the gradient g of y is complete, before the VJPs of y's op run."""
+
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
+        """Called after a VJP has added to the gradient of x, input i; total is the sum so far."""
+
+    def repeated(self) -> Listener | None:
+        """Return the listener for the second run of a checkpoint that starts now, if any."""
+
+
+def heard(event: str) -> list[Any]:
+    """Return the methods of this thread's listeners that hear of an event."""
+    ignored = getattr(Listener, event)
+    return [getattr(x, event) for x in context.listeners if getattr(type(x), event) is not ignored]
+
+
+@contextmanager
+def listening(listener: Any) -> Iterator[Any]:
+    """Let the listener hear of events in this thread inside the block."""
+    with context.entered(listeners=(*context.listeners, listener)):
+        yield listener
+
+
+class _Mode(ContextDecorator):
+    """A context manager and decorator that changes one setting of the current thread."""
+
+    _setting: str
+    _value: bool
+
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, function: _Function) -> _Function: ...  # type: ignore[misc]
+    def __new__(cls, function: Any = None) -> Any:
+        mode = super().__new__(cls)
+        return mode if function is None else mode(function)  # a decorator without parentheses
+
+    def __enter__(self) -> None:
+        # The run, not this object, remembers the value before: blocks nest, also of one object.
+        here = context.__dict__
+        here["outer"] = here["outer"], here[self._setting]
+        here[self._setting] = self._value
+
+    def __exit__(self, *_: object) -> None:
+        here = context.__dict__
+        here["outer"], here[self._setting] = here["outer"]
+
+    def __call__(self, function: _Function) -> _Function:
+        later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        if any(runs_later(function) for runs_later in later):
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} cannot decorate {function.__name__!r}, whose body runs in steps after the "
+                f"call. Write `with ta.{name}():` inside the function, between two yields."
+            )
+        return super().__call__(function)
+
+
+class no_grad(_Mode):
+    """Disable recording, so that ops compute values without building a graph.
+
+    It works as a context manager or a decorator, and affects only the current thread. Raises
+    TypeError as the decorator of a generator or coroutine.
+    """
+
+    _setting, _value = "recording", False
+
+
+class enable_grad(_Mode):
+    """Enable recording, even inside `no_grad`."""
+
+    _setting, _value = "recording", True
+
+
+class plain(_Mode):
+    """Run reference functions instead of kernels; nothing in `tinygrad_attn/fast/` is used.
+
+    Softmax, layer norm and attention then run as the compositions of ops in `functional`, so
+    debuggers, graph pictures and backward steps show each op. Results are the same up to rounding.
+    The environment variable `TINYGRAD_ATTN_PLAIN=1` sets plain mode for the whole process.
+    """
+
+    _setting, _value = "plain", True
+
+
+def is_plain() -> bool:
+    """Return whether this thread is in plain mode."""
+    return context.plain
