@@ -14,6 +14,7 @@ from types import CodeType, ModuleType
 
 import tinygrad_attn
 from tinygrad_attn.engine import Op
+from tinygrad_attn.engine.op import Gone
 
 
 def modules() -> Iterator[ModuleType]:
@@ -36,7 +37,7 @@ def ops_in(*rooms: ModuleType) -> dict[str, Op]:
             name: value
             for room in rooms
             for name, value in vars(room).items()
-            if isinstance(value, Op)
+            if isinstance(value, Op) and not isinstance(value, Gone)
         }
     every = [value for module in modules() for value in ops_in(module).values()]
     return {f"{one.__module__}.{one.__name__}": one for one in every}

@@ -73,7 +73,7 @@ def sweep(
         if inplace.latest > node.number or node.checksums:
             inplace.check(y, create_graph)
         for hear in pulling:
-            hear(y, g)
+            hear(y, _one_of(g))
         if op.adds_in_place and inputs[0] in own and not pulled:
             op.adds_in_place(gradients[inputs[0]], g, **node.settings)
             contributions: Sequence[Any] = ()
@@ -102,8 +102,8 @@ def sweep(
                 if total.__class__ is ndarray:
                     own.add(x)
             gradients[x] = total
-            for hear in pulled:
-                hear(y, node, g, i, x, contribution, total)
+            for hear in pulled if kind is not Parts else ():
+                hear(y, node, _one_of(g), i, x, contribution, total)
         if release:
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
     return _finished(gradients, complete, own)
@@ -129,6 +129,11 @@ def _hooked(x: Variable, g: Any) -> Any:
     if hooks.retains and this is not None and this.wanted is None:
         accumulate(x, g.clone() if isinstance(g, Variable) else _copied(g))
     return g
+
+
+def _one_of(g: Any) -> Any:
+    """Return the gradient of a tensor, or of one that a bundle stands for."""
+    return next(iter(g.values())) if isinstance(g, Parts) else g
 
 
 def _as_tensors(g: Any) -> Any:

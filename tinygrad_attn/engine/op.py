@@ -259,7 +259,7 @@ class Op:
         function = getattr(self.reference, "function", self.reference)
         output = function(*inputs, **node.settings)
         gradients = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
-        return _existing([gradients.get(x) for x in inputs], needs)
+        return _existing([need and gradients.get(x) for x, need in zip(inputs, needs)], needs)
 
     def _values_read(self, vjps: Sequence[Function]) -> frozenset[int] | None:
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""

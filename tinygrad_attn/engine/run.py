@@ -31,9 +31,8 @@ class Context(threading.local):
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
         self.listeners: tuple[Listener, ...] = ()
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
-        self.replaced: tuple[Any, ...] = ()  # attributes replaced by functional_call
-        self.hooks: dict[Any, Any] | None = None  # the modules' hooks in a checkpoint's first run
-        self.draws: Any = None  # the random numbers of a checkpoint's first run
+        self.modules: Any = None  # notes the attributes of modules, in a checkpoint's first run
+        self.draws: Any = None  # notes the random numbers, in a checkpoint's first run
         self.backward_pass: Any = None  # the Pass that is running
         self.outer: Any = None  # the settings to which no_grad() and similar blocks return
 
@@ -81,8 +80,8 @@ class Listener:
     ) -> None:
         """Called after a VJP has added to the gradient of x, input i; total is the sum so far."""
 
-    def repeated(self) -> Listener | None:
-        """Return the listener for the second run of a checkpoint that starts now, if any."""
+    def repeated(self) -> Callable[[], Listener] | None:
+        """Return what makes a listener for each second run of a checkpoint that starts now."""
 
 
 def heard(event: str) -> list[Any]:

@@ -133,24 +133,26 @@ class _Outputs(Listener):
         if activation is not None:
             activation.all_weights.append(weights)
 
-    def repeated(self) -> Listener:
-        return _RepeatedOutputs(self)
+    def repeated(self) -> Callable[[], Listener]:
+        counts = [len(activation.outputs) for _, activation in self.activations]
+        return lambda: _RepeatedOutputs(self.activations, counts)
 
 
 class _RepeatedOutputs(_Outputs):
     """Hears of the second run of a checkpoint, and passes gradients on to the first outputs."""
 
-    def __init__(self, outputs: _Outputs) -> None:
-        super().__init__([(m, Activation(a.name, a.outputs)) for m, a in outputs.activations])
-        self.next = {a.name: len(a.outputs) for _, a in self.activations}
+    def __init__(self, activations: list[tuple[Module, Activation]], counts: list[int]) -> None:
+        super().__init__(activations)
+        self.next = {a.name: iter(a.outputs[n:]) for (_, a), n in zip(activations, counts)}
+        self.heard: set[Any] = set()
 
     def returned(self, module: Module, output: Any) -> None:
-        activation = self.of(module)
+        activation, y = self.of(module), first(output)
         if activation is not None:
-            then = first(activation.outputs[self.next[activation.name]])
-            self.next[activation.name] += 1
-            if tracked(first(output)):
-                first(output).register_hook(partial(_retained, then))
+            original = first(next(self.next[activation.name]))
+            if tracked(y) and y not in self.heard:  # one tensor may come from several modules
+                self.heard.add(y)
+                y.register_hook(partial(_retained, original))
 
     def attended(self, scope: Any, weights: np.ndarray) -> None:
         pass
@@ -248,29 +250,15 @@ def functional_call(
             raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
         if values.setdefault(own, tensor) is not tensor:
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
-    replaced = tuple(
-        (vars(owner), name, values[p]) for owner, name, p in parts.values() if p in values
-    )
+    rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
     args = args if isinstance(args, tuple) else () if args is None else (args,)
-    with replacing(replaced):
-        return module(*args, **(kwargs or {}))
-
-
-@contextmanager
-def replacing(replaced: tuple[Any, ...]) -> Iterator[None]:
-    """Replace attributes, given as (attributes, name, value), inside the block.
-
-    The run knows of them, so that a checkpoint can replace them again.
-    """
-    before = [(attributes, name, attributes[name]) for attributes, name, _ in replaced]
     try:
-        for attributes, name, value in replaced:
-            attributes[name] = value
-        with context.entered(replaced=(*context.replaced, *replaced)):
-            yield
+        for attributes, name, p in rows:
+            attributes[name] = values[p]
+        return module(*args, **(kwargs or {}))
     finally:
-        for attributes, name, value in before:
-            attributes[name] = value
+        for attributes, name, p in rows:
+            attributes[name] = p
 
 
 # ---- the table of a model

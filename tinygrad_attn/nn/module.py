@@ -115,13 +115,13 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = context.__dict__
-        outer, hooks = here["scope"], self._hooks
-        if here["hooks"] is not None:
-            hooks = here["hooks"].setdefault(self, hooks)
+        outer = here["scope"]
+        if here["modules"] is not None:
+            here["modules"].note(self)
         here["scope"] = Scope(self, outer)
         try:
-            if hooks:
-                output = call_with_hooks(self, hooks, args, kwargs)
+            if self._hooks:
+                output = call_with_hooks(self, args, kwargs)
             else:
                 output = self.forward(*args, **kwargs)
             for module, function in here["patches"]:

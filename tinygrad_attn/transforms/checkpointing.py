@@ -14,7 +14,7 @@ from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import next_number
 from ..engine.run import VALUES_ONLY
-from ..nn.inside import replacing
+from ..nn.calls import Attributes
 from ..random import Draws
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -45,8 +45,8 @@ class _Call:
         self.f, self.args, self.keywords = f, args, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.run = context.captured()
-        self.hooks: dict[Any, Any] = {} if context.hooks is None else context.hooks
-        self.listeners = [x for listener in context.listeners if (x := listener.repeated())]
+        self.modules = Attributes(context.scope)
+        self.listeners = [new for x in context.listeners if (new := x.repeated())]
 
     def call(self, tensors: Sequence[Any]) -> Any:
         """Run f with these Tensors in place of the Tensors among its arguments."""
@@ -65,7 +65,7 @@ class _Call:
         stand_ins = [Tensor._of(x._data, bool(x._tracked)) for x in arguments]
         uses, draws = _Uses(stand_ins), Draws()
         listeners = (*context.listeners, uses)
-        settings = {"recording": VALUES_ONLY, "hooks": self.hooks, "draws": draws}
+        settings = {"recording": VALUES_ONLY, "modules": self.modules, "draws": draws}
         with context.entered(**settings, listeners=listeners):
             output = self.call(stand_ins)
         self.draws = draws
@@ -76,18 +76,16 @@ class _Call:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Enter the run of the first call again, with its hooks, patches and random numbers."""
+        """Enter the run of the first call again, with its modules, patches and random numbers."""
         present = [x for x in context.listeners if x.hears_repeats]
         settings = self.run | {
             "recording": True,
-            "hooks": self.hooks,
             "draws": self.draws.again(),
-            "listeners": (*self.listeners, *present),
-            "replaced": context.replaced,
+            "listeners": (*[new() for new in self.listeners], *present),
             "backward_pass": context.backward_pass,
             "outer": context.outer,
         }
-        with context.entered(**settings), replacing(self.run["replaced"]):
+        with context.entered(**settings), self.modules.restored():
             yield
 
     def pull(self, g: Parts, inputs: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
