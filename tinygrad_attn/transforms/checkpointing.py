@@ -117,8 +117,7 @@ class _Call:
             raise ValueError(
                 "a checkpointed function must return the same output when it runs again, but the "
                 "outputs differ. Between the two runs, do not change arrays that the function "
-                "uses, and do not call train() or eval(). Draw random numbers with ta.rand and "
-                "similar functions."
+                "uses. Draw random numbers with ta.rand and similar functions."
             )
 
 
