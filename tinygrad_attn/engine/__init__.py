@@ -8,12 +8,13 @@ place, and `kernels` lets fast/ replace functions with faster ones.
 from . import inplace
 from .backward import grad, sum_to, sweep
 from .graph import RETAINED, Node, Symbolic, Variable, array_of, history, tensor_of, tracked
-from .kernels import kernel, reference
+from .kernels import FunctionCall, kernel, reference
 from .modes import Watcher, context, enable_grad, is_plain, no_grad, plain, watching
 from .op import Op, op
 
 __all__ = [
     "RETAINED",
+    "FunctionCall",
     "Node",
     "Op",
     "Symbolic",

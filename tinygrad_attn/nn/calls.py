@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Op, Variable, array_of, tensor_of, tracked
+from ..engine import FunctionCall, Op, Variable, array_of, tensor_of, tracked
 
 
 class Scope:
@@ -21,9 +21,10 @@ class Scope:
 
 
 def enclosing(scope: Any) -> Iterator[Any]:
-    """Iterate over a module call and the calls around it, innermost first."""
+    """Iterate over the module calls around a scope, innermost first."""
     while scope is not None:
-        yield scope
+        if not isinstance(scope, FunctionCall):
+            yield scope
         scope = scope.outer
 
 
@@ -34,7 +35,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """
     chain = [call.module for call in enclosing(scope)]
     if not chain:
-        return "attention"
+        return ""
     root = chain[-1] if root is None else root
     names = {id(module): name for name, module in root.named_modules()}
     tail: list[str] = []
