@@ -10,6 +10,7 @@ from .modes import context
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+
 class FunctionCall:
     """One call of a reference function: a scope, like the call of a module."""
 
