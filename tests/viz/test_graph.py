@@ -225,6 +225,15 @@ def test_nan_and_inf_have_a_red_border_also_inside_a_folded_module():
     assert viz.graph(x * 2.0).boxes[0].not_finite == "1 Inf in the gradient"
 
 
+def test_masked_scores_are_no_mistake_but_the_logarithm_of_zero_is():
+    layer = nn.SelfAttention(2, 2, causal=True).astype(np.float64)
+    boxes = viz.graph(layer(leaf(np.ones((1, 3, 2)))), layer, depth=9).boxes
+    assert not any(box.not_finite for box in boxes)
+    assert any("3 of 9 are -inf, as in an operand" in box.lines for box in boxes)
+    picture = viz.graph(np.log(leaf([1.0, 0.0])) + 1.0)
+    assert [box.not_finite for box in picture.boxes] == ["", "1 Inf", "", ""]
+
+
 def test_no_tensor_is_kept_alive_and_a_released_graph_says_so():
     x = leaf(np.ones(3))
     y = np.exp(x)
@@ -327,7 +336,10 @@ def test_an_opened_function_has_frames_with_its_equation():
     scores = ["swapaxes(a=-1, b=-2)", "matmul", "multiply", "where"]
     assert ops == [*scores, "subtract", "exp", "sum(axis=-1, keepdims=True)", "divide", "matmul"]
     masked = next(box for box in picture.boxes if box.title == "where")
-    assert masked.lines == ["(2, 3, 3) float64", "6 of 18 blocked (-inf)"] and not masked.not_finite
+    assert (
+        masked.lines == ["(2, 3, 3) float64", "6 of 18 are -inf, as in an operand"]
+        and not masked.not_finite
+    )
     assert len(viz.graph(attend).boxes) == 4 and not ta.is_plain()
     folded = titles(viz.graph(attend, plain=True, depth=0))
     assert sorted(folded) == ["attention", "k", "q", "v"]

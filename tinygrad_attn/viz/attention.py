@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import FunctionCall, Variable, Watcher, array_of, context, no_grad, plain, watching
+from ..engine import Variable, Watcher, array_of, context, no_grad, plain, watching
 from ..errors import describe
 from ..functional import scaled_dot_product_attention
 from ..functional.attention import attention as reference
@@ -153,7 +153,7 @@ class _AttentionOps(Watcher):
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         for call in calls(context.scope):
-            if isinstance(call, FunctionCall) and call.function is EQUATION:
+            if getattr(call, "function", None) is EQUATION:
                 self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 

@@ -18,7 +18,7 @@ from ..errors import nearest
 from ..nn import Parameter
 from . import values
 from .picture import Arrow, Box, Frame, Graph
-from .subject import Subject, calls, computed, gradient_of, op_name, operands, settings_of, shown
+from .subject import Subject, computed, gradient_of, op_name, operands, settings_of, shown
 
 LIMIT = 150  # boxes in a readable picture
 RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
@@ -145,7 +145,9 @@ class Builder:
             if chain[:i] not in self.frames:
                 self.frames[chain[:i]] = len(self.graph.frames)
                 title = " ".join(self.subject.heading(scope))
-                self.graph.frames.append(Frame(box.frame, title, self.subject.equation(scope)))
+                self.graph.frames.append(
+                    Frame(box.frame, title, self.subject.equations.get(scope, ""))
+                )
             box.frame = self.frames[chain[:i]]
         box.number = len(self.graph.boxes)
         self.graph.boxes.append(box)
@@ -174,22 +176,9 @@ class Builder:
         if lines and sum(map(len, lines)) <= 40:
             title, lines = f"{title}({', '.join(lines)})", []
         shown = values.value(t._data, gradient_of(t))
-        if blocked := self._blocked(t):
-            shown[1:] = [f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
-        return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
-
-    def _blocked(self, t: Variable) -> int:
-        """Return the number of attention scores that a mask has set to -inf."""
-        functions = [
-            scope.function.__name__
-            for scope in calls(t._node.scope)
-            if isinstance(scope, FunctionCall)
-        ]
-        masked = "attention_weights" in functions and np.all(t._data < np.inf)
-        return int(np.sum(t._data == -np.inf)) if masked else 0
-
-    def _bad(self, t: Variable) -> str:
-        return "" if self._blocked(t) else values.not_finite(t._data)
+        if masked := _passed_on(t):
+            shown[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
+        return Box("op", title, [*lines, *shown, *self._times_used(t)], _bad(t))
 
     def _leaf(self, x: Any) -> Box:
         if isinstance(x, (float, int)):
@@ -217,7 +206,7 @@ class Builder:
         lines += [RELEASED] if any(op_name(t) == "released" for t in unit.ops) else []
         lines += ["-> " + ", ".join(str(t._data.shape) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
-        bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
+        bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := _bad(t))), "")
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
@@ -226,13 +215,23 @@ class Builder:
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
+def _passed_on(t: Any) -> int:
+    """Return the number of -inf, such as masked scores, if an operand has some and it is no NaN."""
+    masked = any(np.any(np.isneginf(array_of(x))) for _, x in operands(t))
+    return int(np.isneginf(t._data).sum()) if masked and np.all(t._data < np.inf) else 0
+
+
+def _bad(t: Any) -> str:
+    return "" if _passed_on(t) else values.not_finite(t._data)
+
+
 def _broadcast(t: Any, x: Any) -> list[str]:
     """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
-    own, full = np.shape(array_of(x)), np.shape(t._data)
+    shape, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
         return []
     if op_name(t) == "matmul":  # the last two axes are not broadcast
-        if len(own) < 2 or len(full) < len(own):
+        if len(shape) < 2 or len(full) < len(shape):
             return []
-        full = full[:-2] + own[-2:]
-    return [f"{own} -> {full}"] if own != full else []
+        full = full[:-2] + shape[-2:]
+    return [f"{shape} -> {full}"] if shape != full else []

@@ -102,7 +102,7 @@ class Subject:
         self.modules: dict[int, str] = {}  # the first name of each module, by its id
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
-        self.equations: dict[Any, str] = {}  # of modules that only call a function
+        self.equations: dict[Any, str] = {}  # of functions, and of modules that call only one
         self.chains = self._chains()
         outermost = [scope.module for scope in self.chains if scope and not scope.outer]
         roots = dict.fromkeys(filter(None, [model, *outermost]))
@@ -122,11 +122,12 @@ class Subject:
             sizes.update(reversed([*calls(t._node.scope)]))
         chains: dict[Any, tuple[Any, ...]] = {None: ()}
         for scope, size in sizes.items():  # outer calls come first
-            if isinstance(scope, FunctionCall) and size == sizes[scope.outer]:
-                self.equations.setdefault(scope.outer, rules.stated(scope.function))
-                chains[scope] = chains[scope.outer]
-            else:
-                chains[scope] = (*chains[scope.outer], scope)
+            chains[scope] = (*chains[scope.outer], scope)
+            if isinstance(scope, FunctionCall):
+                self.equations[scope] = equation = rules.stated(scope.function)
+                if size == sizes[scope.outer]:
+                    self.equations.setdefault(scope.outer, equation)
+                    chains[scope] = chains[scope.outer]
         return chains
 
     def _name(self, root: Module, number: int) -> None:
@@ -155,12 +156,6 @@ class Subject:
         if isinstance(scope, FunctionCall):
             return [scope.function.__name__]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
-
-    def equation(self, scope: Any) -> str:
-        """Return the equation of a function, or of a module that only calls this function."""
-        if isinstance(scope, FunctionCall):
-            return rules.stated(scope.function)
-        return self.equations.get(scope, "")
 
     def module(self, scope: Any) -> str:
         """Return the dotted name of the module of a call, which is empty for the model itself."""
