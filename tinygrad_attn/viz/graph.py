@@ -57,7 +57,8 @@ def graph(
                 f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
                 f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
             )
-    top = subject.opened if depth is None else depth
+    if depth is None:
+        depth = subject.deepest if plain else 1
 
     def is_open(place: int, scope: Any) -> bool:
         name = subject.module(scope)
@@ -65,7 +66,7 @@ def graph(
         return place < level or any(inside)  # the `level` of the loop below
 
     notes = []
-    for level in range(min(top, subject.deepest), -1, -1):
+    for level in range(min(depth, subject.deepest), -1, -1):
         picture = Builder(subject, is_open).graph
         count = len(picture.boxes)
         if limit is None or count <= limit:
@@ -175,10 +176,10 @@ class Builder:
         lines = [RELEASED] if op == "released" else settings
         if lines and sum(map(len, lines)) <= 40:
             title, lines = f"{title}({', '.join(lines)})", []
-        shown = values.value(t._data, gradient_of(t))
+        numbers = values.value(t._data, gradient_of(t))
         if masked := _passed_on(t):
-            shown[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
-        return Box("op", title, [*lines, *shown, *self._times_used(t)], _bad(t))
+            numbers[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
+        return Box("op", title, [*lines, *numbers, *self._times_used(t)], _bad(t))
 
     def _leaf(self, x: Any) -> Box:
         if isinstance(x, (float, int)):

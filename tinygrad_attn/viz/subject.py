@@ -110,7 +110,6 @@ class Subject:
             if id(module) not in self.modules:
                 self._name(module, number)
         self.deepest = max(map(len, self.chains.values()))
-        self.opened = self.deepest if plain else 1  # the default depth
 
     def _chains(self) -> dict[Any, tuple[Any, ...]]:
         """Return, for each call, the call and the enclosing calls, outermost first.
