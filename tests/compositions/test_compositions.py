@@ -13,7 +13,9 @@ def differences(a, b, path=""):
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return [line for key in a for line in differences(a[key], b[key], f"{path}/{key}")]
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return [line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")]
+        return [
+            line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")
+        ]
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         same = a.shape == b.shape and np.allclose(a, b, rtol=1e-9, atol=1e-11)
         return [] if same else [f"{path} {a.shape} is not as without them {b.shape}"]
@@ -45,5 +47,7 @@ def test_two_ways_together_give_what_the_run_without_them_gives(model, first):
         except Exception as error:
             problems.append(f"{case}: {type(error).__name__}: {error}")
             continue
-        problems += [f"{case}: {line}" for line in differences(result, wanted(expected, recorded, result))]
+        problems += [
+            f"{case}: {line}" for line in differences(result, wanted(expected, recorded, result))
+        ]
     assert not problems, "\n".join(problems)

@@ -405,7 +405,10 @@ def jvp(run):
     """The slope along one direction, from a forward pass of its own, is that of the gradients."""
 
     def transform(f, xs):
-        state, buffers = ta.random.get_rng_state(), {n: b.numpy().copy() for n, b in run.model.named_buffers()}
+        state, buffers = (
+            ta.random.get_rng_state(),
+            {n: b.numpy().copy() for n, b in run.model.named_buffers()},
+        )
         vs = [np.random.default_rng(i).standard_normal(x.shape) for i, x in enumerate(xs)]
         slope = ta.jvp(f, xs, vs)[1]
         ta.random.set_rng_state(state)

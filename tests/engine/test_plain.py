@@ -6,6 +6,7 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 from support import ROOT
 
 import tinygrad_attn as ta
@@ -83,3 +84,46 @@ def test_a_graph_made_in_one_mode_is_swept_in_the_other():
     z = (F.softmax(x) * x).sum()
     with ta.plain():
         np.testing.assert_allclose(ta.grad(z, x)[0].numpy(), expected.numpy(), rtol=1e-12)
+
+
+def test_a_call_of_a_reference_is_a_scope_while_the_function_runs_and_no_longer():
+    context = ta.engine.context
+    seen = []
+
+    @ta.engine.reference
+    def outer(x, fail=False):
+        seen.append(context.scope)
+        return inner(x) / (0 if fail else 1)
+
+    @ta.engine.reference
+    def inner(x):
+        seen.append(context.scope)
+        return x * 2.0
+
+    x = Tensor(np.ones(2), requires_grad=True)
+    y = outer(x)
+    around, within = seen
+    assert (around.function.__name__, around.outer) == ("outer", None)
+    assert (within.function.__name__, within.outer) == ("inner", around)
+    assert y._node.scope is around and y._node.inputs[0]._node.scope is within
+    with pytest.raises(TypeError):
+        outer(3.0, fail=None, more=1)
+    with pytest.raises(ZeroDivisionError):
+        outer(3.0, fail=True)
+    assert context.scope is None and (x * 2.0)._node.scope is None
+
+    inner.kernel = lambda x: x * 3.0
+    seen.clear()
+    assert outer(x)._node.inputs[0]._node.scope is seen[0] and len(seen) == 1, "a kernel opens none"
+
+
+def test_names_of_modules_do_not_speak_of_functions():
+    with ta.plain(), np.errstate(all="ignore"):
+        with pytest.raises(FloatingPointError) as error, ta.detect_anomaly():
+            F.softmax(Tensor(np.array([np.inf, 1.0]), requires_grad=True) * 1.0)
+        assert "in the module" not in str(error.value)
+        layer = nn.Sequential(nn.Softmax(-1))
+        with pytest.raises(FloatingPointError, match="in the module '0'"), ta.detect_anomaly():
+            layer(Tensor(np.array([np.inf, 1.0]), requires_grad=True) * 1.0)
+    row = nn.Linear(3, 2).summary(np.ones((4, 3), np.float32)).rows[0]
+    assert row.forward == 2 * 4 * 3 * 2, "counted for the module once, not for F.linear too"

@@ -140,6 +140,33 @@ def test_a_model_shows_each_attention_that_it_calls():
     assert "q" not in recorded[0] and y.shape == (3, 4, 8)
 
 
+def test_a_batch_of_one_head_is_a_batch_and_arrays_of_a_function_are_heard():
+    """(B, T, D) in a model's call was drawn as B heads."""
+    r = np.random.default_rng(2)
+    q, k, v = r.normal(size=(3, 4, 2)), r.normal(size=(3, 5, 2)), r.normal(size=(3, 5, 2))
+    attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v)
+    (call,) = calls_of(viz.attention_html(attend, q, k, v))
+    assert np.shape(call["weights"]) == (1, 4, 5) and call["name"] == "attention"
+    np.testing.assert_allclose(call["output"][0], attend(q, k, v)[0], rtol=1e-5)
+    heads = data_of(viz.attention_html(q, k, v))
+    assert np.shape(heads["weights"]) == (3, 4, 5), "given directly, the leading axis has heads"
+
+
+@pytest.mark.parametrize("look", ["hook", "patch", "activations"])
+def test_who_looks_at_the_model_changes_no_number_of_the_page(look):
+    ta.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = ta.randn(2, 4, 8)
+    expected = calls_of(viz.attention_html(layer, x))
+    blocks = {
+        "hook": lambda: layer.register_forward_hook(lambda *_: None),
+        "patch": lambda: ta.patch(layer, {"norm1": lambda y: y}),
+        "activations": lambda: ta.activations(layer),
+    }
+    with blocks[look]():
+        assert calls_of(viz.attention_html(layer, x)) == expected
+
+
 def test_a_float_mask_is_added():
     q = k = v = np.eye(2)
     data = data_of(viz.attention_html(q, k, v, np.array([[0.0, -np.inf], [1.5, 0.0]]), scale=2.0))

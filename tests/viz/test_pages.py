@@ -30,7 +30,6 @@ def folder(tmp_path_factory):
     ta.backward_steps(loss).save(path / "steps.html")
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2)
     tokens = ta.randn(1, 4, 8)
-    viz.graph_html(lambda: model(tokens), model, plain=True).save(path / "graph.html")
     viz.attention_html(model, tokens, queries="ab<本").save(path / "attention.html")
     main(["demo", "--epochs", "1", "--runs", "1", "--out", str(path)])
     return path
@@ -38,12 +37,12 @@ def folder(tmp_path_factory):
 
 def drive_steps(page):
     count, inputs = lambda: page.inner_text("#count"), lambda: page.inner_text("#inputs")
-    assert count() == "1 / 4" and "softmax(x) − onehot(target)" in inputs()
+    assert count() == "1 / 4" and "fast/layers.py" in inputs()
     page.keyboard.press("ArrowRight")
     assert count() == "2 / 4" and page.url.endswith("#step=2")
-    assert "∂L/∂a = g · b" in inputs() and "multiply.vjp" in inputs()
+    assert "∂L/∂a = g * b" in inputs() and "multiply.vjp" in inputs()
     page.click("g.node:has-text('matmul') text >> nth=0")
-    assert count() == "4 / 4" and "∂L/∂a += g bᵀ" in inputs()
+    assert count() == "4 / 4" and "_matmul_by_left" in inputs()
     assert "sum so far" in inputs() and page.locator("g.node.now").count() == 1
     page.hover("#output .cells > :nth-child(5)")
     assert re.fullmatch(r"y\[1, 1\] = -?\d\.\d+", page.inner_text("#output figcaption >> nth=0"))
@@ -61,27 +60,6 @@ def drive_steps(page):
     page.keyboard.press("Home")
     assert count() == "1 / 4" and page.locator("g.node.later").count() == 4
     assert page.locator("#drawing svg").bounding_box()["height"] > 250, "it fills its pane"
-
-
-def drive_graph(page):
-    titles = lambda: page.locator("#drawing g.node title").all_inner_texts()
-    assert page.locator("#drawing g.cluster:has-text('softmax')").count() >= 2
-    page.locator("#depth").fill("1")
-    assert len(titles()) == 3 and page.inner_text("#said").startswith("1 of")
-    page.click("#drawing g.node[role=button] text >> nth=0")
-    assert page.inner_text("#said") == "layers.0 open"
-    assert len(titles()) > 3 and page.locator("text=layers.0.self_attn").count()
-    page.locator("#drawing g.node[role=button]:has-text('self_attn')").focus()
-    page.keyboard.press("Enter")
-    opened = len(titles())
-    page.locator("#drawing g.cluster[role=button]:has-text('self_attn')").last.press("Enter")
-    assert len(titles()) < opened and page.evaluate("document.activeElement.tagName") == "g"
-    width = lambda: page.locator("#drawing svg").bounding_box()["width"]
-    before, _ = width(), page.keyboard.press("+")
-    assert width() > before
-    page.click("text=fit")
-    assert width() == pytest.approx(before)
-    page.click("summary >> nth=0")
 
 
 def drive_attention(page):
@@ -106,7 +84,7 @@ def drive_report(page):
     page.click("summary >> nth=0")
 
 
-@pytest.mark.parametrize("drive", [drive_steps, drive_graph, drive_attention, drive_report])
+@pytest.mark.parametrize("drive", [drive_steps, drive_attention, drive_report])
 @pytest.mark.parametrize("width, scheme", [(420, "dark"), (1300, "light")])
 def test_a_page_does_what_it_says(browser, folder, drive, width, scheme):
     name = drive.__name__.removeprefix("drive_")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, Listener, context, listening
+from ..engine import Listener, Variable, context, listening
 from ..errors import describe, quoted
 from ..nn.calls import dotted_name
 from .report import Array, index_of_largest
@@ -80,7 +80,8 @@ class _Detector(Listener):
         index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
         operands = [x for x in inputs if numeric(x)]
         backward = "" if g is None else "in the backward pass, "
-        inside = f" in the module {dotted_name(scope)!r}" if scope else ""
+        name = dotted_name(scope)
+        inside = f" in the module {name!r}" if name else ""
         there = [(describe(x), _there(x, made, index)) for x in operands]
         given = ", ".join(x if np.isnan(v) else f"{x} with {v:.6g} there" for x, v in there)
         return FloatingPointError(

@@ -109,7 +109,7 @@ def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Test) -> Fo
     for f in single_ops(steps, backend):
         if found := outcome(test, f):
             report.op, report.place = f.step.name, quoted(*f.step.place)
-            report.scope = dotted_name(f.step.scope) if f.step.scope else ""
+            report.scope = dotted_name(f.step.scope)
             kind, _, text = found.partition(": ")
             return f"{kind}: op {report.op!r}: {text}"
     return None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Variable, Listener, context, enable_grad, grad, tensor_of, listening
+from ..engine import Listener, Variable, context, enable_grad, grad, listening, tensor_of
 from ..engine.bundle import Bundling
 from ..errors import user_frame
 from .report import Array

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import numpy as np
 
 from .. import engine, functional, ops, transforms
-from ..engine import Op, Listener, history, op, sum_to, tracked, listening
+from ..engine import Listener, Op, history, listening, op, sum_to, tracked
 from . import slopes
 
 

@@ -64,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = command(commands.seeds)
     add("name", nargs="?", default="", help="a single document, such as 003 (default: all)")
     add = command(commands.graph, "a function without arguments that returns a Tensor")
-    add("-o", "--output", help="a .html, .svg, .png, .pdf, .dot or .txt file (default: text)")
+    add("-o", "--output", help="a .svg, .png, .pdf, .dot or .txt file (default: text)")
     add("--plain", action="store_true", help="open softmax, attention, layer norm and GELU too")
     add("--depth", type=int, help="how many levels of modules to open (default 1)")
     add("--expand", action="append", default=[], help="a module to open; repeatable")

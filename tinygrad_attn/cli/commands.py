@@ -8,7 +8,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,13 +112,11 @@ def _source(name: str) -> Path:
     return found[0]
 
 
-def graph(target: str, output: str | None, plain: bool, **options: Any) -> None:
+def graph(target: str, output: str | None, **options: Any) -> None:
     """Draw the graph of the tensor that a function computes."""
     from .. import viz
 
-    as_page = (output or "").endswith(".html")
-    draw: Any = viz.graph_html if as_page else partial(viz.graph, **options)
-    picture = draw(find(target), plain=plain)
+    picture = viz.graph(find(target), **options)
     if output:
         picture.save(output)
     print(output or picture)

@@ -9,11 +9,12 @@ faster ones.
 from . import inplace
 from .backward import grad, sum_to, sweep
 from .graph import Hooks, Node, Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
-from .kernels import kernel, reference
-from .run import Listener, context, enable_grad, heard, is_plain, listening, no_grad, plain
+from .kernels import FunctionCall, kernel, reference
 from .op import Op, op
+from .run import Listener, context, enable_grad, heard, is_plain, listening, no_grad, plain
 
 __all__ = [
+    "FunctionCall",
     "Hooks",
     "Listener",
     "Node",

@@ -237,6 +237,7 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 # ---- what users call
 
+
 class Pass:
     """A backward pass that is running."""
 

@@ -10,6 +10,17 @@ from .run import context
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+
+class FunctionCall:
+    """One call of a reference function: a scope, like the call of a module."""
+
+    __slots__ = ("function", "outer", "module")
+
+    def __init__(self, function: Any, outer: Any) -> None:
+        self.function, self.outer = function, outer
+        self.module = getattr(outer, "module", None)  # the module that called the function
+
+
 kernels: list[tuple[Any, Any]] = []
 """All registered kernels, as pairs (reference, kernel)."""
 
@@ -18,7 +29,8 @@ def reference(function: Function) -> Function:
     """Allow a kernel to replace this function outside plain mode.
 
     The function defines the result. Its kernel has the same signature and returns the same result.
-    If the kernel cannot handle its arguments, it returns NotImplemented and the function runs.
+    If the kernel cannot handle its arguments, it returns NotImplemented and the function runs. Ops
+    that the function calls then have this call as their scope.
     """
 
     @functools.wraps(function)
@@ -27,7 +39,12 @@ def reference(function: Function) -> Function:
             y = call.kernel(*args, **settings)  # type: ignore[attr-defined]
             if y is not NotImplemented:
                 return y
-        return function(*args, **settings)
+        outer = context.scope
+        context.scope = FunctionCall(function, outer)
+        try:
+            return function(*args, **settings)
+        finally:
+            context.scope = outer
 
     call.kernel, call.function = None, function  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]

@@ -159,7 +159,7 @@ def weights_as_applied(
 @reference
 @float16_in_float32
 def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tensor:
-    """`weights_as_applied` times v, without argument checks.
+    """softmax(q k^T scale + mask) v: the product of `weights_as_applied` and v, without checks.
 
     (..., T, D), (..., S, D), (..., S, V) -> (..., T, V).
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ..engine import Parts, context, tracked
+from ..engine import FunctionCall, Parts, context, tracked
 from ..engine.bundle import bundled
 from ..errors import describe
 from ..tree import tree_leaves, tree_map
@@ -22,9 +22,10 @@ class Scope:
 
 
 def enclosing(scope: Any) -> Iterator[Any]:
-    """Iterate over a module call and the calls around it, innermost first."""
+    """Iterate over the module calls around a scope, innermost first."""
     while scope is not None:
-        yield scope
+        if not isinstance(scope, FunctionCall):
+            yield scope
         scope = scope.outer
 
 
@@ -35,7 +36,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     """
     chain = [call.module for call in enclosing(scope)]
     if not chain:
-        return "attention"
+        return ""
     root = chain[-1] if root is None else root
     names = {id(module): name for name, module in root.named_modules()}
     tail: list[str] = []

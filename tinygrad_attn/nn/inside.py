@@ -48,7 +48,8 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
     `F.scaled_dot_product_attention` and calls from other threads are not recorded.
     """
     seen: dict[str, list[np.ndarray]] = {}
-    keep = lambda scope, weights: seen.setdefault(dotted_name(scope, root), []).append(weights)
+    name = lambda scope: dotted_name(scope, root) or "attention"  # forward() was called
+    keep = lambda scope, weights: seen.setdefault(name(scope), []).append(weights)
     with listening(_Weights(keep)):
         yield seen
 

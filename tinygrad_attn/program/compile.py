@@ -17,8 +17,8 @@ import numpy as np
 from ..engine import inplace
 from ..engine.backward import sweep
 from ..engine.graph import Node, Variable, array_of, next_number, tensor_of, tracked
-from ..engine.run import Listener, context, enable_grad, listening
 from ..engine.op import Op
+from ..engine.run import Listener, context, enable_grad, listening
 from ..errors import describe
 from ..nn.cache import KeyValueCache
 from ..nn.module import Module

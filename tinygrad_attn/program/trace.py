@@ -172,7 +172,7 @@ class Trace(Listing, Listener):
 
     def look(self) -> None:
         """Suggest names for values from the variables of the running functions."""
-        scope = context.scope
+        scope: Any = next(enclosing(context.scope), None)
         for frame in frames():
             here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
             priority = NAMED_BY_USER if theirs else NAMED_BY_PACKAGE

@@ -1,7 +1,7 @@
 """Pictures of the computation graph, the backward pass step by step, and attention weights."""
 
 from .attention import attention, attention_html
-from .graph import graph, graph_html
+from .graph import graph
 from .picture import Graph
 from .steps import Step, Steps, backward_steps
 
@@ -13,5 +13,4 @@ __all__ = [
     "attention_html",
     "backward_steps",
     "graph",
-    "graph_html",
 ]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..engine import array_of, no_grad
+from ..engine import Listener, Variable, array_of, context, listening, no_grad, plain
 from ..errors import describe
 from ..functional import scaled_dot_product_attention
-from .opened import run_plainly
+from ..functional.attention import attention as reference
+from ..nn.calls import dotted_name
+from ..tensor import Tensor
 from .page import Page, as_json, page
 from .picture import printable
+from .subject import calls
+
+EQUATION: Any = reference.function  # type: ignore[attr-defined]
 
 
-def _labels(given: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
+def _labels(labels: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
     """Return one label per position, by default its number, with visible blanks."""
-    tokens = [str(x) for x in (range(count) if given is None else given)]
+    tokens = [str(x) for x in (range(count) if labels is None else labels)]
     if len(tokens) != count:
         raise ValueError(f"{len(tokens)} labels for {count} {what}; pass one label for each.")
     return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
@@ -59,16 +64,16 @@ def attention(
     look: Any = {"fontsize": 8, "parse_math": False}
     long = max(map(len, columns)) > 2
     slant: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    for h, (one, head) in enumerate(zip(axes, heads, strict=True)):
-        image = one.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
-        one.set_yticks(range(len(rows)), rows, **look)
-        one.set_xticks(range(len(columns)), columns, **look, **slant)
-        one.set(xlabel="key", ylabel="query")
+    for h, (axis, head) in enumerate(zip(axes, heads, strict=True)):
+        image = axis.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
+        axis.set_yticks(range(len(rows)), rows, **look)
+        axis.set_xticks(range(len(columns)), columns, **look, **slant)
+        axis.set(xlabel="key", ylabel="query")
         if len(heads) > 1:
-            one.set_title(f"head {h}", fontsize=10)
+            axis.set_title(f"head {h}", fontsize=10)
         for (i, j), weight in np.ndenumerate(head) if head.size <= 100 else ():
             color = "white" if weight < 0.6 * top else "black"
-            one.text(j, i, f"{weight:.2f}", ha="center", va="center", fontsize=7, color=color)
+            axis.text(j, i, f"{weight:.2f}", ha="center", va="center", fontsize=7, color=color)
     if ax is None:
         axes[0].figure.colorbar(image, ax=axes.tolist(), shrink=0.8, label="weight")
     return axes if len(heads) > 1 else axes[0]
@@ -115,52 +120,79 @@ def attention_html(
     never called. Raises TypeError for an integer mask.
     """
     if isinstance(q, Mapping):
-        calls = [
+        pictures = [
             {"name": name, "weights": _lists(_one(weights, name))}
             for name, recorded in q.items() for weights in recorded
         ]  # fmt: skip
     elif callable(q):
         keys = queries if keys is None else keys
-        calls = list(_called(q, *(x for x in (k, v, mask) if x is not None)))
+        inputs = [x for x in (k, v, mask) if x is not None]
+        pictures = list(_called(q, *inputs, batched=True))
     else:
-        calls = list(_called(lambda: scaled_dot_product_attention(q, k, v, mask, scale=scale)))
-    if not calls:
+        attend = lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, scale=scale)
+        pictures = list(_called(attend, q, k, v, batched=False))
+    if not pictures:
         raise ValueError(
             "the model never called attention. Pass a model with scaled dot-product attention and "
             "its input, or pass q, k and v."
         )
-    for call in calls:
+    for picture in pictures:
         sides = ("queries", queries), ("keys", keys)
-        for count, (side, given) in zip(np.shape(call["weights"])[1:], sides, strict=True):
-            other = len(calls) > 1 and given is not None and len(given) != count
-            call[side] = _labels(None if other else given, count, side)
-    data = as_json({"calls": calls, "chosen": int(chosen)})
+        for count, (side, labels) in zip(np.shape(picture["weights"])[1:], sides, strict=True):
+            other = len(pictures) > 1 and labels is not None and len(labels) != count
+            picture[side] = _labels(None if other else labels, count, side)
+    data = as_json({"calls": pictures, "chosen": int(chosen)})
     return page("Attention, number by number", "attention", data=data)
 
 
-def _called(function: Any, *inputs: Any) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of each attention call, for the first element of the batch."""
-    with no_grad():
-        run = run_plainly(function, *inputs)
-    for given in run.attended:
-        if given["keep"] is not None:
-            raise ValueError(f"{given['name']} applies dropout; call model.eval() first.")
-        numbers = {x: _one(given[x], x) for x in ("q", "k", "v", "weights", "scores", "output")}
-        for name in "qkv":
-            if not np.isfinite(numbers[name]).all():
-                raise ValueError(f"{name} contains NaN or Inf; ta.detect_anomaly() finds the op.")
-        scores = numbers.pop("scores")
-        numbers["score"] = numbers["q"] @ numbers["k"].swapaxes(1, 2)
-        if given["mask"] is not None or given["is_causal"]:  # what the mask added
-            numbers["mask"] = np.round(scores - numbers["score"] * given["scale"], 5) + 0.0
-        lists = {key: _lists(x) for key, x in numbers.items()}
-        yield {"name": given["name"], "scale": given["scale"], **lists}
+class _AttentionOps(Listener):
+    """Lists the ops of each call of the function `attention` as (name, inputs, output)."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Any, list[tuple[str, tuple, Any]]] = {}
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        for call in calls(context.scope):
+            if getattr(call, "function", None) is EQUATION:
+                self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 
-def _one(x: Any, what: str) -> np.ndarray:
-    """Return the first element of a batch as (H, T, D)."""
+def _called(function: Callable[..., Any], *inputs: Any, batched: bool) -> Iterator[dict[str, Any]]:
+    """Yield the numbers of each attention call, for the first element of the batch.
+
+    The ops of softmax(q k^T scale + mask) v are a product, the scaling, the mask, the softmax,
+    which first subtracts the maximum, perhaps dropout, and a product.
+    """
+    with no_grad(), plain(), listening(_AttentionOps()) as listener:
+        function(*map(_as_tensor, inputs))
+    for call, ops in listener.calls.items():
+        name = dotted_name(call) or "attention"
+        if ops[-2][0] == "multiply":
+            raise ValueError(f"{name} applies dropout; call model.eval() first.")
+        products = [(inputs, output) for op, inputs, output in ops if op == "matmul"]
+        ((q, k_transposed), score), *_, ((weights, v), output) = products
+        values = dict(q=q, k=k_transposed.mT, v=v, score=score, weights=weights, output=output)
+        numbers = {key: _one(x, key, batched) for key, x in values.items()}
+        for key in "qkv":
+            if not np.isfinite(numbers[key]).all():
+                raise ValueError(f"{key} contains NaN or Inf; ta.detect_anomaly() finds the op.")
+        operands = {op: inputs for op, inputs, _ in ops}
+        scale = float(operands["multiply"][1])
+        if {"where", "add"} & operands.keys():  # what the mask added
+            masked = _one(operands["subtract"][0], "scores", batched)
+            numbers["mask"] = np.round(masked - numbers["score"] * scale, 5) + 0.0
+        yield {"name": name, "scale": scale, **{key: _lists(x) for key, x in numbers.items()}}
+
+
+def _as_tensor(x: Any) -> Any:
+    """Return numbers that are not integers as a Tensor, because listeners hear no ops on arrays."""
+    return x if isinstance(x, Variable) or np.asarray(x).dtype.kind != "f" else Tensor(x)
+
+
+def _one(x: Any, what: str, batched: bool = False) -> np.ndarray:
+    """Return the first element of a batch as (H, T, D). If `batched`, (B, T, D) has one head."""
     array = np.asarray(array_of(x), np.float64)
-    return _with_heads(array[:1] if array.ndim == 4 else array, what)
+    return _with_heads(array[:1] if array.ndim == 4 or batched and array.ndim == 3 else array, what)
 
 
 def _lists(array: np.ndarray) -> Any:

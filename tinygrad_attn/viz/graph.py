@@ -1,4 +1,4 @@
-"""Draw the computation graph as a picture (`graph`) or as a page (`graph_html`).
+"""Draw the computation graph (`graph`).
 
 A picture has a box for each op, with its output, and for each leaf; a frame around each module that
 is open; and an arrow for each operand.
@@ -6,7 +6,6 @@ is open; and an arrow for each operand.
 
 from __future__ import annotations
 
-import html
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of
+from ..engine import FunctionCall, Variable, array_of
 from ..errors import nearest
 from ..nn import Parameter
 from . import values
-from .opened import FunctionCall
-from .page import Page, as_json, page
 from .picture import Arrow, Box, Frame, Graph
-from .source import Source, computed, gradient_of, op_name, operands, settings_of, shown
+from .subject import Subject, computed, gradient_of, op_name, operands, settings_of, shown
 
 LIMIT = 150  # boxes in a readable picture
-MOST_BOXES, MOST_PICTURES = 200, 60  # boxes in each picture of a page; pictures on a page
 RELEASED = "released by backward(): draw before it, or pass retain_graph=True"
 
 
@@ -46,30 +42,32 @@ def graph(
     `limit` boxes, the depth is reduced.
 
     With `plain=True`, the function runs in plain mode, and all levels are opened. Softmax,
-    attention, layer norm and GELU are drawn as formulas, with the variable names from the code.
+    attention, layer norm and GELU are frames with an equation and the ops of the formula inside.
 
     Raises TypeError for anything other than Tensors, and ValueError if `expand` names a module that
     was not called.
     """
-    source = Source(tensor, model, plain)
-    expand = (expand,) if isinstance(expand, str) else tuple(expand)
-    called = {source.module(scope) for scope in source.chains if scope} - {""}
+    subject = Subject(tensor, model, plain)
+    expand = (expand,) if isinstance(expand, str) else expand
+    expand = tuple(subject.modules.get(id(subject.named.get(name)), name) for name in expand)
+    called = {subject.module(scope) for scope in subject.chains if scope} - {""}
     for name in expand:
         if name not in called:
             raise ValueError(
                 f"expand={name!r}: no module of this name was called.{nearest(name, called)} "
                 f"Modules in this picture: {', '.join(sorted(called)) or 'none'}."
             )
-    top = source.opened if depth is None else depth
+    if depth is None:
+        depth = subject.deepest if plain else 1
 
     def is_open(place: int, scope: Any) -> bool:
-        name = source.module(scope)
+        name = subject.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
         return place < level or any(inside)  # the `level` of the loop below
 
     notes = []
-    for level in range(min(top, source.deepest), -1, -1):
-        picture = Builder(source, is_open).graph
+    for level in range(min(depth, subject.deepest), -1, -1):
+        picture = Builder(subject, is_open).graph
         count = len(picture.boxes)
         if limit is None or count <= limit:
             break
@@ -77,42 +75,6 @@ def graph(
         notes.append(f"{count:,} boxes, more than limit={limit}{then}.")
     picture.notes = notes
     return picture
-
-
-def graph_html(tensor: Any, model: Any = None, *, plain: bool = False) -> Page:
-    """Return the picture of `graph` as a page in which modules open with a click.
-
-    Write it with `graph_html(loss).save("graph.html")`. A slider sets the depth, and a click on the
-    title of a frame closes it. A module does not open if its picture would have more than 200
-    boxes, or if the page already has 60 pictures.
-    """
-    source = Source(tensor, model, plain)
-    chains = sorted(dict.fromkeys(source.chains.values()), key=len)
-    plans: list[tuple[int, tuple[Any, ...]]] = [(depth, ()) for depth in range(source.deepest + 1)]
-    plans += [(1, chain) for chain in chains if len(chain) > 1]  # a chain: only its calls are open
-    states: dict[Any, Builder] = {}
-    for depth, opened in plans[:MOST_PICTURES]:
-        drawn = Builder(source, lambda level, scope: level < depth or scope in opened)  # noqa: B023
-        if depth == 0 or len(drawn.graph.boxes) <= MOST_BOXES:
-            states[depth, opened] = drawn
-    numbers = {plan: i for i, plan in enumerate(states)}
-    start = max(plan for plan in states if plan[0] <= source.opened and not plan[1])
-    shown = []
-    for (depth, opened), drawn in states.items():
-        wanted = {f"n{number}": chain for chain, number in drawn.folded.items()}
-        wanted |= {f"f{number}": chain[:-1] for chain, number in drawn.frames.items()}
-        plan = lambda chain: (1, chain) if len(chain) > 1 else (len(chain), ())
-        targets = {name: numbers.get(plan(chain)) for name, chain in wanted.items()}
-        shown.append({"depth": None if opened else depth, "targets": targets})
-    drawings = [f"<template>{x.graph.drawing()}</template>" for x in states.values()]
-    return page(
-        "The computation graph",
-        "graph",
-        drawings="\n".join(drawings),
-        deepest=str(source.deepest),
-        text=html.escape(states[start].graph.text()),
-        data=as_json({"states": shown, "start": numbers[start]}),
-    )
 
 
 @dataclass(eq=False)
@@ -129,15 +91,14 @@ class Unit:
 class Builder:
     """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
 
-    def __init__(self, source: Source, is_open: Callable[[int, Any], bool]) -> None:
-        self.source, self.graph = source, Graph()
+    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]) -> None:
+        self.subject, self.graph = subject, Graph()
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
         self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
-        self.folded: dict[Any, int] = {}  # the box of each folded call
         self.users: defaultdict[Any, list[Unit]] = defaultdict(list)  # for each use of an operand
-        roots = [shown(root) for root in source.roots]
+        roots = [shown(root) for root in subject.roots]
         self.roots = {id(root) for root in roots}
-        self.visible = source.inputs() | self.roots
+        self.visible = subject.inputs() | self.roots
         units = self._units(is_open)
         for root in roots:
             if not computed(root):
@@ -152,8 +113,8 @@ class Builder:
         """Return one unit for each op, and one for each call that is not open."""
         units: list[Unit] = []
         folded: dict[Any, Unit] = {}
-        for t in self.source.ops:
-            chain = self.source.chains[t._node.scope]
+        for t in self.subject.ops:
+            chain = self.subject.chains[t._node.scope]
             level = next((i for i, scope in enumerate(chain) if not is_open(i, scope)), len(chain))
             scope = chain[level] if level < len(chain) else None
             if scope is None or scope not in folded:
@@ -179,15 +140,15 @@ class Builder:
                 self._add(self._leaf(x), () if key in self.visible else unit.chain, [key])
         box = self._module(unit) if unit.scope else self._op(unit.ops[0])
         self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
-        if unit.scope:
-            self.folded[*unit.chain, unit.scope] = box.number
 
     def _add(self, box: Box, chain: tuple[Any, ...], keys: Iterable[Any]) -> None:
         for i, scope in enumerate(chain, 1):
             if chain[:i] not in self.frames:
                 self.frames[chain[:i]] = len(self.graph.frames)
-                title = " ".join(self.source.heading(scope))
-                self.graph.frames.append(Frame(box.frame, title, self.source.equation(scope)))
+                title = " ".join(self.subject.heading(scope))
+                self.graph.frames.append(
+                    Frame(box.frame, title, self.subject.equations.get(scope, ""))
+                )
             box.frame = self.frames[chain[:i]]
         box.number = len(self.graph.boxes)
         self.graph.boxes.append(box)
@@ -210,24 +171,15 @@ class Builder:
 
     def _op(self, t: Variable) -> Box:
         """Return the box of an op and its output, with a title such as `y = sum(axis=-1)`."""
-        name, op, settings = t.name or self.source.run.names.get(id(t)), op_name(t), settings_of(t)
+        name, op, settings = t.name, op_name(t), settings_of(t)
         title = f"{name} = {op}" if name else op
         lines = [RELEASED] if op == "released" else settings
         if lines and sum(map(len, lines)) <= 40:
             title, lines = f"{title}({', '.join(lines)})", []
-        shown = values.value(t._data, gradient_of(t))
-        if blocked := self._blocked(t):
-            shown[1:] = [f"{blocked:,} of {t._data.size:,} blocked (-inf)"]
-        return Box("op", title, [*lines, *shown, *self._times_used(t)], self._bad(t))
-
-    def _blocked(self, t: Variable) -> int:
-        """Return the number of attention scores that a mask has set to -inf."""
-        calls = [getattr(scope, "title", "") for scope in self.source.chains[t._node.scope]]
-        masked = "attention_weights" in calls and np.all(t._data < np.inf)
-        return int(np.sum(t._data == -np.inf)) if masked else 0
-
-    def _bad(self, t: Variable) -> str:
-        return "" if self._blocked(t) else values.not_finite(t._data)
+        numbers = values.value(t._data, gradient_of(t))
+        if masked := _passed_on(t):
+            numbers[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
+        return Box("op", title, [*lines, *numbers, *self._times_used(t)], _bad(t))
 
     def _leaf(self, x: Any) -> Box:
         if isinstance(x, (float, int)):
@@ -236,25 +188,26 @@ class Builder:
         lines, bad = values.value(array, grad) + self._times_used(x), values.not_finite(array)
         if grad is not None and not bad and (bad := values.not_finite(grad)):
             bad += " in the gradient"
-        if isinstance(x, Parameter) or id(x) in self.source.parameters:
+        if isinstance(x, Parameter) or id(x) in self.subject.parameters:
             kind = "parameter"
         elif isinstance(x, Variable):
             kind = "leaf"
         else:
             kind = "input" if id(x) in self.visible else "constant"
-        return Box(kind, self.source.leaf(x) or kind.replace("leaf", "input"), lines, bad)
+        return Box(kind, self.subject.leaf(x) or kind.replace("leaf", "input"), lines, bad)
 
     def _module(self, unit: Unit) -> Box:
         """Return the box of a folded call, with its output shapes and number of parameters."""
-        title, *lines = self.source.heading(unit.scope)
+        title, *lines = self.subject.heading(unit.scope)
         leaves = lambda t: any(user is not unit for user in self.users[id(t)])
         outputs = [t for t in unit.ops if id(t) in self.roots or leaves(t)]
         if not isinstance(unit.scope, FunctionCall):
             count = sum(p.size for p in unit.scope.module.parameters())
             lines += [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
+        lines += [RELEASED] if any(op_name(t) == "released" for t in unit.ops) else []
         lines += ["-> " + ", ".join(str(t._data.shape) for t in outputs)]
         lines += self._times_used(outputs[0]) if len(outputs) == 1 else []
-        bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := self._bad(t))), "")
+        bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := _bad(t))), "")
         return Box("module", title, lines, bad)
 
     def _times_used(self, x: Any) -> list[str]:
@@ -263,13 +216,23 @@ class Builder:
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
+def _passed_on(t: Any) -> int:
+    """Return the number of -inf, such as masked scores, if an operand has some and it is no NaN."""
+    masked = any(np.any(np.isneginf(array_of(x))) for _, x in operands(t))
+    return int(np.isneginf(t._data).sum()) if masked and np.all(t._data < np.inf) else 0
+
+
+def _bad(t: Any) -> str:
+    return "" if _passed_on(t) else values.not_finite(t._data)
+
+
 def _broadcast(t: Any, x: Any) -> list[str]:
     """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
-    own, full = np.shape(array_of(x)), np.shape(t._data)
+    shape, full = np.shape(array_of(x)), np.shape(t._data)
     if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
         return []
     if op_name(t) == "matmul":  # the last two axes are not broadcast
-        if len(own) < 2 or len(full) < len(own):
+        if len(shape) < 2 or len(full) < len(shape):
             return []
-        full = full[:-2] + own[-2:]
-    return [f"{own} -> {full}"] if own != full else []
+        full = full[:-2] + shape[-2:]
+    return [f"{shape} -> {full}"] if shape != full else []

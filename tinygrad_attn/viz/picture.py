@@ -203,8 +203,7 @@ class Graph:
             write_atomically(self.text() + "\n", path)
         else:
             raise ValueError(
-                f"{os.fsdecode(path)!r}: the file name must end in .svg, .png, .pdf, .dot or .txt. "
-                "For an HTML page, write ta.viz.graph_html(tensor).save(path)."
+                f"{os.fsdecode(path)!r}: the file name must end in .svg, .png, .pdf, .dot or .txt."
             )
 
 

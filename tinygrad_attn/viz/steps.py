@@ -14,7 +14,7 @@ from . import rules, values
 from .graph import Builder
 from .page import Page, as_json, page
 from .picture import Graph
-from .source import Source, computed, op_name
+from .subject import Subject, computed, op_name
 
 MOST = 1000  # steps on a page
 
@@ -30,7 +30,7 @@ class Contribution(NamedTuple):
     first: bool  # whether it is the first contribution to this input
     operand: dict[str, Any]  # values of the input, from `values.cells`
     letter: str  # name of the input in the rule
-    rule: str  # the contribution as a formula of g (incoming), y (output) and the inputs
+    rule: str  # the expression in the VJP, such as `g * b`, or "" if it is a longer function
     code: tuple[str, str]  # source of the VJP, and its file and line
 
 
@@ -46,8 +46,8 @@ class Step(NamedTuple):
     output: dict[str, Any]  # values of the output, from `values.cells`
 
 
-class _Recorder(Listener):
-    """A watcher that copies the values of a backward pass and keeps no tensor alive."""
+class _StepListener(Listener):
+    """A listener that copies the values of a backward pass and keeps no tensor alive."""
 
     def __init__(self, drawn: Builder) -> None:
         self.picture, self.numbers = drawn.graph, drawn.numbers
@@ -56,7 +56,7 @@ class _Recorder(Listener):
         self.seen: set[int] = set()  # boxes that have received a contribution
         self.references = []
         steps = self.steps  # not self, so that no cycle keeps the references alive
-        for t in drawn.source.ops:
+        for t in drawn.subject.ops:
             box = self.boxes[t._node.number] = self.numbers[id(t)]
             text = f"{op_name(t)} n{box} ({t._data.nbytes:,} B)"
             freed = lambda _, text=text: steps[-1].freed.append(text) if steps else None
@@ -157,17 +157,17 @@ def backward_steps(
     """Run `loss.backward(gradient, retain_graph)` and record each op as a step.
 
     Each `Step` has the op's equation and its incoming gradient. For each input, the `Step` also has
-    the backward rule, the contribution and the sum so far. View the steps with `.text()`, or write
-    a page with `.save("steps.html")`. Dotted names of parameters are relative to `model`.
+    the source of the VJP, the contribution and the sum so far. View the steps with `.text()`, or
+    write a page with `.save("steps.html")`. Dotted names of parameters are relative to `model`.
 
     `loss` is a Tensor, or a function that returns one. With `plain=True`, the function runs in
     plain mode, and the steps show the formulas of softmax, attention, layer norm and GELU.
 
     Raises TypeError if `loss` is not a Tensor, and the same errors as `backward`.
     """
-    drawn = Builder(Source(loss, model, plain), lambda *_: True)
-    (root,) = drawn.source.roots
-    recorder = _Recorder(drawn)
+    drawn = Builder(Subject(loss, model, plain), lambda *_: True)
+    (root,) = drawn.subject.roots
+    recorder = _StepListener(drawn)
     del drawn  # it keeps the graph alive
     with listening(recorder):
         root.backward(gradient, retain_graph=retain_graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -79,4 +80,5 @@ def setting(x: Any) -> str:
     if x is Ellipsis:
         return "..."
     text = getattr(x, "__name__", "") or (number(x) if np.isscalar(x) else repr(x))
+    text = re.sub(r" at 0x\w+", "", text)  # addresses differ in every run
     return text if len(text) <= 40 else text[:37] + "..."

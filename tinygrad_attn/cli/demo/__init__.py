@@ -42,7 +42,7 @@ class DigitClassifier(nn.Module):
 
 
 @dataclass
-class Run:
+class Training:
     """One training run: the model, and its losses and accuracies along the way."""
 
     split: Split
@@ -63,12 +63,12 @@ def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:
     return F.cross_entropy(model(patches(images)), labels, label_smoothing=0.1)
 
 
-def train(split: Split, seed: int = 0, epochs: int = 20) -> Run:
+def train(split: Split, seed: int = 0, epochs: int = 20) -> Training:
     """Train a model, with all random numbers drawn from the seed."""
     from tqdm import tqdm
 
     rng, n = manual_seed(seed), len(split.train_labels)
-    run = Run(split, DigitClassifier(), [], [])
+    run = Training(split, DigitClassifier(), [], [])
     parameters, steps = list(run.model.parameters()), math.ceil(n / BATCH) * epochs
     optimizer = optim.AdamW(parameters, lr=3e-3, weight_decay=0.05)
     schedule = optim.warmup_cosine(optimizer, steps // 10, steps)
@@ -105,7 +105,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     reuse_memory()
     set_num_threads(1)  # a second thread gains nothing with matrices this small
     print("Digits of 8 x 8 pixels, as 16 patches: 1,437 images to train on, 360 to test on.")
-    done: list[Run] = []
+    done: list[Training] = []
     for number in [*range(seed, seed + runs)] + [None] * (runs == 3):
         run = train(load_split(number), seed if number is None else number, epochs)
         text = f"loss {run.losses[-1]:.3f}, test {run.accuracies[-1]:.2f} %, {run.seconds:.0f} s"
@@ -123,7 +123,7 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     return int(not check)
 
 
-def check_gradients(run: Run, images: int = 8) -> Any:
+def check_gradients(run: Training, images: int = 8) -> Any:
     """Check the gradients of a trained model's loss, in float64 and along random directions."""
     model = copy.deepcopy(run.model).astype(np.float64).eval()
     some = run.split.test_images[:images].astype(np.float64), run.split.test_labels[:images]

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure  # not known to pyplot, so no window opens
 
-from ... import record_attention
-from ...viz import attention_html, graph_html
+from ... import record_attention, viz
 from ...viz.page import as_json, page
-from . import Run, loss_of, predict
+from . import Training, loss_of, predict
 from .digits import CLASSES, patches
 
 Baselines = Sequence[Mapping[str, float]]  # the accuracy of each method, by run
 
 
-def accuracy_table(runs: Sequence[Run], baselines: Baselines) -> str:
+def accuracy_table(runs: Sequence[Training], baselines: Baselines) -> str:
     """Return the accuracy of each method on each split, in %, as lines of text."""
     rows = {"Transformer (this program)": [run.accuracies[-1] for run in runs]}
     rows |= {name: [each[name] for each in baselines] for name in baselines[0]}
@@ -31,7 +30,7 @@ def accuracy_table(runs: Sequence[Run], baselines: Baselines) -> str:
     return "\n".join(lines)
 
 
-def write_report(path: Path, runs: Sequence[Run], baselines: Baselines, check: Any) -> None:
+def write_report(path: Path, runs: Sequence[Training], baselines: Baselines, check: Any) -> None:
     """Write a page about the first run; `check` is the report of gradcheck."""
     first, model, split = runs[0], runs[0].model, runs[0].split
     wrong, mistakes = _errors(first)
@@ -53,8 +52,8 @@ def write_report(path: Path, runs: Sequence[Run], baselines: Baselines, check: A
         curves=_image(learning_curves(runs, baselines), "loss and accuracy over the epochs"),
         wrong=wrong,
         mistakes=mistakes,
-        graph=graph_html(loss, model)._repr_html_(),
-        head=attention_html(model, patches(images[:1]))._repr_html_(),
+        graph=viz.graph(loss, model, depth=2).drawing(),
+        head=viz.attention_html(model, patches(images[:1]))._repr_html_(),
         check=html.escape(str(check)),
         data=_looking_data(first, images),
     ).save(path)
@@ -66,7 +65,7 @@ def _image(figure: Any, words: str) -> str:
     return f'<div class="picture"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
 
 
-def learning_curves(runs: Sequence[Run], baselines: Baselines) -> Any:
+def learning_curves(runs: Sequence[Training], baselines: Baselines) -> Any:
     """Plot the mean loss of each epoch on the left, and the accuracy on the right."""
     figure = Figure((9.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -83,7 +82,7 @@ def learning_curves(runs: Sequence[Run], baselines: Baselines) -> Any:
     return figure
 
 
-def _looking_data(run: Run, images: np.ndarray) -> str:
+def _looking_data(run: Training, images: np.ndarray) -> str:
     """Return the data of the page: pixels in sixteenths, attention weights in thousandths."""
     with record_attention() as seen:
         predict(run.model, images)
@@ -101,7 +100,7 @@ def _looking_data(run: Run, images: np.ndarray) -> str:
     return as_json({"layers": len(weights), "heads": weights.shape[2], "digits": digits})
 
 
-def _errors(run: Run) -> tuple[str, str]:
+def _errors(run: Training) -> tuple[str, str]:
     """Return a line with the number of misclassified images, and a picture of some of them."""
     labels, probabilities = run.split.test_labels, predict(run.model, run.split.test_images)
     said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of, history
+from ..engine import FunctionCall, Variable, array_of, history
+from ..engine import plain as plain_mode
 from ..errors import describe
 from ..nn import Module
-from ..nn.calls import enclosing
-from . import values
-from .opened import FunctionCall, Run, run_plainly
+from . import rules, values
 
 
 def computed(x: Any) -> bool:
@@ -55,8 +56,24 @@ def _memory(x: Any) -> int:
     return id(array)
 
 
-class Source:
-    """The outputs to draw, the ops that computed them, and their names.
+def calls(scope: Any) -> Iterator[Any]:
+    """Iterate over a call of a module or function and the calls around it, innermost first."""
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
+def _tensors(result: Any) -> list[Any]:
+    """Return the outputs in a result, such as a tuple or a dict of a module, without Nones."""
+    if isinstance(result, Mapping):
+        result = list(result.values())
+    if isinstance(result, (list, tuple)):
+        return [t for part in result for t in _tensors(part)]
+    return [] if result is None else [result]
+
+
+class Subject:
+    """What a picture shows: outputs, the ops that computed them, and their names.
 
     Dotted names are relative to a model, or to the outermost module that was called.
     """
@@ -70,29 +87,29 @@ class Source:
             )
         if model is not None and not isinstance(model, Module):
             raise TypeError(f"model= must be a Module, got {describe(model)}.")
-        self.run = run_plainly(tensor) if plain else Run()
-        result = self.run.result if plain else tensor() if function else tensor
-        self.roots = [*result] if isinstance(result, (list, tuple)) else [result]
-        for root in self.roots:
-            if not isinstance(root, Variable):
-                raise TypeError(
-                    "a picture shows how a Tensor was computed, so pass a Tensor or a function "
-                    f"that returns one; got {describe(root)}. For a module, write "
-                    "ta.viz.graph(module(x), model=module)."
-                )
+        with plain_mode() if plain else nullcontext():
+            result = tensor() if function else tensor
+        self.roots = _tensors(result)
+        wrong = [root for root in self.roots if not isinstance(root, Variable)]
+        if wrong or not self.roots:
+            raise TypeError(
+                "a picture shows how a Tensor was computed, so pass a Tensor or a function "
+                f"that returns one; got {describe(wrong[0] if wrong else result)}. For a module, "
+                "write ta.viz.graph(module(x), model=module)."
+            )
         self.ops = history(self.roots)
-        self.modules = {id(None): ""}  # by the id of the module; None for a function outside any
-        self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
+        self.named: dict[str, Any] = {}  # maps each dotted name to a module or parameter
+        self.modules: dict[int, str] = {}  # the first name of each module, by its id
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
-        self.equations: dict[Any, str] = {}  # of modules that only call a function
+        self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
+        self.equations: dict[Any, str] = {}  # of functions, and of modules that call only one
         self.chains = self._chains()
-        if model is not None:
-            self._name(model)
-        for scope in self.chains:
-            if scope and not scope.outer and id(scope.module) not in self.modules:
-                self._name(scope.module)
+        outermost = [scope.module for scope in self.chains if scope and not scope.outer]
+        roots = dict.fromkeys(filter(None, [model, *outermost]))
+        for number, module in enumerate(roots, 1):
+            if id(module) not in self.modules:
+                self._name(module, number)
         self.deepest = max(map(len, self.chains.values()))
-        self.opened = self.deepest if plain else 1  # the default depth
 
     def _chains(self) -> dict[Any, tuple[Any, ...]]:
         """Return, for each call, the call and the enclosing calls, outermost first.
@@ -101,36 +118,43 @@ class Source:
         """
         sizes: Counter[Any] = Counter()  # the number of ops in each call
         for t in self.ops:
-            sizes.update(reversed([*enclosing(t._node.scope)]))
+            sizes.update(reversed([*calls(t._node.scope)]))
         chains: dict[Any, tuple[Any, ...]] = {None: ()}
         for scope, size in sizes.items():  # outer calls come first
-            if isinstance(scope, FunctionCall) and size == sizes[scope.outer]:
-                self.equations.setdefault(scope.outer, scope.equation)
-                chains[scope] = chains[scope.outer]
-            else:
-                chains[scope] = (*chains[scope.outer], scope)
+            chains[scope] = (*chains[scope.outer], scope)
+            if isinstance(scope, FunctionCall):
+                self.equations[scope] = equation = rules.stated(scope.function)
+                if size == sizes[scope.outer]:
+                    self.equations.setdefault(scope.outer, equation)
+                    chains[scope] = chains[scope.outer]
         return chains
 
-    def _name(self, root: Module) -> None:
-        """Add the names of the modules, parameters and arrays inside a module."""
-        for name, module in root.named_modules():
-            self.modules.setdefault(id(module), name)
-            for attribute, x in vars(module).items():
-                if isinstance(array_of(x), np.ndarray):
-                    self.arrays.setdefault(_memory(x), f"{name}.{attribute}".lstrip("."))
-        for name, parameter in root.named_parameters():
-            for x in (parameter, parameter._data):
-                self.parameters.setdefault(id(x), name)
+    def _name(self, root: Module, number: int) -> None:
+        """Add the names of the modules, parameters and arrays inside a module.
+
+        If these names belong to another module, they begin with the root, as in `Linear#2.weight`.
+        """
+        parts: list[tuple[str, Any]]
+        parts = [*root.named_modules(remove_duplicate=False), *root.named_parameters()]
+        taken = any(self.named.get(name, part) is not part for name, part in parts if name)
+        prefix = f"{type(root).__name__}#{number}." if taken else ""
+        for name, part in parts:
+            name = name and prefix + name
+            self.named.setdefault(name, part)
+            if isinstance(part, Module):
+                self.modules.setdefault(id(part), name)
+                for attribute, x in vars(part).items():
+                    if isinstance(array_of(x), np.ndarray):
+                        self.arrays.setdefault(_memory(x), f"{name}.{attribute}".lstrip("."))
+            else:
+                for x in (part, part._data):
+                    self.parameters.setdefault(id(x), name)
 
     def heading(self, scope: Any) -> list[str]:
         """Return the dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
-            return [scope.title]
+            return [scope.function.__name__]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
-
-    def equation(self, scope: Any) -> str:
-        """Return the equation of a function, or of a module that only calls this function."""
-        return str(getattr(scope, "equation", self.equations.get(scope, "")))
 
     def module(self, scope: Any) -> str:
         """Return the dotted name of the module of a call, which is empty for the model itself."""
@@ -139,7 +163,7 @@ class Source:
     def leaf(self, x: Any) -> str:
         """Return the dotted name of a parameter or of a module's array, else the tensor's name."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
-        return name or getattr(x, "name", "") or self.run.names.get(id(x), "")
+        return name or getattr(x, "name", "") or ""
 
     def inputs(self) -> set[int]:
         """Return the ids of tensors and arrays that come from outside the modules.
@@ -147,14 +171,14 @@ class Source:
         An array is an input if an op combines it only with parameters, or with values computed from
         parameters. Other arrays, such as masks, are constants.
         """
-        found: set[int] = set()
+        inputs: set[int] = set()
         weights = set(self.parameters)
         for t in self.ops:
-            given = {id(x): x for _, x in operands(t) if isinstance(x, (Variable, np.ndarray))}
-            leaves = {key for key, x in given.items() if not computed(x)} - weights
-            arrays = {key for key in leaves if isinstance(given[key], np.ndarray)}
-            found |= leaves - arrays
-            if given.keys() - arrays <= weights:
-                found |= arrays
+            values = {id(x): x for _, x in operands(t) if isinstance(x, (Variable, np.ndarray))}
+            leaves = {key for key, x in values.items() if not computed(x)} - weights
+            arrays = {key for key in leaves if isinstance(values[key], np.ndarray)}
+            inputs |= leaves - arrays
+            if values.keys() - arrays <= weights:
+                inputs |= arrays
                 weights |= set() if leaves else {id(t)}
-        return found - self.arrays.keys()
+        return inputs - self.arrays.keys()
