@@ -536,14 +536,14 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
 
 
 def test_a_checkpoint_repeats_what_was_changed_in_its_modules():
-    drop = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2).astype(np.float64))
+    drop = nn.Sequential(nn.Dropout(0.5), nn.Linear(X.size, 2).astype(np.float64))
     x = Tensor(X, requires_grad=True)
     gradients = []
     for run in (lambda f, x: f(x), checkpoint):
         ta.manual_seed(0)
         y = run(drop, x)
         drop.eval()
-        weight, drop[1].weight = drop[1].weight, nn.Parameter(np.zeros((2, 4)))
+        weight, drop[1].weight = drop[1].weight, nn.Parameter(np.zeros((2, X.size)))
         gradients.append(ta.grad(y.sum(), [x, weight]))
         assert not drop.training and not drop[1].weight.numpy().any(), "and leaves it changed"
         drop.train()[1].weight = weight

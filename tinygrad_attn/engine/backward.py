@@ -48,12 +48,9 @@ def sweep(
     if wanted is not None:
         through = _leading_to(goal, history(roots, goal if stop else ()))
         needed = through | goal
-    gradients: dict[Variable, Any] = {}  # sums of the contributions so far
+    gradients = _seeded(roots, seeds, needed)  # sums of the contributions so far
     complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
     own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
-    for root, seed in zip(roots, seeds, strict=True):
-        if needed is None or root in needed:
-            gradients[root] = gradients[root] + seed if root in gradients else seed
     queue = [(-x._node.number, x) for x in gradients if x._node]
     heapify(queue)
     pulling, pulled = heard("pulling"), heard("pulled")
@@ -69,11 +66,12 @@ def sweep(
             complete[y] = g
         if through is not None and y not in through:
             continue
-        op, inputs = node.op, node.inputs
+        op = node.op
         if inplace.latest > node.number or node.checksums:
             inplace.check(y, create_graph)
         for hear in pulling:
             hear(y, _one_of(g))
+        inputs = node.inputs
         if op.adds_in_place and inputs[0] in own and not pulled:
             op.adds_in_place(gradients[inputs[0]], g, **node.settings)
             contributions: Sequence[Any] = ()
@@ -89,24 +87,28 @@ def sweep(
             ):
                 contribution = _fit(contribution, x, op, i, create_graph)
             total = gradients.get(x)
-            if total is None:
-                total = contribution
-                if x._node:
-                    heappush(queue, (-x._node.number, x))
-                elif op.trusted and _is_new(contribution, g, y, inputs, contributions):
-                    own.add(x)
-            elif x in own:
-                total += contribution
+            if total is None and x._node:
+                gradients[x] = total = contribution
+                heappush(queue, (-x._node.number, x))
             else:
-                total = total + contribution
-                if total.__class__ is ndarray:
-                    own.add(x)
-            gradients[x] = total
+                new = total is None and _is_new(contribution, g, y, contributions)
+                gradients[x] = total = _sum(x, total, contribution, own, new)
             for hear in pulled if kind is not Parts else ():
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if release:
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
     return _finished(gradients, complete, own)
+
+
+def _seeded(
+    roots: Sequence[Variable], seeds: Sequence[Any], needed: set[Variable] | None
+) -> dict[Variable, Any]:
+    """Return the gradients of the roots, one of which may be given twice."""
+    gradients: dict[Variable, Any] = {}
+    for root, seed in zip(roots, seeds, strict=True):
+        if needed is None or root in needed:
+            gradients[root] = gradients[root] + seed if root in gradients else seed
+    return gradients
 
 
 def _hooked(x: Variable, g: Any) -> Any:
@@ -127,7 +129,7 @@ def _hooked(x: Variable, g: Any) -> Any:
         g = _as_tensors(new) if context.recording else _as_arrays(new, x)
     this = context.backward_pass
     if hooks.retains and this is not None and this.wanted is None:
-        accumulate(x, g.clone() if isinstance(g, Variable) else _copied(g))
+        accumulate(x, _copied(g))
     return g
 
 
@@ -150,16 +152,29 @@ def _as_arrays(g: Any, x: Variable) -> Any:
     return array_of(g).astype(x._data.dtype, copy=False)
 
 
-def _is_new(c: Any, g: Any, y: Variable, inputs: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether a contribution is an array that nothing else refers to."""
+def _is_new(c: Any, g: Any, y: Variable, others: Sequence[tuple[int, Any]]) -> bool:
+    """Return whether a contribution is an array to which nothing else refers."""
+    node = y._node
     return (
-        c.__class__ is ndarray
+        node.op.trusted
+        and c.__class__ is ndarray
         and c.base is None
         and c is not g
         and c is not y._data
-        and all(c is not array_of(x) for x in inputs)
+        and all(c is not array_of(x) for x in node.inputs)
         and sum(c is other for _, other in others) == 1
     )
+
+
+def _sum(x: Variable, total: Any, contribution: Any, own: set[Variable], new: bool) -> Any:
+    """Return the sum of the contributions to x, in place if no one else can see it."""
+    if x in own:
+        total += contribution
+        return total
+    total = contribution if total is None else total + contribution
+    if new or total is not contribution and total.__class__ is ndarray:
+        own.add(x)
+    return total
 
 
 def _finished(
@@ -269,7 +284,7 @@ def backward(
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
     this = Pass()
-    with context.entered(recording=create_graph, backward_pass=this):
+    with context.entered(recording=bool(create_graph), backward_pass=this):
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
         for t, g in found.items():
             if t._tracked:  # False if it was frozen after the forward pass
@@ -308,7 +323,7 @@ def grad(
         )
     seeds = [_seed(t, g, create_graph, "grad_outputs") for t, g in zip(outputs, weights)]
     retain = create_graph if retain_graph is None else retain_graph
-    with context.entered(recording=create_graph, backward_pass=Pass(inputs)):
+    with context.entered(recording=bool(create_graph), backward_pass=Pass(inputs)):
         found = sweep(outputs, seeds, wanted=inputs, create_graph=create_graph, retain_graph=retain)
     results = []
     for i, x in enumerate(inputs):

@@ -66,9 +66,9 @@ def has_memory(array: Any) -> bool:
 def owner(array: ndarray) -> ndarray:
     """Return the array that owns the memory, at the end of the chain of views."""
     while True:
-        base = array.base
-        if base.__class__ is memoryview:  # made by `hand_out`
-            base = base.obj  # type: ignore[union-attr]
+        base: Any = array.base
+        if isinstance(base, memoryview):  # made by `hand_out`
+            base = base.obj
         if not isinstance(base, ndarray):
             return array
         array = base

@@ -20,7 +20,7 @@ from numpy import generic, ndarray
 from ..errors import describe, explain
 from . import inplace
 from .graph import Node, Symbolic, Variable, tensor_of, tracked
-from .run import VALUES_ONLY, context
+from .run import context
 
 Function = Callable[..., Any]
 VJP = TypeVar("VJP", bound=Function)
@@ -125,10 +125,7 @@ class Op:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
                 return y
-        if settings:
-            inputs, settings = self._bind(inputs, settings)
-        else:
-            settings = self.defaults
+        inputs, settings = self._bind(inputs, settings) if settings else (inputs, self.defaults)
         arrays = []
         tensors = wanted = any_array = False
         all_wanted = True
@@ -158,8 +155,9 @@ class Op:
             y = as_output(self, y)
             kind = y.dtype.kind
         node = None
-        if wanted and kind == "f" and here["recording"]:  # only floats have derivatives
-            if here["recording"] is VALUES_ONLY:
+        recording = here["recording"]
+        if wanted and kind == "f" and recording:  # only floats have derivatives
+            if recording is not True:  # VALUES_ONLY
                 node = Node(in_checkpoint, (), {}, None, here["scope"])
             else:
                 kept = inputs
@@ -211,19 +209,19 @@ class Op:
             out, values = y._data, []
             for x in inputs:
                 values.append(x._data if isinstance(x, Variable) else x)
-        vjps, i, contributions = op.vjps, 0, []
+        vjps, contributions = op.vjps, []
         if len(vjps) < len(inputs) or create_graph and op.reference:
             return op._pull_together(y, g, out, values, needed)
-        for x in inputs:
-            if isinstance(x, Variable) and vjps[i] and (needed is None or x in needed):
-                contributions.append((i, vjps[i](g, out, *values, **settings)))
-            i += 1
+        for i, x in enumerate(inputs):
+            vjp = vjps[i]
+            if vjp is not None and isinstance(x, Variable) and (needed is None or x in needed):
+                contributions.append((i, vjp(g, out, *values, **settings)))
         return contributions
 
     def _pull_together(
         self, y: Any, g: Any, out: Any, values: Sequence[Any], needed: Any
     ) -> list[tuple[int, Any]]:
-        """Return the contributions of a joint VJP, or those that differentiating a reference gives."""
+        """Return the contributions by the joint VJP or, to be recorded, by the reference."""
         node = y._node
         needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
         if self.reference is not None and out is y:

@@ -122,7 +122,7 @@ class Tensor(Variable):
         if getattr(array.base, "obj", None) is not self._data:  # else t.data += x: it is t.data
             self._data = array
             inplace.lend(array)
-        inplace.changed(self._data)
+        inplace.changed(self._array())
 
     @property
     def grad(self) -> Tensor | None:
@@ -329,8 +329,8 @@ class Tensor(Variable):
                 "only leaf tensors can be deep-copied or pickled. To copy only the values of an "
                 "output, call .detach() first; a copy made by .clone() stays in the graph."
             )
-        _, slots = object.__getstate__(self)  # type: ignore[misc]
-        return None, {**slots, "_tracked": self.requires_grad}  # without hooks
+        slots: dict[str, Any] = object.__getstate__(self)[1]  # type: ignore[index]
+        return None, slots | {"_tracked": self.requires_grad}  # without hooks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         self.__getstate__()  # It raises for an output.

@@ -78,7 +78,7 @@ def _gradients(
 
 def _recorded(create_graph: bool | None) -> bool:
     """Return `create_graph`, which by default is True inside another transform."""
-    return context.depth > 0 and context.recording if create_graph is None else create_graph
+    return context.depth > 0 and bool(context.recording) if create_graph is None else create_graph
 
 
 def _outcome(y: Tensor, create_graph: bool) -> Tensor:
