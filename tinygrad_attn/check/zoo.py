@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import engine, functional, ops, transforms
 from ..engine import Op, Watcher, history, op, sum_to, tracked, watching
-from . import slopes
+from . import subject
 
 
 class Bug(NamedTuple):
@@ -388,7 +388,7 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(partial(patch.object, slopes, "random_like"))
+@published(partial(patch.object, subject, "random_like"))
 def checker_all_ones(y, rng):
     """The gradient check gives every result the weight 1.
     Found in most small gradient checkers, such as SmallPebble's, which sums the output.
