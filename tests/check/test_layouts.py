@@ -144,9 +144,12 @@ def checked(call, backend):
     for layout, change in faults.LAYOUTS.items():
         seed = np.asarray(change(g))
         pull = lambda g: [
-            None if d is None else d.numpy() for d in backend.vjp([y], wanted, [g])  # noqa: B023
+            None if d is None else d.numpy()
+            for d in backend.vjp([y], wanted, [g])  # noqa: B023
         ]
-        for a, b in zip(pull(seed.astype(g.dtype, copy=False)), pull(np.array(seed, g.dtype, order="C"))):
+        for a, b in zip(
+            pull(seed.astype(g.dtype, copy=False)), pull(np.array(seed, g.dtype, order="C"))
+        ):
             assert (a is None) == (b is None)
             rtol = 1e-4 if g.dtype == np.float32 else 1e-9
             if a is not None:
@@ -182,7 +185,9 @@ def test_the_ops_of_a_sample_take_every_layout(key):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_ops_of_numpys_functions_and_of_modules_take_every_layout(dtype):
     for _, function, args, kwargs in CASES:
-        ASKED.update(asked(lambda: function(*tensors(args, dtype), **tensors(kwargs, dtype)), dtype))  # noqa: B023
+        ASKED.update(
+            asked(lambda: function(*tensors(args, dtype), **tensors(kwargs, dtype)), dtype)
+        )  # noqa: B023
     for example in MODULES.values():
         module = example.make(nn).astype(dtype)
         ASKED.update(asked(lambda: module(*tensors(list(example.inputs), dtype)), dtype))  # noqa: B023

@@ -53,7 +53,7 @@ def theirs():
 
 
 def state_of(module):
-    values = {k: np.array(v.detach()) for k, v in module.state_dict().items()}
+    values = {k: np.array(v.detach().numpy()) for k, v in module.state_dict().items()}
     return values, module.total, list(module.log), dict(getattr(module, "seen", {}))
 
 
@@ -99,12 +99,14 @@ REACHED = {  # how the check gets at the module
 @pytest.mark.parametrize("order", [1, 2])
 def test_modules_and_streams_are_left_as_they_were(make, way, order):
     module, x = make()
-    before, numbers, drawn = state_of(module), np.array(x.detach()), streams()
+    before, numbers, drawn = state_of(module), np.array(x.detach().numpy()), streams()
     assert gradcheck(REACHED[way](module), [x], order=order)
     after = state_of(module)
     assert all(np.array_equal(after[0][k], v) for k, v in before[0].items())
     assert after[1:] == before[1:]
-    assert np.array_equal(np.array(x.detach()), numbers) and x.requires_grad and x.grad is None
+    assert (
+        np.array_equal(np.array(x.detach().numpy()), numbers) and x.requires_grad and x.grad is None
+    )
     assert streams() == drawn
 
 

@@ -1,8 +1,9 @@
 """Explain a wrong VJP by comparing its Jacobian with the right one.
 
 R is the Jacobian from the VJP, and J is the Jacobian from finite differences. Both have the shape
-(elements of the output y, elements of the input x). Each claim of a table says that one matrix is a
-multiple of another, for example R of J with its axes swapped. The first claim that fits is reported.
+(elements of the output y, elements of the input x). Each claim of a table says that one matrix is
+a multiple of another, for example R of J with its axes swapped. The first claim that fits is
+reported.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Case:
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
         self.off = ~close(self.R, self.J, 1e-4)
-        self.operands = {k: a for k, a in enumerate(f.operands) if getattr(a, "dtype", 0) == np.float64}
+        kinds = [getattr(a, "dtype", None) for a in f.operands]
+        self.operands = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""
@@ -117,7 +119,7 @@ def other_operands(c: Case) -> Iterator[Claim]:
 
 
 def with_operand(f: OpSubject, k: int, value: Any) -> OpSubject:
-    return OpSubject(f.op_call, f.backend, [value if i == k else a for i, a in enumerate(f.operands)])
+    return OpSubject(f.op_call, f.backend, [*f.operands[:k], value, *f.operands[k + 1 :]])
 
 
 def elsewhere(c: Case) -> Iterator[Claim]:

@@ -126,12 +126,11 @@ def inconsistent(f: OpSubject) -> Finding:
     arrays = [*run.values, *f.inputs, *f.cotangents]
     arrays += [a for a in f.operands if isinstance(a, Array)]
     before = [a.copy() for a in arrays]
-    run.pull(f.cotangents)
+    first, size = run.pull(f.cotangents), greatest(f.cotangents[0])
     if not all(map(agree, arrays, before)):
         return (
             f"{CHANGES}: changes g, its output or an operand in place. Compute a new array instead."
         )
-    first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
     for text, k, gradients in trials(f):
         for a, b in zip(first, gradients):
             if a is None:

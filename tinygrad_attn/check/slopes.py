@@ -2,48 +2,48 @@
 
 The central difference (F(h) - F(-h)) / 2h has an error of about h^2, and rounding adds about
 1e-16 |F| / h. Ridders' extrapolation shrinks h, and estimates the slope at step 0 and its error.
-`F` returns an array, whose elements are measured separately; it should be cached.
+F returns an array, whose elements are measured separately.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
 from .report import Array, greatest
 
 ROUNDING = 2.0**-52
-F = Callable[[float], Array]
 
 
-def difference(f: F, h: float) -> Array:
-    """Return the central difference, which is 0 where both sides are the same infinity."""
-    above, below = f(h), f(-h)
-    return np.where(above == below, 0, above - below) / (2 * h)
+class Curve:
+    """A function of one step h, its central differences and its curvature, each computed once."""
+
+    def __init__(self, f: Callable[[float], Array]) -> None:
+        self.at = f = cache(f)
+        # The slope is 0 where both sides are the same infinity.
+        self.slope = cache(lambda h: np.where(f(h) == f(-h), 0, f(h) - f(-h)) / (2 * h))
+        self.curvature = cache(lambda h: f(h) - 2 * f(0.0) + f(-h))  # / 16 at h / 4, if smooth
 
 
-def curvature(f: F, h: float) -> Array:
-    """Return F(h) - 2 F(0) + F(-h), which falls by a factor of 16 with h / 4 if F is smooth."""
-    return f(h) - 2 * f(0.0) + f(-h)
-
-
-def noise(f: F, h: float) -> Array:
+def noise(f: Curve, h: float) -> Array:
     """Return the error of the slope that makes the curvature fall by a factor other than 16."""
-    rough = lambda h: np.abs(curvature(f, h) - curvature(f, 4 * h) / 16)
+    rough = lambda h: np.abs(f.curvature(h) - f.curvature(4 * h) / 16)
     return np.fmax(rough(h), rough(4 * h) / 16) / h
 
 
-def has_kink(f: F, h: float, rounding: Array) -> Array:
+def has_kink(f: Curve, h: float, rounding: Array) -> Array:
     """Return where the slopes to the left and right differ by as much at h as at 4h."""
-    slope = difference(f, h)
-    bend = lambda h: np.fmax(
-        np.abs(curvature(f, h)) / (2 * h), np.abs(difference(f, h) - difference(f, 4 * h))
-    )
-    return (bend(h) > bend(4 * h) / 2) & (bend(h) > 1e-3 * np.abs(slope) + 8 * rounding)
+
+    def bend(h: float) -> Array:
+        change = np.abs(f.slope(h) - f.slope(4 * h))
+        return np.fmax(np.abs(f.curvature(h)) / (2 * h), change)
+
+    return (bend(h) > bend(4 * h) / 2) & (bend(h) > 1e-3 * np.abs(f.slope(h)) + 8 * rounding)
 
 
-def ridders(f: F, largest: float, smallest: float) -> tuple[Array, Array]:
+def ridders(f: Curve, largest: float, smallest: float) -> tuple[Array, Array]:
     """Return the slope of F at 0 by extrapolation from steps that shrink, and its error.
 
     The error is infinite where the slopes to the left and to the right differ at every step.
@@ -53,16 +53,17 @@ def ridders(f: F, largest: float, smallest: float) -> tuple[Array, Array]:
     Engineering Software 4 (1982).
     """
     h, previous = largest, list[Array]()
-    slope, error, score = (np.full(f(0.0).shape, v) for v in (np.nan, np.inf, np.inf))
+    slope, error, score = (np.full(f.at(0.0).shape, v) for v in (np.nan, np.inf, np.inf))
     while h > smallest:
-        moves = (difference(f, h) != 0) | (difference(f, largest) != 0)
-        rounding = np.where(moves | ~moves.any(), ROUNDING * np.abs(f(0.0)) / h, 0)
-        kink = has_kink(f, h, rounding) if previous else False
-        row = [np.where(kink, np.nan, difference(f, h))]
+        moves = (f.slope(h) != 0) | (f.slope(largest) != 0)
+        rounding = np.where(moves | ~moves.any(), ROUNDING * np.abs(f.at(0.0)) / h, 0)
+        uncertain = rounding + noise(f, h)
+        kink = has_kink(f, h, rounding) & bool(previous)
+        row = [np.where(kink, np.nan, f.slope(h))]
         for j, earlier in enumerate(previous, 1):
             row.append((16**j * row[-1] - earlier) / (16**j - 1))
             spread = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - earlier))
-            e = spread + rounding + noise(f, h)
+            e = spread + uncertain
             relative = e / (np.abs(row[j]) + rounding + 1e-300)
             better = relative < score
             slope, error = np.where(better, row[j], slope), np.where(better, e, error)
@@ -70,4 +71,4 @@ def ridders(f: F, largest: float, smallest: float) -> tuple[Array, Array]:
         if np.all(error <= np.maximum(1e-8 * greatest(np.nan_to_num(slope)), 2 * rounding)):
             break
         previous, h = row[:6], h / 4
-    return np.where(np.isinf(error), difference(f, 4 * h), slope), error
+    return np.where(np.isinf(error), f.slope(4 * h), slope), error

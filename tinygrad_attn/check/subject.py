@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,9 @@ import numpy as np
 from ..errors import describe
 from .backend import Backend, Call, nested
 from .report import Array, greatest
-from .slopes import ridders
+from .slopes import Curve, ridders
 
 Gradients = Sequence[Array | None]  # None for an input that no result depends on
-Curve = Callable[[float], Array]  # the results, flattened, as a function of a step
 
 
 class Run(NamedTuple):
@@ -82,7 +81,7 @@ class Subject:
 
     def along(self, which: int, direction: Array) -> Curve:
         """Return the results as a function of a step along a direction of one input."""
-        return cache(lambda step: self.moved(which, step * direction))
+        return Curve(lambda step: self.moved(which, step * direction))
 
     def total(self, values: Array, norm: Callable[[Array], Any] = np.sum) -> float:
         """Return the sum of cotangent * value, or another norm of these products."""
@@ -147,7 +146,7 @@ class GraphSubject(Subject):
             raise TypeError(f"{text}{describe(result)}. Do not leave the graph with .numpy().")
         return tensors
 
-    def run(self) -> Run:  # type: ignore[override]
+    def run(self) -> Run:
         outputs = self.outputs()
         return Run([self.backend.value(t) for t in outputs], partial(self._pull, outputs))
 

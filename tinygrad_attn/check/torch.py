@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..errors import describe
 from ..nn import Module
 from .backend import Array, Backend, nested
+from .faults import unrepeatable
 from .report import Verdict, deviation, greatest
+from .subject import GraphSubject
 
 Arrays = dict[str, Array]
 TOLERANCE = 1e-8  # relative to the largest element, in float64
@@ -21,7 +23,7 @@ WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
 @dataclass
 class Compared:
-    """The largest errors of a value and its gradient, each relative to the largest element."""
+    """The largest error of an output's value, or of a gradient, relative to the largest element."""
 
     name: str
     value: float = 0.0
@@ -52,8 +54,9 @@ class TorchComparison(Verdict):
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'name':{width}}  value     gradient"]
+        shown = lambda error: f"{error:8.1e}" if error else f"{'-':>8}"
         for row in self.rows:
-            errors = f"{row.value:8.1e}  {row.gradient:8.1e}"
+            errors = f"{shown(row.value)}  {shown(row.gradient)}"
             lines.append(f"{row.name:{width}}  {errors}  {'ok' if row.ok else 'DIFFERS'}")
         differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
@@ -64,11 +67,12 @@ class TorchComparison(Verdict):
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:
-    """Run both modules with the same weights and inputs, and compare all outputs and gradients.
+    """Run both modules with the same weights and inputs, and compare outputs and gradients.
 
     Copies the weights of `torch_module` into `module` with `load_state_dict`, so the names must
     match. Then runs float64 copies of both modules. `inputs` and `keywords` are arrays, Tensors,
-    torch tensors or plain values. Each output tensor gets a random cotangent for the backward pass.
+    torch tensors or plain values. Compares the outputs of all submodules, and, for random
+    cotangents of the module's own outputs, the gradients of all parameters and inputs.
 
     Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
     Raises ImportError without torch, and ValueError if there is nothing to compare.
@@ -86,7 +90,7 @@ def compare_with_torch(
             f"then a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
         )
     module.load_state_dict(torch_module.state_dict())
-    arguments: dict[Any, Any] = {**dict(enumerate(inputs)), **keywords}
+    arguments = {k: plain(x) for k, x in [*enumerate(inputs), *keywords.items()]}
     ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), arguments)
     theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), arguments)
     report = compared(ours, theirs)
@@ -95,73 +99,69 @@ def compare_with_torch(
     return report
 
 
-class Side(NamedTuple):
-    """A module of one library, its backend and its arguments."""
+def plain(x: Any) -> Any:
+    """Convert an array or a tensor of either library to an array, float64 if it holds floats."""
+    x = x.detach().numpy() if hasattr(x, "detach") else x
+    return x.astype(np.float64) if isinstance(x, Array) and x.dtype.kind == "f" else x
 
-    backend: Backend
-    module: Any
-    arguments: dict[Any, Any]  # positional arguments by number, keyword arguments by name
 
-    def run(self) -> dict[str, Any]:
-        """Run a copy of the module; return outputs, parameters and inputs as tensors by name."""
-        module, outputs = copy.deepcopy(self.module), dict[str, Any]()
-        leaves = {key: self.leaf(x) for key, x in self.arguments.items()}
+class Side:
+    """A module of one library: its outputs by name, and a subject that pulls gradients."""
+
+    def __init__(self, backend: Backend, module: Any, arguments: dict[Any, Any]) -> None:
+        outputs: dict[str, Any] = {}
 
         def keep(name: str, part: Any, args: Any, output: Any) -> None:
             for k, t in enumerate(nested(output)):
-                if isinstance(t, self.backend.kind):  # only from the first call
+                if isinstance(t, backend.kind):  # only from the first call
                     outputs.setdefault(name + f"[{k}]" * (k > 0), t)
 
+        leaves = {k: backend.leaf(x) if isinstance(x, Array) else x for k, x in arguments.items()}
+        keywords = {k: x for k, x in leaves.items() if isinstance(k, str)}
+        positional = [x for k, x in leaves.items() if k not in keywords]
+        tensors = dict(module.named_parameters())
+        tensors |= {f"input {k}": x for k, x in leaves.items() if backend.is_float(x)}
+        tensors = {name: t for name, t in tensors.items() if backend.wants_gradient(t)}
         for name, part in module.named_modules():
             part.register_forward_hook(partial(keep, name or WHOLE))
-        args = [x for key, x in leaves.items() if isinstance(key, int)]
-        module(*args, **{key: x for key, x in leaves.items() if isinstance(key, str)})
-        inputs = {f"input {k}": x for k, x in leaves.items() if isinstance(x, self.backend.kind)}
-        return {**outputs, **dict(module.named_parameters()), **inputs}
+        call, rng = lambda: module(*positional, **keywords), np.random.default_rng(0)
+        self.subject = GraphSubject(call, tensors, backend, rng)
+        self.results = [n for n, t in outputs.items() if WHOLE in n and backend.is_float(t)]
+        self.values = {name: backend.value(t) for name, t in outputs.items()}
 
-    def gradients(self, tensors: dict[str, Any], roots: list[str]) -> Arrays:
-        """Return the gradients of all tensors, from random cotangents of the outputs `roots`."""
-        wanted = {name: t for name, t in tensors.items() if self.backend.wants_gradient(t)}
-        gradients = {name: np.zeros(tuple(t.shape)) for name, t in tensors.items()}
-        roots = [name for name in roots if name in wanted]
-        draw = lambda k, name: np.random.default_rng(k).standard_normal(gradients[name].shape)
-        if roots:
-            cotangents = [draw(k, name) for k, name in enumerate(roots)]
-            pulled = self.backend.vjp([wanted[n] for n in roots], [*wanted.values()], cotangents)
-            pairs = zip(wanted, pulled)
-            gradients |= {name: self.backend.value(g) for name, g in pairs if g is not None}
-        return gradients
-
-    def leaf(self, x: Any) -> Any:
-        """Convert an argument to a tensor of this library if it is an array or a tensor."""
-        x = x.detach().numpy() if hasattr(x, "detach") else x
-        if not isinstance(x, Array):
-            return x
-        return self.backend.leaf(x.astype(np.float64 if x.dtype.kind == "f" else x.dtype))
+    def gradients(self, shared: list[str]) -> Arrays:
+        """Return the gradients of parameters and inputs, from random cotangents."""
+        draw = lambda name: np.random.default_rng(shared.index(name)).standard_normal
+        cotangents = [
+            (draw(name) if name in shared else np.zeros)(self.values[name].shape)
+            for name in self.results
+        ]
+        subject = self.subject
+        pulled = zip(subject.names, subject.inputs, subject.pull(cotangents))
+        return {name: np.zeros(x.shape) if g is None else g for name, x, g in pulled}
 
 
 def compared(ours: Side, theirs: Side) -> TorchComparison:
-    """Compare the values and gradients of all tensors that both sides have."""
-    mine, reference = ours.run(), theirs.run()
-    outputs = [{n for n in tensors if n.startswith(WHOLE)} for tensors in (mine, reference)]
-    shared = [name for name in reference if name in outputs[0] & outputs[1]]
-    values = {name: theirs.backend.value(t) for name, t in reference.items()}
-    if not shared or any(np.isnan(values[name]).all() for name in shared):
+    """Compare the values of all outputs and the gradients of all parameters and inputs."""
+    shared = [name for name in theirs.results if name in ours.results]
+    if not shared or any(np.isnan(theirs.values[name]).all() for name in shared):
         raise ValueError(
             "nothing was compared: torch returns NaN, or the two outputs have no Tensor at the "
             "same position. Pass finite inputs; .numpy() and .data in forward() leave the graph."
         )
-    gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
-    report = TorchComparison([], alone=tuple(sorted(outputs[0] ^ outputs[1])))
-    for name in filter(mine.__contains__, reference):
-        value = difference(ours.backend.value(mine[name]), values[name])
-        report.rows.append(Compared(name, value, difference(gradients[name], expected[name])))
-    wrong = [row for row in report.rows if not row.ok]
-    if wrong:
+    mine, right = ours.gradients(shared), theirs.gradients(shared)
+    rows = [
+        Compared(name, value=difference(ours.values[name], y))
+        for name, y in theirs.values.items()
+        if name in ours.values
+    ]
+    rows += [Compared(n, gradient=difference(mine[n], g)) for n, g in right.items() if n in mine]
+    report = TorchComparison(rows, alone=tuple(sorted({*ours.results} ^ {*theirs.results})))
+    if wrong := [row for row in rows if not row.ok]:
         report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
-        if all(row.value <= TOLERANCE for row in report.rows if row.name in shared):
+        if all(row.value <= TOLERANCE for row in rows if row.name in shared):
             report.explanation = DETACHED
-        elif not (repeats(ours, mine, shared) and repeats(theirs, reference, shared)):
+        elif unrepeatable(ours.subject) or unrepeatable(theirs.subject):
             report.explanation = DROPOUT
     return report
 
@@ -171,12 +171,6 @@ def difference(a: Array, b: Array) -> float:
     if a.shape != b.shape:
         return np.inf
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
-
-
-def repeats(side: Side, tensors: dict[str, Any], names: list[str]) -> bool:
-    """Return whether a second run returns the same outputs."""
-    again, value = side.run(), side.backend.value
-    return all(difference(value(again[n]), value(tensors[n])) <= TOLERANCE for n in names)
 
 
 DETACHED = (

@@ -67,12 +67,13 @@ class TorchBackend(Backend):
             t.requires_grad_(wants)
 
     def keep(self, t: Any) -> Callable[[], None]:
-        data, before, wants = t.data, t.detach().clone(), t.requires_grad
-        gradient = t.grad if t.is_leaf else None
+        data, gradient, wants = t.data, t.grad if t.is_leaf else None, t.requires_grad
+        before = [(x, x.detach().clone()) for x in (data, gradient) if x is not None]
 
         def restore() -> None:
             t.data = data
-            data.copy_(before)
+            for x, values in before:
+                x.data.copy_(values)
             self.track(t, wants)
             if t.is_leaf:
                 t.grad = gradient
@@ -102,7 +103,7 @@ class TorchBackend(Backend):
 
     def hooked(self, outputs: Any, inputs: Any, cotangents: Any) -> bool:
         """Return whether a function that autograd calls, other than a backward, replaces g."""
-        replaced = []
+        replaced: list[Any] = []
 
         def look(frame: Any, result: Any) -> None:
             code, caller = frame.f_code, frame.f_back.f_code.co_name
@@ -119,8 +120,13 @@ class TorchBackend(Backend):
 @contextmanager
 def returns(look: Callable[[Any, Any], None]) -> Iterator[None]:
     """Call look(frame, result) for each Python function that returns inside the block."""
+
+    def profile(frame: Any, event: str, result: Any) -> None:
+        if event == "return":
+            look(frame, result)
+
     before = sys.getprofile()
-    sys.setprofile(lambda frame, event, result: event == "return" and look(frame, result) or None)
+    sys.setprofile(profile)
     try:
         yield
     finally:
