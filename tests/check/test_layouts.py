@@ -205,3 +205,9 @@ def test_no_op_of_the_package_was_left_out():
 
 def rules(one):
     return (*one.vjps, one.joint_vjp)
+
+
+def test_operands_in_another_layout_are_asked_too():
+    wrong = square(lambda g, y, x: 2 * g * x.ravel(order="K").reshape(x.shape))
+    report = gradcheck(wrong, [X], raise_exception=False)
+    assert report.diagnosis.kind == "memory layout" and "operands" in report.diagnosis, report

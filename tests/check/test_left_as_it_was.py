@@ -135,3 +135,35 @@ def test_what_a_check_leaves_does_not_depend_on_requires_grad():
     assert gradcheck(np.exp, [frozen]) and not frozen.requires_grad
     frozen = torch.ones(3, dtype=torch.float64)
     assert gradcheck(torch.exp, [frozen]) and not frozen.requires_grad
+
+
+class Odd:
+    """Has a property that raises."""
+
+    words, scale = np.array(["a", "b"]), np.array([2.0])
+
+    @property
+    def args(self):
+        raise RuntimeError("not to be read")
+
+
+def test_whatever_a_function_refers_to_can_be_saved():
+    odd, later = Odd(), []
+    fields = np.zeros(2, [("name", "U3"), ("size", "f8")])
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+
+    def f(x):
+        later.append(odd.words[0])
+        fields["size"][0] += 1
+        return x * (frozen + 0.0 * len(odd.words))
+
+    assert gradcheck(f, [np.ones(3)]) and not later and not fields["size"].any()
+
+    def unbound(x):
+        return x * missing
+
+    with pytest.raises(NameError):
+        gradcheck(unbound, [np.ones(3)])
+    missing = 2.0
+    assert gradcheck(unbound, [np.ones(3)]) and missing

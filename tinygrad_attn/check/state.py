@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from ..random import get_rng_state, set_rng_state
 from .backend import Array, Backend, rewrite
 
 LIBRARIES = {"numpy", "torch", __name__.partition(".")[0]}  # their functions keep no state
-REFERENCES = "__dict__", "__self__", "__func__", "func", "args", "keywords", "bit_generator"
 
 STREAMS: list[Any] = [  # how to read and write the state of a random stream
     (get_rng_state, set_rng_state),
@@ -61,14 +60,20 @@ def referred(x: Any) -> list[Any]:
         with suppress(ValueError):  # a variable of the closure may have no value yet
             names = inspect.getclosurevars(x)
             return [*names.nonlocals.values(), *names.globals.values()]
-    return [getattr(x, name, None) for name in REFERENCES]
+    if isinstance(x, MethodType):
+        return [x.__self__, x.__func__]
+    if isinstance(x, partial):
+        return [x.func, x.args, x.keywords]
+    if isinstance(x, np.random.Generator):
+        return [x.bit_generator]
+    return [getattr(x, "__dict__", None)]
 
 
 def content(x: Any, backend: Backend) -> list[Callable[[], None]]:
     """Return a function that restores the present content of x, if x has any, in a list."""
     if isinstance(x, backend.kind):
         return [backend.keep(x)]
-    if isinstance(x, Array):
+    if isinstance(x, Array) and x.flags.writeable:
         return [partial(rewrite, x, x.copy())]
     if isinstance(x, (dict, list)):
         return [partial(refill, x, x.copy())]
