@@ -86,31 +86,29 @@ half.vjp(lambda g, y, x: g * 0.5)
 attention = lambda: torch.nn.MultiheadAttention(8, 2)
 MASK, QKV = dict(attn_mask=CAUSAL), (X, X, X)
 between = lambda n, layer: n.Sequential(n.Linear(8, 8), layer, n.Linear(8, 2))
-DIFFERENT = [  # the explanation, ours, torch's, inputs, keywords, the first module that differs
-    ("weight transposed", Layer(lambda x, w, b: x @ w + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)"),
-    ("to find the op whose VJP is wrong", Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
-    ("leaves the graph", Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight"),
-    ("eps=1e-12", between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1"),
-    ("one module uses the tanh approximation", between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1"),
-    ("mask inverted", Attention(lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)"),
-    ("mask is not applied", Attention(lambda m, s: s), attention(), QKV, MASK, "(whole)"),
-    ("triu(ones, 2)", Attention(lambda m, s: np.where(np.triu(m, 2), -1e30, s)), attention(), QKV, MASK, "(whole)"),
-    ("triu(ones, 0)", Attention(lambda m, s: np.where(np.triu(np.ones_like(m)), -1e30, s)), attention(), QKV, MASK, "(whole)"),
-    ("norm_first is set", nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
-    ("batch_first is set", nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None),
-    ("two calls to the same module give different results", nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None),
-]  # fmt: skip
+DIFFERENT = {  # ours, torch's, inputs, keywords, the first tensor that differs, words of the explanation
+    "weight transposed": (Layer(lambda x, w, b: x @ w + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "(whole)", ""),
+    "VJP": (Layer(lambda x, w, b: half(x @ w.T + b), 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight", "to find the op whose VJP is wrong"),
+    "detached": (Layer(lambda x, w, b: x @ w.detach().T + b, 8, 8), torch.nn.Linear(8, 8), (X,), {}, "weight", "leaves the graph"),
+    "eps": (between(nn, nn.LayerNorm(8, eps=1e-12)), between(torch.nn, torch.nn.LayerNorm(8)), (X,), {}, "1", ""),
+    "GELU": (between(nn, nn.GELU("tanh")), between(torch.nn, torch.nn.GELU()), (X,), {}, "1", ""),
+    "mask inverted": (Attention(lambda m, s: np.where(m, s, -1e30)), attention(), QKV, MASK, "(whole)", ""),
+    "mask left out": (Attention(lambda m, s: s), attention(), QKV, MASK, "(whole)", ""),
+    "triu 2": (Attention(lambda m, s: np.where(np.triu(m, 2), -1e30, s)), attention(), QKV, MASK, "(whole)", ""),
+    "norm_first": (nn.TransformerEncoderLayer(**LAYER, norm_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None, ""),
+    "batch_first": (nn.TransformerEncoderLayer(**LAYER, batch_first=True), torch.nn.TransformerEncoderLayer(**LAYER), (X,), {}, None, ""),
+    "dropout": (nn.TransformerEncoderLayer(8, 2, 16, 0.5), torch.nn.TransformerEncoderLayer(8, 2, 16, 0.5), (X,), {}, None, "two calls to the same module give different results"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text, ours, theirs, inputs, keywords, first", DIFFERENT, ids=[d[0] for d in DIFFERENT]
-)
-def test_a_planted_difference_is_explained(text, ours, theirs, inputs, keywords, first):
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_planted_difference_is_found(name):
+    ours, theirs, inputs, keywords, first, words = DIFFERENT[name]
     with torch.no_grad():  # norms with weights of ones would hide mistakes
         for p in theirs.parameters():
             p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
     report = compare(ours, theirs, *inputs, **keywords)
-    assert not report and text in report.explanation, report
+    assert not report and (words in report.explanation if words else not report.explanation), report
     assert first is None or report.first == first, report
 
 
@@ -148,12 +146,10 @@ def test_every_tensor_of_a_result_is_compared(make, place):
 
 def test_what_cannot_be_compared_is_said(capsys):
     linear = nn.Linear(8, 4), torch.nn.Linear(8, 4)
-    for ours, theirs, x in (
-        (*linear, X * np.nan),
-        (Both(lambda a, b: a.numpy(), 4), TorchBoth(lambda a, b: a), X),
-    ):
-        with pytest.raises(ValueError, match="nothing was compared"):
-            compare(ours, theirs, x)
+    with pytest.raises(ValueError, match="nothing was compared"):
+        compare(*linear, X * np.nan)
+    with pytest.raises(TypeError, match="must return a floating-point tensor"):
+        compare(Both(lambda a, b: a.numpy(), 4), TorchBoth(lambda a, b: a), X)
     assert compare_with_torch(*linear, X) and "the same as torch" in capsys.readouterr().out
     with pytest.raises(TypeError, match="needs a module of this package and then a torch"):
         compare(*reversed(linear), X)

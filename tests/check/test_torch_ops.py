@@ -144,3 +144,121 @@ def test_what_is_too_coarse_is_refused():
         gradcheck(torch.exp, [torch.ones(2, requires_grad=True)])
     with pytest.raises(TypeError, match=r"module\.double\(\)"):
         gradcheck(torch.nn.Linear(3, 2), [rand(4, 3)])
+
+
+# ---- complex numbers
+
+
+class Both(torch.autograd.Function):
+    """x -> 2 x and the complex number x^2 + i x"""
+
+    factor = 2.0
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 2 * x, torch.complex(x * x, x)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return 2 * g + Both.factor * x * h.real + h.imag
+
+
+def cube(conjugated):
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, z):
+            ctx.save_for_backward(z)
+            return z**3
+
+        @staticmethod
+        def backward(ctx, g):
+            slope = 3 * ctx.saved_tensors[0] ** 2
+            return g * (slope.conj() if conjugated else slope)
+
+    return Cube.apply
+
+
+def complex_numbers(*shape):
+    return torch.view_as_complex(rand(*shape, 2).detach()).requires_grad_()
+
+
+COMPLEX = {
+    "exp": torch.exp,
+    "abs": torch.abs,
+    "conj": torch.conj,
+    "not holomorphic": lambda z: z * z.conj() + z.real,
+    "fft": torch.fft.fft,
+    "to real": lambda z: torch.fft.ifft(z).real,
+    "several": lambda z: {"a": z * 2, "b": (torch.view_as_real(z), z.imag)},
+    "a function": cube(True),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("order", [1, 2])
+def test_complex_numbers_are_checked_as_pairs(name, order):
+    z = complex_numbers(3)
+    report = gradcheck(COMPLEX[name], [z], order=order)
+    assert report.entries[0].name == "input 0 (real, imaginary)" and z.is_complex()
+    assert report.entries[0].analytic.shape == (3, 2)
+
+
+def test_a_wrong_gradient_of_complex_numbers_is_found():
+    report = gradcheck(cube(False), [complex_numbers(3)], raise_exception=False)
+    assert not report and report.op == "Cube" and "conj()" in report.diagnosis, report
+    assert gradcheck(Both.apply, [rand(3)])
+    for Both.factor in (3.0, 100.0):
+        report = gradcheck(Both.apply, [rand(3)], raise_exception=False)
+        assert not report and report.op == "Both", report
+    Both.factor = 2.0
+    assert gradcheck(torch.fft.rfft, [rand(4)])
+    module = torch.nn.Linear(2, 2, dtype=torch.complex128)
+    assert len(gradcheck(module, [complex_numbers(3, 2)]).entries) == 3
+    with pytest.raises(TypeError, match="precision too low.*complex128"):
+        gradcheck(torch.exp, [complex_numbers(3).to(torch.complex64)])
+
+
+# ---- hooks
+
+
+def hooked_tensor(replace):
+    def f(x):
+        y = x * x
+        y.register_hook(lambda g: 3 * g if replace else None)
+        return y.sin()
+
+    return f
+
+
+def hooked_module(replace):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()).double()
+    module[0].register_full_backward_hook(
+        lambda module, g_in, g_out: (2 * g_in[0],) if replace else None
+    )
+    return module
+
+
+def hooked_output(replace):
+    module = torch.nn.Linear(3, 3).double()
+    module.register_full_backward_pre_hook(lambda m, g_out: (2 * g_out[0],) if replace else None)
+    return module
+
+
+@pytest.mark.parametrize("hooked", [hooked_tensor, hooked_module, hooked_output])
+def test_a_hook_that_changes_the_gradient_is_named(hooked):
+    assert gradcheck(hooked(False), [rand(2, 3)])
+    report = gradcheck(hooked(True), [rand(2, 3)], raise_exception=False)
+    assert not report and "backward hook returns another" in report.diagnosis, report
+    detached = gradcheck(lambda x: hooked(False)(x) + x.detach(), [rand(2, 3)], raise_exception=False)  # fmt: skip
+    assert not detached and "backward hook" not in detached.diagnosis, detached
+
+
+def test_a_hook_of_an_input_is_named_and_stays():
+    x = rand(3)
+    x.register_hook(lambda g: 2 * g)
+    report = gradcheck(torch.sin, [x], raise_exception=False)
+    assert "backward hook returns another" in report.diagnosis, report
+    x.sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 2.0, dtype=torch.float64))

@@ -549,3 +549,57 @@ def test_the_second_order_finds_what_the_first_cannot_see(made, kind):
         assert gradcheck(f, x)
         report = gradgradcheck(f, x, raise_exception=False)
         assert report.order == 2 and report.diagnosis.kind == kind, report
+
+
+def caches():
+    """A VJP that keeps the gradient of its first call."""
+    kept = {}
+    return square(lambda g, y, x: kept.setdefault(x.shape, 2 * g * x))
+
+
+def every_other():
+    calls = []
+    return square(lambda g, y, x: calls.append(1) or 2 * g * x * (1 + (len(calls) % 2)))
+
+
+def once():
+    """A VJP that is wrong the first time."""
+    calls = []
+    return square(lambda g, y, x: calls.append(1) or 2 * g * x * (1 + (len(calls) < 2)))
+
+
+@pytest.mark.parametrize("made", [caches, every_other, once, alternates])
+def test_a_vjp_that_keeps_state_is_said_to_do_so(made):
+    report = check(made(), S34)
+    assert not report and "state" in report.diagnosis and report.op == "wrong", report
+
+
+@pytest.mark.parametrize("place", ["first", "last", "alone", "inside"])
+def test_a_hook_that_changes_the_gradient_is_named(place):
+    linear = lambda: nn.Linear(4, 4).astype(np.float64)
+    hooked, model = linear(), linear()
+    parts = {"first": [hooked, model], "last": [model, hooked], "alone": [hooked]}
+    model = nn.Sequential(*parts.get(place, [nn.Sequential(linear(), hooked), linear()]))
+    assert gradcheck(model, rand(2, 4))
+    looking = hooked.register_full_backward_hook(lambda module, g_in, g_out: None)
+    assert gradcheck(model, rand(2, 4)), "a hook that looks changes nothing"
+    looking.remove()
+    hooked.register_full_backward_hook(lambda module, g_in, g_out: (2 * g_in[0],))
+    report = gradcheck(model, rand(2, 4), raise_exception=False)
+    assert not report and "hook" in report.diagnosis, report
+
+
+@pytest.mark.parametrize(
+    "f, inputs",
+    [
+        (lambda x: (x * 2, np.fft.fft(x.data)), [np.ones(3)]),
+        (lambda x: (x * 2, 1j), [np.ones(3)]),
+        (lambda x, z: x * 2, [np.ones(3), np.array([1j])]),
+        (lambda x, d: x * 2, [np.ones(3), {"z": np.array([1j])}]),
+        (op(lambda x: x * 1j), [np.ones(3)]),
+        (lambda z: np.exp(z), np.array([1j])),
+    ],
+)
+def test_complex_numbers_are_refused_with_that_word(f, inputs):
+    with pytest.raises(TypeError, match="complex"):
+        gradcheck(f, inputs)

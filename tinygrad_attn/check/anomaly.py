@@ -12,8 +12,8 @@ import numpy as np
 from ..engine import Listener, Variable, context, listening
 from ..errors import describe, quoted
 from ..nn.calls import dotted_name
-from .report import Array, index_of_largest
-from .trace import Place, array_of, user_place
+from .backend import Array, Place, array_of, user_place
+from .report import index_of_largest
 
 
 @contextmanager

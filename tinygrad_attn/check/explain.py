@@ -1,8 +1,9 @@
 """Explain a wrong VJP by comparing its Jacobian with the right one.
 
 R is the Jacobian from the VJP, and J is the Jacobian from finite differences. Both have the shape
-(elements of the output y, elements of the input x). Each row of a table claims that one matrix is a
-multiple of another, for example R of J with its axes swapped. The first row that fits is reported.
+(elements of the output y, elements of the input x). Each claim of a table says that one matrix is
+a multiple of another, for example R of J with its axes swapped. The first claim that fits is
+reported.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from .measure import STRICT, Limits, all_entries
 from .report import Entry, greatest, index_of_largest, near
-from .slopes import STRICT, Limits, OneOp, Program, entry_of, flatten
+from .subject import OpSubject, Subject, flatten
 
-Found = str | None  # the kind of a mistake, a colon and an explanation
-Row = tuple[str, Any, Any]  # a text that applies if the first matrix is a multiple of the second
+Finding = str | None  # the kind of a mistake, a colon and an explanation
+Claim = tuple[str, Any, Any]  # a text that applies if the first matrix is a multiple of the second
 LARGE = 10_000  # elements of the largest Jacobian that is computed
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
@@ -50,7 +52,8 @@ class Case:
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
         self.off = ~close(self.R, self.J, 1e-4)
-        self.operands = {k: a for k, a in enumerate(f.args) if getattr(a, "dtype", 0) == np.float64}
+        kinds = [getattr(a, "dtype", None) for a in f.operands]
+        self.operands = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.float64}
 
     def mixes(self, nonzero: Any) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""
@@ -66,7 +69,7 @@ def places(mask: Any) -> str:
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
 
 
-def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
+def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Finding:
     """Find NaN, zeros or a constant factor. J is NaN at elements that were not measured."""
     finite, known = np.isfinite(R).all(axis=0), ~np.isnan(J).any(axis=0)
     if not finite.all():
@@ -84,7 +87,7 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Found:
     return f"constant factor: the gradient is {c:.6g} times what it should be." if c else None
 
 
-def at_some(R: Any, J: Any, bad: Any) -> Found:
+def at_some(R: Any, J: Any, bad: Any) -> Finding:
     """Name the elements with a wrong gradient if most are right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
@@ -92,13 +95,13 @@ def at_some(R: Any, J: Any, bad: Any) -> Found:
     return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
-def turns(axes: int) -> list[tuple[int, ...]]:
+def permuted_axes(axes: int) -> list[tuple[int, ...]]:
     """Return all permutations of up to four axes except the identity."""
     return list(permutations(range(axes)))[1:] if axes < 5 else []
 
 
-def other_operands(c: Case) -> Iterator[Row]:
-    """Yield rows for a VJP that is right if an operand is all ones or is transposed."""
+def other_operands(c: Case) -> Iterator[Claim]:
+    """Yield claims for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
             f"operand misplaced: the VJP is right if operand {k} is all ones, and wrong for other "
@@ -108,22 +111,22 @@ def other_operands(c: Case) -> Iterator[Row]:
             with suppress(Exception):  # the op may refuse it
                 f = with_operand(c.f, k, np.ones_like(a))
                 yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
-        for order in turns(a.ndim):
+        for order in permuted_axes(a.ndim):
             text = f"transposed: the VJP is right once operand {k} is transposed to {order} (.mT)"
             with suppress(Exception):
                 f = with_operand(c.f, k, a.transpose(order))
                 yield text, f.jacobian_by_vjps(c.which), c.J
 
 
-def with_operand(f: OneOp, k: int, value: Any) -> OneOp:
-    return OneOp(f.step, f.backend, [value if i == k else a for i, a in enumerate(f.args)])
+def with_operand(f: OpSubject, k: int, value: Any) -> OpSubject:
+    return OpSubject(f.op_call, f.backend, [*f.operands[:k], value, *f.operands[k + 1 :]])
 
 
-def elsewhere(c: Case) -> Iterator[Row]:
-    """Yield rows for an R that has the numbers of J at other indices."""
+def elsewhere(c: Case) -> Iterator[Claim]:
+    """Yield claims for an R that has the numbers of J at other indices."""
     nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
-    orders = [(*range(ny), *(ny + k for k in q)) for q in turns(nx)]
-    orders += [(*p, *range(ny, ny + nx)) for p in turns(ny)]
+    orders = [(*range(ny), *(ny + k for k in q)) for q in permuted_axes(nx)]
+    orders += [(*p, *range(ny, ny + nx)) for p in permuted_axes(ny)]
     text = "transposed: the gradient is right, but with axes swapped: transpose it (.mT)"
     if c.x.size != c.y.size:
         text = "wrong axis: the gradient is summed over, or spread along, the wrong axis"
@@ -131,13 +134,14 @@ def elsewhere(c: Case) -> Iterator[Row]:
         yield text, c.R, J4.transpose(order).reshape(c.R.shape)
     text = (
         "transposed: the VJP applies the function itself to g, not the transposed function: "
-        "transpose the matrix (.mT), sum from the other end, rotate back, or undo the permutation"
+        "transpose the matrix (.mT), conjugate a complex factor (.conj()), sum from the other end, "
+        "rotate back, or undo the permutation"
     )
     yield text, c.R, c.J.T
 
 
-def factors(c: Case) -> Iterator[Row]:
-    """Yield rows for a factor that appears in only one of R and J."""
+def factors(c: Case) -> Iterator[Claim]:
+    """Yield claims for a factor that appears in only one of R and J."""
     text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
     yield text, c.R, c.in_J * 1.0
     yield "wrong axis: the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
@@ -155,15 +159,15 @@ def factors(c: Case) -> Iterator[Row]:
         )
 
 
-def multiples(c: Case) -> Found:
-    """Find the first row whose first matrix is a multiple of its second."""
+def multiples(c: Case) -> Finding:
+    """Find the first claim whose first matrix is a multiple of its second."""
     for text, a, b in chain(other_operands(c), elsewhere(c), factors(c)):
         if k := factor(a, b):
             return f"{text}." if abs(k - 1) <= 1e-3 else f"{text}; times {k:.6g}."
     return None
 
 
-def zeros(c: Case) -> Found:
+def zeros(c: Case) -> Finding:
     """Find zeros at different elements of R and J, or sums over different axes."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
@@ -215,30 +219,38 @@ def of_elements(entry: Entry) -> str:
     )
 
 
-def all_off(f: Program, limits: Limits = STRICT) -> dict[int, Entry]:
+def all_off(f: Subject, limits: Limits = STRICT) -> dict[int, Entry]:
     """Return the entries with a wrong gradient in a dict, keyed by the index of the input."""
-    entries = {k: entry_of(f, k, g, limits) for k, g in enumerate(f.pull(f.cotangents))}
-    return {k: entry for k, entry in entries.items() if entry.wrong.any()}
+    return {k: e for k, e in enumerate(all_entries(f, limits)) if e.wrong.any()}
 
 
-def wrong_slope(f: OneOp) -> Found:
+def wrong_slope(f: OpSubject) -> Finding:
     """Find a gradient of an op that differs from the slope, and explain it."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note, off = "", all_off(f)
     if not off:
         return None
     with suppress(Exception):  # a setting may contain a size
-        shorter = OneOp(f.step, f.backend, [cut(a) for a in f.args])
+        shorter = OpSubject(f.op_call, f.backend, [cut(a) for a in f.operands])
         if still_off := all_off(shorter):
             if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
                 note = " (Its operands were cut to 5 elements along each axis.)"
             f, off = shorter, still_off
     which, entry = next(iter(off.items()))
-    found = of_elements(entry)
+    finding = of_elements(entry)
     if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
         with suppress(Exception):  # f may refuse other values or another g
-            c = Case(f, which)
-            found = simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)
-    if len(f.args) > 1:
-        found += f" Look at its VJP for {f.names[which]}."
-    return found + note
+            finding = of_jacobians(Case(f, which))
+    if len(f.operands) > 1:
+        finding += f" Look at its VJP for {f.names[which]}."
+    return finding + note
+
+
+def of_jacobians(c: Case) -> str:
+    """Explain the difference between R and J."""
+    if close(c.R, c.J, 1e-6).all():
+        return (
+            "stateful VJP: the gradient was wrong, and is right when the VJP is called again: the "
+            "VJP keeps state between calls, or a backward hook changes its gradient."
+        )
+    return simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)

@@ -10,26 +10,25 @@ import numpy as np
 
 from ..errors import quoted
 from ..nn.calls import dotted_name
-from .explain import Found
-from .report import Report, greatest, near, same
-from .slopes import OneOp, Program
-from .trace import Array
+from .backend import Backend, Call
+from .explain import Finding
+from .report import Array, Report, agree, greatest, near
+from .subject import Gradients, OpSubject, Subject
 
-Gradients = Sequence[Any]
-Test = Callable[[Any], Found]
+Test = Callable[[Any], Finding]
 CHANGES = "VJP changes its operands"
 
 
 def alike(first: Gradients, second: Gradients) -> bool:
     """Return whether gradients agree where both exist."""
     pairs = [(a, b) for a, b in zip(first, second) if a is not None and b is not None]
-    return all(same(a, b, 1e-6, 1e-9 * max(1, greatest(a))) for a, b in pairs)
+    return all(agree(a, b, 1e-6, 1e-9 * max(1, greatest(a))) for a, b in pairs)
 
 
-def modified(f: Program) -> Found:
+def modified(f: Subject) -> Finding:
     """Find an input that was changed in place."""
-    for name, now, given in zip(f.names, f.inputs, f.given):
-        if not same(now, given):
+    for name, now, original in zip(f.names, f.inputs, f.originals):
+        if not agree(now, original):
             return (
                 f"input modified: {name} is changed in place, so no slope can be measured. Compute "
                 "a new tensor (x = x + 1, not x.data += 1), or copy the input first."
@@ -37,10 +36,10 @@ def modified(f: Program) -> Found:
     return None
 
 
-def unrepeatable(f: Program) -> Found:
+def unrepeatable(f: Subject) -> Finding:
     """Find outputs that differ between two runs on the same inputs."""
-    again = list(map(f.backend.value, f.run()))
-    if len(again) == len(f.values) and all(map(same, again, f.values)):
+    again = f.run().values
+    if len(again) == len(f.values) and all(map(agree, again, f.values)):
         return None
     return (
         "not deterministic: different results for the same inputs. Turn dropout off "
@@ -48,16 +47,15 @@ def unrepeatable(f: Program) -> Found:
     )
 
 
-def shared_state(f: Program) -> Found:
+def shared_state(f: Subject) -> Finding:
     """Find a gradient that changes if f runs on other values before the backward pass."""
-    outputs = f.run()
-    values = list(map(f.backend.value, outputs))
-    first = [*f.pull(f.cotangents), *(y.copy() for y in values)]
+    run = f.run()
+    first = [*f.pull(f.cotangents), *(y.copy() for y in run.values)]
     for least in (0.8, -1.5):  # f may refuse values that are far away
         moved = [scaled(x, f.rng.uniform(least, 1.2, x.shape)) for x in f.inputs]
         with suppress(Exception), f.at(moved):
             f.run()
-    if alike(first, [*f.pull(f.cotangents, outputs), *values]):
+    if alike(first, [*f.pull(f.cotangents, run), *run.values]):
         return None
     return (
         "shared state: a second call before backward() changes the result or the gradient of the "
@@ -66,10 +64,10 @@ def shared_state(f: Program) -> Found:
     )
 
 
-def through_infinity(f: Program) -> Found:
+def through_infinity(f: Subject) -> Finding:
     """Find a gradient that flows back from infinite outputs."""
-    found = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
-    names = " and ".join(name for name, g in zip(f.names, found) if g is not None and g.any())
+    gradients = f.pull([np.isinf(y) * f.rng.standard_normal(y.shape) for y in f.values])
+    names = " and ".join(n for n, g in zip(f.names, gradients) if g is not None and g.any())
     return names and (
         f"infinite result: infinite outputs pass a gradient on to {names}. If the op fills in "
         "-inf, its VJP must return zero there: g times the mask. If the op adds -inf, no slope can "
@@ -82,21 +80,24 @@ def scaled(x: Array, by: Array) -> Array:
     return np.where(x == 0, by - 1, x * by)
 
 
-def single_ops(steps: Sequence[Any], backend: Any) -> Iterator[OneOp]:
+# ---- the op that causes a fault
+
+
+def single_ops(calls: Sequence[Call], backend: Backend) -> Iterator[OpSubject]:
     """Yield each op alone. In long runs, skip repetitions with the same shapes and settings."""
     seen = set[Any]()
-    for step in steps:
-        shapes = [getattr(x, "shape", ()) for x in step.inputs]
-        key = step.op, repr((shapes, step.settings))
+    for call in calls:
+        shapes = [getattr(x, "shape", ()) for x in call.inputs]
+        key = call.op, repr((shapes, call.settings))
         # `checkpoint` is differentiated by the ops inside it.
-        wanted = backend.wants_gradient(step.result) and step.name != "checkpoint"
-        if wanted and (len(steps) <= 400 or key not in seen):
+        wanted = backend.wants_gradient(call.result) and call.name != "checkpoint"
+        if wanted and (len(calls) <= 400 or key not in seen):
             seen.add(key)
             with suppress(Exception):
-                yield OneOp(step, backend)
+                yield OpSubject(call, backend)
 
 
-def outcome(test: Test, f: Program) -> Found:
+def outcome(test: Test, f: Subject) -> Finding:
     """Return what a test finds in f; an error counts as a finding."""
     try:
         return test(f)
@@ -104,46 +105,51 @@ def outcome(test: Test, f: Program) -> Found:
         return f"backward fails: {type(failure).__name__}: {failure}"
 
 
-def accuse(report: Report, steps: Sequence[Any], backend: Any, test: Test) -> Found:
+def accuse(report: Report, calls: Sequence[Call], backend: Backend, test: Test) -> Finding:
     """Find the first op with a fault, and note the op in the report."""
-    for f in single_ops(steps, backend):
-        if found := outcome(test, f):
-            report.op, report.place = f.step.name, quoted(*f.step.place)
-            report.scope = dotted_name(f.step.scope)
-            kind, _, text = found.partition(": ")
+    for f in single_ops(calls, backend):
+        if finding := outcome(test, f):
+            call = f.op_call
+            report.op, report.place = call.name, quoted(*call.place)
+            report.scope = dotted_name(call.scope)
+            kind, _, text = finding.partition(": ")
             return f"{kind}: op {report.op!r}: {text}"
     return None
 
 
-def inconsistent(f: OneOp) -> Found:
+# ---- faults of a VJP
+
+
+def inconsistent(f: OpSubject) -> Finding:
     """Find a VJP that changes arrays, is not linear in g, or depends on more than its values."""
-    arrays = [f.backend.value(t) for t in (*f.outputs, *f.tensors)]
-    arrays += [*f.cotangents, *(a for a in f.leaves if isinstance(a, Array))]
+    run = f.run()
+    arrays = [*run.values, *f.inputs, *f.cotangents]
+    arrays += [a for a in f.operands if isinstance(a, Array)]
     before = [a.copy() for a in arrays]
-    f.gradient(f.outputs, f.cotangents)
-    if not all(map(same, arrays, before)):
+    first, size = run.pull(f.cotangents), greatest(f.cotangents[0])
+    if not all(map(agree, arrays, before)):
         return (
             f"{CHANGES}: changes g, its output or an operand in place. Compute a new array instead."
         )
-    first, size = f.pull(f.cotangents), greatest(f.cotangents[0])
-    for text, k, found in trials(f):
-        for a, b in zip(first, found):
+    for text, k, gradients in trials(f):
+        for a, b in zip(first, gradients):
             if a is None:
                 continue
             b, finite = 0 * a if b is None else b, np.isfinite(a)
             allowed = abs(k) * (1e-6 * greatest(a[finite]) + 1e-12 * size) + 1e-300
             if near(b, k * a, 0, allowed)[finite].all():
                 continue
-            if text.startswith("incoming gradient") and same(b, a, 1e-9):
+            if text.startswith("incoming gradient") and agree(b, a, 1e-9):
                 return (
                     "incoming gradient ignored: returns the same gradient for every incoming "
-                    "gradient g: multiply the op's own derivative by g (the chain rule)."
+                    "gradient g, or keeps the gradient of its first call: multiply the op's own "
+                    "derivative by g (the chain rule), and keep no state."
                 )
             return text
-    return None
+    return layout_of_g(f) or layout_of_inputs(f)
 
 
-def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
+def trials(f: OpSubject) -> Iterator[tuple[str, float, Gradients]]:
     """Yield (fault, k, gradients): without the fault, `gradients` is k times the original ones."""
     g = f.cotangents
     text = (
@@ -159,14 +165,56 @@ def trials(f: OneOp) -> Iterator[tuple[str, float, Gradients]]:
     for k in (-(2.0**60), -(2.0**-60), 0.0):  # powers of two add no rounding error
         yield text, k, f.pull([k * c for c in g])
     text = "reused memory: overwrites its first gradient in a second call. Return a new array."
-    second = OneOp(f.step, f.backend)  # this call overwrites reused memory
-    both = f.backend.vjp(f.run() + second.run(), f.tensors + second.tensors, [*g, *(-c for c in g)])
-    yield text, -1, f.arrays(both)[len(f.tensors) :]
+    twin = OpSubject(f.op_call, f.backend)  # its call overwrites reused memory
+    both, leaves = f.outputs() + twin.outputs(), f.tensors + twin.tensors
+    pulled = f.gradient(both, leaves, [c.copy() for c in [*g, *(-c for c in g)]])
+    yield text, -1, f.arrays(pulled[len(f.tensors) :])
     text = "needs: its VJP depends on which operands need a gradient. Check its use of `needs`."
-    yield text, 1, [f.arrays(f.backend.vjp(f.run(), [t], g))[0] for t in f.tensors]
-    text = (
-        "memory layout: gives a different gradient for numbers in another memory layout, as in "
-        "x.T. There, reshape(-1) and ravel() make copies, and what is written to a copy is lost."
-    )
-    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):
-        yield text, 1, f.pull([c.copy(order="F") for c in g])
+    yield text, 1, [f.pull(g, wanted=[k])[0] for k in range(len(f.names))]
+
+
+STRIDES = (
+    "There, reshape(-1) and ravel() make copies, and what is written to a copy is lost. A kernel "
+    "that reads memory directly must use the strides, or copy first (np.ascontiguousarray)."
+)
+
+
+def read_only(c: Array) -> Array:
+    c = c.copy()
+    c.flags.writeable = False
+    return c
+
+
+AS = "expanded (stride 0)"
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    f"{AS}, as .sum().backward() makes it": lambda c: np.broadcast_to(1.5, c.shape),
+    f"{AS} along axis 0, as .sum(axis=0) makes it": lambda c: np.broadcast_to(c[:1], c.shape),
+    f"{AS} along the last axis": lambda c: np.broadcast_to(c[..., :1], c.shape),
+    "transposed in memory, as in x.T": lambda c: c.copy(order="F"),
+    "strided, as a part of a larger array": lambda c: np.stack([c, c], axis=-1)[..., 0],
+    "reversed (negative strides), as in x[::-1]": lambda c: np.flip(np.flip(c).copy()),
+    "read-only": read_only,
+}
+
+
+def layout_of_g(f: Subject) -> Finding:
+    """Find a VJP that depends on how the incoming gradient lies in memory."""
+    for layout, change in LAYOUTS.items():
+        gs = [change(c) if c.ndim and c.size else c for c in f.cotangents]
+        expected = f.pull([np.array(g, order="C") for g in gs])
+        text = f"when the incoming gradient is {layout}"
+        try:
+            if not alike(expected, f.run().pull(gs)):
+                return f"memory layout: wrong {text}. {STRIDES}"
+        except Exception as failure:
+            return f"memory layout: fails {text}: {type(failure).__name__}: {failure}"
+    return None
+
+
+def layout_of_inputs(f: Subject) -> Finding:
+    """Find a function whose gradient depends on how its inputs lie in memory."""
+    expected = f.pull(f.cotangents)
+    with suppress(Exception), f.at([x.copy(order="F") for x in f.inputs]):  # f may refuse them
+        if not alike(expected, f.pull(f.cotangents)):
+            return f"memory layout: wrong when the operands are transposed, as in x.T. {STRIDES}"
+    return None

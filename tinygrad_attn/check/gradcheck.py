@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..engine import tracked
 from ..errors import describe
+from ..tree import tree_leaves
 from . import faults
-from .explain import Found, all_off, of_elements, places, wrong_slope
+from .backend import Array, Backend, Call
+from .explain import Finding, all_off, of_elements, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
+from .measure import SMALL, Limits, all_entries
 from .report import Diagnosis, Report, greatest
-from .slopes import SMALL, Limits, Program, entry_of, flatten
-from .trace import Backend, nested
+from .state import restored
+from .subject import GraphSubject, flatten
 
 
 class GradcheckError(AssertionError):
@@ -67,19 +71,13 @@ def gradcheck(
     arguments, tensors = _collect(f, inputs, params, backend)
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
     rng = np.random.default_rng([seed, 0x76])  # not the caller's default_rng(seed)
-    before = [(t, backend.value(t), backend.wants_gradient(t)) for t in tensors.values()]
-    try:
+    with restored(backend, f, arguments, tensors), backend.recording(), np.errstate(all="ignore"):
         for t in tensors.values():
             backend.track(t, True)
-        with backend.recording(), np.errstate(all="ignore"):
-            program = Program(lambda: f(*arguments), tensors, backend, rng)
-            report = _check(program, limits)
-            if order == 2 and report:
-                report = _check_gradient(program, limits, report)
-    finally:
-        for t, x, wants in before:
-            backend.put(t, x)
-            backend.track(t, wants)
+        subject = GraphSubject(lambda: f(*arguments), tensors, backend, rng)
+        report = _check(subject, limits)
+        if order == 2 and report:
+            report = _check_gradient(subject, limits, report)
     if raise_exception and not report:
         raise GradcheckError(report)
     return report
@@ -90,91 +88,94 @@ def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Re
     return gradcheck(f, inputs, order=2, **options)
 
 
-def _backend(f: Any, inputs: Any, params: Any) -> Any:
+def _backend(f: Any, inputs: Any, params: Any) -> Backend:
     torch: Any = sys.modules.get("torch")
-    given = [f, *nested([inputs, params])]
-    if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in given):
-        from .torch_ops import TorchBackend
+    objects = [f, *tree_leaves([inputs, params])]
+    if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in objects):
+        from .torch_backend import TorchBackend
 
         return TorchBackend()
     return Backend()
 
 
-def _collect(f: Any, inputs: Any, params: Any, backend: Any) -> tuple[list[Any], dict[str, Any]]:
+def _collect(
+    f: Any, inputs: Any, params: Any, backend: Backend
+) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments for f, and a dict from names to the tensors to check.
 
     These are the inputs that require a gradient (all if none does), and the parameters.
     """
-    given = [inputs] if isinstance(inputs, (backend.kind, np.ndarray)) else inputs
+    inputs = [inputs] if isinstance(inputs, (backend.kind, Array)) else inputs
     arguments = [
-        backend.leaf(a.copy()) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
-        for a in given
+        backend.leaf(a.copy()) if isinstance(a, Array) and a.dtype.kind in "fc" else a
+        for a in inputs
     ]
     leaves = [
         (f"input {i}" + f", leaf {k}" * (t is not a), t)
         for i, a in enumerate(arguments)
-        for k, t in enumerate(nested(a))
-        if isinstance(t, backend.kind) and backend.dtype(t).kind == "f"
+        for k, t in enumerate(tree_leaves(a))
+        if backend.is_float(t)
     ]
     named = [leaf for leaf in leaves if backend.wants_gradient(leaf[1])] or leaves
     if params is None:
-        own = f.named_parameters() if hasattr(f, "named_parameters") else []
-        params = {name: p for name, p in own if p.requires_grad}
+        pairs = f.named_parameters() if hasattr(f, "named_parameters") else []
+        params = {name: p for name, p in pairs if p.requires_grad}
     params = [params] if hasattr(params, "shape") else params
     pairs = params.items() if isinstance(params, dict) else enumerate(params)
     named += [(f"parameter {name!r}", p) for name, p in pairs]
-    found: dict[int, tuple[str, Any]] = {}  # a tensor given twice is checked once
+    checked: dict[int, tuple[str, Any]] = {}  # a tensor given twice is checked once
     for name, t in named:
         if not isinstance(t, backend.kind):
             raise TypeError(f"{name} must be a Tensor, got {describe(t)}.")
-        if (dtype := backend.dtype(t)) != np.float64:
+        if backend.dtype(t) != np.float64:
             raise TypeError(
                 f"precision too low: {name} is {describe(t)}. Finite differences need float64: "
-                f"rounding errors in {dtype} would hide a wrong gradient. Write {backend.double}."
+                f"rounding errors in {t.dtype} would hide a wrong gradient. Write {backend.double}."
             )
-        found.setdefault(id(t), (name, t))
+        is_complex = "complex" in str(t.dtype)
+        checked.setdefault(id(t), (name + " (real, imaginary)" * is_complex, t))
     if not named:
         raise ValueError("there is nothing to check: pass Tensors of floats as inputs or params=.")
-    return arguments, dict(found.values())
+    return arguments, dict(checked.values())
 
 
-def _check(program: Program, limits: Limits, order: int = 1) -> Report:
+def _check(subject: GraphSubject, limits: Limits, order: int = 1) -> Report:
     """Check derivatives of one order up to the first fault. May change the tensors' values."""
     report = Report(order=order)
-    report.diagnosis = Diagnosis(next(filter(None, _faults(program, limits, report)), ""))
+    report.diagnosis = Diagnosis(next(filter(None, _faults(subject, limits, report)), ""))
     return report
 
 
-def _faults(program: Program, limits: Limits, report: Report) -> Iterator[Found]:
+def _faults(subject: GraphSubject, limits: Limits, report: Report) -> Iterator[Finding]:
     """Run the tests one after another."""
-    steps, backend = program.traced(), program.backend
+    calls, backend = subject.traced(), subject.backend
 
-    def tested(test: faults.Test) -> Found:
+    def tested(test: faults.Test) -> Finding:
         """Test the whole function; if it fails, look for the op that fails."""
-        found = outcome(test, program)
-        return found and (accuse(report, steps, backend, test) or found)
+        finding = outcome(test, subject)
+        return finding and (accuse(report, calls, backend, test) or finding)
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
     # This comes first, because a VJP may write into its arguments.
-    yield accuse(report, steps, backend, faults.inconsistent)
+    yield accuse(report, calls, backend, faults.inconsistent)
     yield tested(faults.shared_state)
+    yield tested(faults.layout_of_g)  # an op that the backend does not list is tested only here
     yield tested(faults.modified)  # by a VJP
-    gradients = program.pull(program.cotangents)
-    report.entries = [entry_of(program, which, g, limits) for which, g in enumerate(gradients)]
-    _note(report, program, steps)
-    yield _explained(report, program, steps)
+    report.entries = all_entries(subject, limits)
+    _note(report, subject, calls)
+    yield _explanation(report, subject, calls)
     if all(e.missing for e in report.entries):
         yield "gradient missing: the result is not connected to any input, and depends on none."
-    yield faults.through_infinity(program)
-    yield _wrong_elsewhere(program, limits, report)
+    yield faults.through_infinity(subject)
+    yield _wrong_elsewhere(subject, limits, report)
 
 
-def _explained(report: Report, program: Program, steps: list[Any]) -> Found:
+def _explanation(report: Report, subject: GraphSubject, calls: list[Call]) -> Finding:
     """Explain why a gradient is wrong or cannot be measured, if any."""
     if report:
         return None
-    both = program.values, [e.analytic for e in report.entries]
+    both = subject.values, [e.analytic for e in report.entries]
     if not any(np.isfinite(flatten(arrays)).all() for arrays in both):
         return (
             "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
@@ -183,19 +184,24 @@ def _explained(report: Report, program: Program, steps: list[Any]) -> Found:
     if not any(e.wrong.any() for e in report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
-    if found := accuse(report, steps, program.backend, wrong_slope):
-        return found
+    if finding := accuse(report, calls, subject.backend, wrong_slope):
+        return finding
     worst: Any = report.worst
     if report.order == 2:
         return UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded")
-    return (
-        f"{of_elements(worst).replace('VJP:', 'missed use:')} Every op's own VJP looks right, so "
-        "look at the code between the ops for a use that is not counted (detach(), .data, "
-        ".numpy(), .item(), Tensor(...), no_grad(), hooks) or is counted twice. If you use "
-        "checkpoint(), check the checkpointed function directly."
-    )
+    cause = HOOK if subject.hooked() else UNCOUNTED
+    return f"{of_elements(worst).replace('VJP:', 'missed use:')} Every op's own VJP {cause}"
 
 
+HOOK = (
+    "looks right, but a gradient changes between the ops: a backward hook returns another one, or "
+    "the sweep adds contributions wrongly. Remove the hook to check the function."
+)
+UNCOUNTED = (
+    "looks right, so look at the code between the ops for a use that is not counted (detach(), "
+    ".data, .numpy(), .item(), Tensor(...), no_grad()) or is counted twice. If you use "
+    "checkpoint(), check the checkpointed function directly."
+)
 EXCUSES = {
     "domain": "the function is infinite or raises an error on one side: the input is on the edge "
     "of the domain (sqrt, log, arcsin). Check the gradient at interior points.",
@@ -210,59 +216,60 @@ UNRECORDED = (
 )
 
 
-def _note(report: Report, program: Program, steps: list[Any]) -> None:
+def _note(report: Report, subject: GraphSubject, calls: list[Call]) -> None:
     """Add notes about what the check did not cover."""
-    if np.isinf(flatten(program.values)).any():
+    if np.isinf(flatten(subject.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here; try other inputs for a better check.")
-    used = {x for step in steps for x in step.inputs if tracked(x) and x._node is None}
-    if others := sorted(str(x.shape) for x in used.difference(program.tensors)):
+    leaves = {x for call in calls for x in call.inputs if tracked(x) and x._node is None}
+    if others := sorted(str(x.shape) for x in leaves.difference(subject.tensors)):
         text = f"f also uses Tensors that were not checked, of shape {', '.join(others)}"
         report.notes.append(f"{text}: pass these Tensors in params=[...].")
     missing = [e.name for e in report.entries if e.missing]
     report.notes += [f"{name}: no result depends on this input." for name in missing]
 
 
-def _wrong_elsewhere(program: Program, limits: Limits, report: Report) -> Found:
+def _wrong_elsewhere(subject: GraphSubject, limits: Limits, report: Report) -> Finding:
     """Find a gradient that is wrong only near the inputs, or only for a small result."""
-    sizes = [greatest(y[np.isfinite(y)]) for y in program.values]
-    for c, size in zip(program.cotangents, sizes):  # so that no error looks like rounding
+    sizes = [greatest(y[np.isfinite(y)]) for y in subject.values]
+    for c, size in zip(subject.cotangents, sizes):  # so that no error looks like rounding
         c *= min(max(sizes) / size, 1e12) if size else 1.0
     for by in (0.0, 0.1, 0.1, 0.1):  # a single trial might miss it
-        moved = [scaled(x, program.rng.uniform(1 - by, 1 + by, x.shape)) for x in program.inputs]
-        with suppress(Exception), program.at(moved):  # f may refuse them
-            if off := all_off(program, limits._replace(groups=1)):
-                found = accuse(report, program.traced(), program.backend, wrong_slope) or ""
+        moved = [scaled(x, subject.rng.uniform(1 - by, 1 + by, x.shape)) for x in subject.inputs]
+        with suppress(Exception), subject.at(moved):  # f may refuse them
+            if off := all_off(subject, limits._replace(groups=1)):
+                op = accuse(report, subject.traced(), subject.backend, wrong_slope) or ""
                 return (
-                    f"wrong nearby: {program.names[min(off)]}: the gradient looks right at these "
+                    f"wrong nearby: {subject.names[min(off)]}: the gradient looks right at these "
                     "inputs, but is wrong at nearby inputs, or for a result that is much smaller "
                     "than the others. Try random inputs, because these may be special (a weight of "
-                    f"ones, zeros). Or the VJP uses a value from an earlier call. {found}"
+                    f"ones, zeros). Or the VJP uses a value from an earlier call. {op}"
                 )
     return None
 
 
-def _check_gradient(program: Program, limits: Limits, first: Report) -> Report:
+def _check_gradient(subject: GraphSubject, limits: Limits, first: Report) -> Report:
     """Check the gradient as a function of the inputs and the cotangents."""
-    backend = program.backend
-    weights = [backend.leaf(c) for c in program.cotangents]
-    named = dict(zip(program.names, program.tensors))
+    backend = subject.backend
+    weights = [backend.leaf(c) for c in subject.cotangents]
+    named = dict(zip(subject.names, subject.tensors))
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
+    recorded = partial(backend.vjp, create_graph=True)
 
     def gradient() -> list[Any]:
-        return program.gradient(program.run(), weights, create_graph=True)
+        return subject.gradient(subject.outputs(), subject.tensors, weights, recorded)
 
-    found = (
+    finding = (
         "two answers: the gradient with create_graph=True differs from the ordinary gradient: "
         "either an op's reference is wrong, or a VJP treats arrays and Tensors differently."
     )
     try:
-        second = Program(gradient, named, backend, program.rng)
-        recorded = program.arrays(gradient())
+        second = GraphSubject(gradient, named, backend, subject.rng)
+        gradients = subject.arrays(gradient())
     except Exception as failure:
-        found = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}".rstrip("."))
+        finding = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}".rstrip("."))
     else:
-        if alike(program.pull(program.cotangents), recorded):
+        if alike(subject.pull(subject.cotangents), gradients):
             return _check(second, limits, order=2)
-    return Report(first.entries, Diagnosis(found), order=2)
+    return Report(first.entries, Diagnosis(finding), order=2)

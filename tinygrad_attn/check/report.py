@@ -135,7 +135,7 @@ def near(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> Array:
     return deviation(a, b) <= atol + rtol * np.abs(np.nan_to_num(b))
 
 
-def same(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
+def agree(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
     """Return whether two arrays have the same shape and nearly equal elements."""
     return a.shape == b.shape and bool(near(a, b, rtol, atol).all())
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..errors import describe
 from ..nn import Module
+from ..tree import tree_leaves
+from .backend import Array, Backend
+from .faults import unrepeatable
 from .report import Verdict, deviation, greatest
-from .trace import Array, Backend, nested
+from .subject import GraphSubject
 
 Arrays = dict[str, Array]
 TOLERANCE = 1e-8  # relative to the largest element, in float64
@@ -22,8 +23,8 @@ WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
 
 @dataclass
-class Row:
-    """The largest errors of a value and its gradient, each relative to the largest element."""
+class Compared:
+    """The largest error of an output's value, or of a gradient, relative to the largest element."""
 
     name: str
     value: float = 0.0
@@ -39,10 +40,10 @@ class TorchComparison(Verdict):
     """The result of `compare_with_torch`, which is true if everything agrees and prints as a table.
 
     `rows` has one row for each dotted name, and `first` is the name of the first difference.
-    `explanation` describes the likely cause, such as an inverted mask.
+    `explanation` describes the likely cause: a wrong VJP, or dropout.
     """
 
-    rows: list[Row]
+    rows: list[Compared]
     first: str | None = None
     explanation: str = ""
     alone: tuple[str, ...] = ()  # outputs that only one side has
@@ -54,8 +55,9 @@ class TorchComparison(Verdict):
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
         lines = [f"{'name':{width}}  value     gradient"]
+        shown = lambda error: f"{error:8.1e}" if error else f"{'-':>8}"
         for row in self.rows:
-            errors = f"{row.value:8.1e}  {row.gradient:8.1e}"
+            errors = f"{shown(row.value)}  {shown(row.gradient)}"
             lines.append(f"{row.name:{width}}  {errors}  {'ok' if row.ok else 'DIFFERS'}")
         differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
@@ -66,12 +68,12 @@ class TorchComparison(Verdict):
 def compare_with_torch(
     module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
 ) -> TorchComparison:
-    """Run both modules with the same weights and inputs, and compare all outputs and gradients.
+    """Run both modules with the same weights and inputs, and compare outputs and gradients.
 
     Copies the weights of `torch_module` into `module` with `load_state_dict`, so the names must
     match. Then runs float64 copies of both modules. `inputs` and `keywords` are arrays, Tensors,
-    torch tensors or plain values. Each output tensor gets a random cotangent for the backward pass.
-    If outputs differ, tries common variations of the torch module, such as an inverted mask.
+    torch tensors or plain values. Compares the outputs of all submodules, and, for random
+    cotangents of the module's own outputs, the gradients of all parameters and inputs.
 
     Returns a TorchComparison, which is true if everything agrees, and prints it if `verbose`.
     Raises ImportError without torch, and ValueError if there is nothing to compare.
@@ -79,7 +81,7 @@ def compare_with_torch(
     try:
         import torch
 
-        from .torch_ops import TorchBackend
+        from .torch_backend import TorchBackend
     except ImportError:
         text = 'compare_with_torch needs torch: pip install "tinygrad_attn[torch]"'
         raise ImportError(f"{text}. Without torch, use ta.gradcheck.") from None
@@ -89,87 +91,79 @@ def compare_with_torch(
             f"then a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
         )
     module.load_state_dict(torch_module.state_dict())
-    given: dict[Any, Any] = {**dict(enumerate(inputs)), **keywords}
-    ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), given)
-    theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), given)
-    report = _compare(ours, theirs)
+    arguments = {k: plain(x) for k, x in [*enumerate(inputs), *keywords.items()]}
+    ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), arguments)
+    theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), arguments)
+    report = compared(ours, theirs)
     if verbose:
         print(report)
     return report
 
 
-class Side(NamedTuple):
-    """A module of one library, its backend and its arguments."""
+def plain(x: Any) -> Any:
+    """Convert an array or a tensor of either library to an array, float64 if it holds floats."""
+    x = x.detach().numpy() if hasattr(x, "detach") else x
+    return x.astype(np.float64) if isinstance(x, Array) and x.dtype.kind == "f" else x
 
-    backend: Any
-    module: Any
-    given: dict[Any, Any]  # positional arguments by number, keyword arguments by name
 
-    def run(self, change: Any = None) -> dict[str, Any]:
-        """Run a copy of the module, which `change` may modify; return its tensors by name."""
-        module = copy.deepcopy(self.module)
-        given = {key: self.leaf(x) for key, x in self.given.items()}
-        if change:
-            change(module, given)
-        seen: dict[str, Any] = {}
+class Side:
+    """A module of one library: its outputs by name, and a subject that pulls gradients."""
 
-        def seen_in(name: str, part: Any, args: Any, found: Any) -> None:
-            for k, t in enumerate(nested(found)):
-                if isinstance(t, self.backend.kind):  # only from the first call
-                    seen.setdefault(name + f"[{k}]" * (k > 0), t)
+    def __init__(self, backend: Backend, module: Any, arguments: dict[Any, Any]) -> None:
+        outputs: dict[str, Any] = {}
 
+        def keep(name: str, part: Any, args: Any, output: Any) -> None:
+            for k, t in enumerate(tree_leaves(output)):
+                if isinstance(t, backend.kind):  # only from the first call
+                    outputs.setdefault(name + f"[{k}]" * (k > 0), t)
+
+        leaves = {k: backend.leaf(x) if isinstance(x, Array) else x for k, x in arguments.items()}
+        keywords = {k: x for k, x in leaves.items() if isinstance(k, str)}
+        positional = [x for k, x in leaves.items() if k not in keywords]
+        tensors = dict(module.named_parameters())
+        tensors |= {f"input {k}": x for k, x in leaves.items() if backend.is_float(x)}
+        tensors = {name: t for name, t in tensors.items() if backend.wants_gradient(t)}
         for name, part in module.named_modules():
-            part.register_forward_hook(partial(seen_in, name or WHOLE))
-        args = [x for key, x in given.items() if isinstance(key, int)]
-        module(*args, **{key: x for key, x in given.items() if isinstance(key, str)})
-        inputs = {f"input {key}": x for key, x in given.items() if isinstance(x, self.backend.kind)}
-        return {**seen, **dict(module.named_parameters()), **inputs}
+            part.register_forward_hook(partial(keep, name or WHOLE))
+        call, rng = lambda: module(*positional, **keywords), np.random.default_rng(0)
+        self.subject = GraphSubject(call, tensors, backend, rng)
+        self.results = [n for n, t in outputs.items() if WHOLE in n and backend.is_float(t)]
+        self.values = {name: backend.value(t) for name, t in outputs.items()}
 
-    def values(self, run: dict[str, Any]) -> Arrays:
-        """Return the values of the outputs of a run."""
-        return {n: self.backend.value(t) for n, t in run.items() if n.startswith(WHOLE)}
-
-    def gradients(self, run: dict[str, Any], roots: list[str]) -> Arrays:
-        """Return the gradients of all tensors, from random cotangents of the outputs `roots`."""
-        wanted = {name: t for name, t in run.items() if self.backend.wants_gradient(t)}
-        gradients = {name: np.zeros(tuple(t.shape)) for name, t in run.items()}
-        ends, cotangents = [], []
-        for k, name in enumerate(roots):
-            if name in wanted:
-                ends.append(run[name])
-                cotangents.append(np.random.default_rng(k).standard_normal(gradients[name].shape))
-        if ends:
-            found = zip(wanted, self.backend.vjp(ends, [*wanted.values()], cotangents))
-            gradients |= {name: self.backend.value(g) for name, g in found if g is not None}
-        return gradients
-
-    def leaf(self, x: Any) -> Any:
-        """Convert an argument to a tensor of this library if it is an array or a tensor."""
-        x = x.detach().numpy() if hasattr(x, "detach") else x
-        if not isinstance(x, Array):
-            return x
-        return self.backend.leaf(x.astype(np.float64 if x.dtype.kind == "f" else x.dtype))
+    def gradients(self, shared: list[str]) -> Arrays:
+        """Return the gradients of parameters and inputs, from random cotangents."""
+        draw = lambda name: np.random.default_rng(shared.index(name)).standard_normal
+        cotangents = [
+            (draw(name) if name in shared else np.zeros)(self.values[name].shape)
+            for name in self.results
+        ]
+        subject = self.subject
+        pulled = zip(subject.names, subject.inputs, subject.pull(cotangents))
+        return {name: np.zeros(x.shape) if g is None else g for name, x, g in pulled}
 
 
-def _compare(ours: Side, theirs: Side) -> TorchComparison:
-    reference, mine = theirs.run(), ours.run()
-    a, b = ours.values(mine), theirs.values(reference)
-    shared = [name for name in b if name in a]
-    if not shared or any(np.isnan(b[name]).all() for name in shared):
+def compared(ours: Side, theirs: Side) -> TorchComparison:
+    """Compare the values of all outputs and the gradients of all parameters and inputs."""
+    shared = [name for name in theirs.results if name in ours.results]
+    if not shared or any(np.isnan(theirs.values[name]).all() for name in shared):
         raise ValueError(
             "nothing was compared: torch returns NaN, or the two outputs have no Tensor at the "
             "same position. Pass finite inputs; .numpy() and .data in forward() leave the graph."
         )
-    gradients, expected = ours.gradients(mine, shared), theirs.gradients(reference, shared)
-    report = TorchComparison([], alone=tuple(sorted(a.keys() ^ b.keys())))
-    for name in filter(mine.__contains__, reference):
-        value, other = ours.backend.value(mine[name]), theirs.backend.value(reference[name])
-        errors = difference(value, other), difference(gradients[name], expected[name])
-        report.rows.append(Row(name, *errors))
-    if not report:
-        wrong = [row for row in report.rows if not row.ok]
+    mine, right = ours.gradients(shared), theirs.gradients(shared)
+    rows = [
+        Compared(name, value=difference(ours.values[name], y))
+        for name, y in theirs.values.items()
+        if name in ours.values
+    ]
+    rows += [Compared(n, gradient=difference(mine[n], g)) for n, g in right.items() if n in mine]
+    report = TorchComparison(rows, alone=tuple(sorted({*ours.results} ^ {*theirs.results})))
+    if wrong := [row for row in rows if not row.ok]:
         report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
-        report.explanation = _explained(a, b, ours, theirs)
+        if all(row.value <= TOLERANCE for row in rows if row.name in shared):
+            report.explanation = DETACHED
+        elif unrepeatable(ours.subject) or unrepeatable(theirs.subject):
+            report.explanation = DROPOUT
     return report
 
 
@@ -180,83 +174,12 @@ def difference(a: Array, b: Array) -> float:
     return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
 
 
-def apart(a: Arrays, b: Arrays) -> bool:
-    """Return whether a shared output differs where b is finite."""
-    for name in a.keys() & b.keys():
-        x, y, known = a[name], b[name], np.isfinite(b[name])
-        if x.shape != y.shape or known.mean() <= 0.25 or difference(x[known], y[known]) > TOLERANCE:
-            return True
-    return False
-
-
-def _explained(mine: Arrays, reference: Arrays, ours: Side, theirs: Side) -> str:
-    """Describe the likely cause of a difference, or return an empty string."""
-    if not apart(mine, reference):
-        return (
-            "the values agree but the gradients do not. Run gradcheck on this module to find the "
-            "op whose VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), "
-            ".item(), Tensor(...), no_grad())."
-        )
-    if any(apart(side.values(side.run()), side.values(side.run())) for side in (ours, theirs)):
-        return (
-            "dropout left on: two calls to the same module give different results. Call .eval() on "
-            "both modules first; in forward(), pass training=self.training to F.dropout."
-        )
-    for text, change in variations(theirs.module):
-        with suppress(Exception):
-            if not apart(mine, theirs.values(theirs.run(change))):
-                return text
-    return ""
-
-
-def variations(torch_module: Any) -> Iterator[tuple[str, Callable]]:
-    """Yield (text, change) pairs, where `change` modifies a torch module and its arguments."""
-    import torch
-
-    text = (
-        "mask inverted: our module reads boolean masks the other way round. True means blocked in "
-        "torch.nn, but allowed in scaled_dot_product_attention."
-    )
-    yield text, masks(lambda mask: ~mask)
-    text = "the mask is not applied: our module gives the same result as torch without a mask."
-    yield text, masks(lambda mask: None)
-    for k in (0, 2):
-        text = f"causal mask off by one: our mask is np.triu(ones, {k}), not np.triu(ones, 1)."
-        yield text, masks(lambda mask: torch.ones_like(mask).triu(k))  # noqa: B023
-    for name in ("batch_first", "norm_first"):
-        text = f"{name} is set the opposite way in torch. Use the same {name} in both modules."
-        yield text, attribute(name, lambda value: not value)
-    for eps in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0):
-        text = f"eps: our norm behaves as with eps={eps:g}. Use the same eps in both modules."
-        yield text, attribute("eps", lambda _: eps)  # noqa: B023
-    text = (
-        "GELU: one module uses the tanh approximation, and the other is exact. Use the same "
-        "`approximate` in both modules."
-    )
-    yield text, attribute("approximate", lambda kind: "none" if kind == "tanh" else "tanh")
-    for name, p in torch_module.named_parameters():
-        if p.ndim == 2 and p.shape[0] == p.shape[1]:
-            text = (
-                f"weight transposed: our module uses {name!r} transposed. A torch Linear weight "
-                "has shape (out, in): y = x @ weight.T."
-            )
-            weight = {name: p.mT}
-            yield text, lambda module, _: module.load_state_dict(weight, strict=False)  # noqa: B023
-
-
-def masks(f: Callable[[Any], Any]) -> Callable:
-    """Return a change that applies f to boolean arguments and to those named after a mask."""
-    return lambda module, given: given.update({
-        key: f(x)
-        for key, x in given.items()
-        if "mask" in str(key) or str(getattr(x, "dtype", "")) == "torch.bool"
-    })  # fmt: skip
-
-
-def attribute(name: str, f: Callable[[Any], Any]) -> Callable:
-    """Return a change that applies f to this attribute of every submodule that has it."""
-    return lambda module, given: [
-        part.__setattr__(name, f(getattr(part, name)))
-        for part in module.modules()
-        if hasattr(part, name)
-    ]
+DETACHED = (
+    "the values agree but the gradients do not. Run gradcheck on this module to find the op whose "
+    "VJP is wrong, or the use that leaves the graph (detach(), .data, .numpy(), .item(), "
+    "Tensor(...), no_grad())."
+)
+DROPOUT = (
+    "dropout left on: two calls to the same module give different results. Call .eval() on both "
+    "modules first; in forward(), pass training=self.training to F.dropout."
+)

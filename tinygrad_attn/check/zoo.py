@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import engine, functional, ops, transforms
 from ..engine import Listener, Op, history, listening, op, sum_to, tracked
-from . import slopes
+from . import subject
 
 
 class Bug(NamedTuple):
@@ -397,7 +397,7 @@ def depth_first(give, grads, roots):
         visit(t)
 
 
-@published(partial(patch.object, slopes, "random_like"))
+@published(partial(patch.object, subject, "random_like"))
 def checker_all_ones(y, rng):
     """The gradient check gives every result the weight 1.
     Found in most small gradient checkers, such as SmallPebble's, which sums the output.

@@ -126,7 +126,10 @@ def _hooked(x: Variable, g: Any) -> Any:
                 f"the hook {name!r} on the gradient of {describe(x)} returned {describe(new)}. A "
                 "hook must return None or a gradient of the same shape."
             )
-        g = _as_tensors(new) if context.recording else _as_arrays(new, x)
+        new = _as_tensors(new) if context.recording else _as_arrays(new, x)
+        for hear in heard("replaced"):
+            hear(x, g, new)
+        g = new
     this = context.backward_pass
     if hooks.retains and this is not None and this.wanted is None:
         accumulate(x, _copied(g))

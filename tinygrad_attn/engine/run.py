@@ -80,6 +80,9 @@ class Listener:
     ) -> None:
         """Called after a VJP has added to the gradient of x, input i; total is the sum so far."""
 
+    def replaced(self, x: Any, before: Any, after: Any) -> None:
+        """Called after a hook has returned another gradient of x, or `Parts` of a bundle."""
+
     def repeated(self) -> Callable[[], Listener] | None:
         """Return what makes a listener for each second run of a checkpoint that starts now."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_attn.check.report import Array, Verdict, deviation, index_of_largest, near, same
+from tinygrad_attn.check.report import Array, Verdict, agree, deviation, index_of_largest, near
 
 
 @dataclass
@@ -86,7 +86,7 @@ def _line(name: str, mine: Any, reference: Any, rtol: float, atol: float) -> Lin
     with np.errstate(all="ignore"):
         relative = np.where(error == 0, 0, error / np.abs(b))
     largest, most = (float(np.max(v, initial=0)) for v in (error, relative))
-    verdict = "ok" if same(a, b, rtol, atol) else _in_words(a, b, rtol, atol)
+    verdict = "ok" if agree(a, b, rtol, atol) else _in_words(a, b, rtol, atol)
     return Line(name, verdict, largest, most, index_of_largest(error))
 
 
@@ -97,8 +97,8 @@ def _in_words(a: Array, b: Array, rtol: float, atol: float) -> str:
     looks = {
         "NaN or Inf": not np.isfinite(a).all(),
         "zero everywhere": not a.any(),
-        "transposed": same(a.T, b, rtol, atol),
-        f"{factor:.6g} times what it should be": same(a, factor * b, rtol, atol),
+        "transposed": agree(a.T, b, rtol, atol),
+        f"{factor:.6g} times what it should be": agree(a, factor * b, rtol, atol),
     }
     found = [words for words, fits in looks.items() if fits]
     return ": ".join([f"{bad.sum()} of {bad.size} off", *found[:1]])

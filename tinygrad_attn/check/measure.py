@@ -1,0 +1,123 @@
+"""Compare a gradient with slopes: all elements of an input, or random projections of a large one.
+
+Where the central difference disagrees with the gradient, the slope is measured again by
+extrapolation. A gradient is wrong if it differs from the slope by more than the slope's error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .report import Array, Entry, greatest
+from .slopes import ROUNDING
+from .subject import Subject, flatten
+
+SMALL = 512
+"""Larger inputs are split into this many groups, and one random projection measures each group."""
+
+
+class Limits(NamedTuple):
+    """Settings for measuring a gradient and judging it."""
+
+    eps: float
+    atol: float
+    rtol: float
+    groups: int
+    exact: bool = True  # whether rounding at the step eps is small compared with the gradient
+
+
+STRICT = Limits(1e-6, 1e-6, 1e-4, 96)
+"""Limits for a single op, whose error has no contribution from other ops."""
+
+
+class Slope(NamedTuple):
+    """A measured slope, and how far the gradient is off."""
+
+    value: float
+    off: float
+    allowed: float
+    excuse: str = ""  # why there is no usable slope: "kink", "domain" or "precision"
+
+    @property
+    def agrees(self) -> bool:
+        return self.off <= self.allowed
+
+
+def all_entries(f: Subject, limits: Limits) -> list[Entry]:
+    """Check the gradients of all inputs."""
+    return [entry_of(f, which, g, limits) for which, g in enumerate(f.pull(f.cotangents))]
+
+
+def entry_of(f: Subject, which: int, analytic: Array | None, limits: Limits) -> Entry:
+    """Check all elements of one input, or, if it is large, groups and the worst elements."""
+    x = f.inputs[which]
+    a = np.zeros(x.shape) if analytic is None else analytic
+    entry = Entry(f.names[which], a, np.full(x.shape, np.nan), np.zeros(x.shape), analytic is None)
+    size, scale = f.total(flatten(f.values), np.linalg.norm), greatest(a[np.isfinite(a)])
+    atol = 1e-10 * min(1.0, size) + limits.atol * min(1.0, scale)
+    exact = ROUNDING * size / limits.eps <= 1e-3 * (scale or 1.0)
+    limits = limits._replace(atol=atol, exact=exact)
+    large, confirmed = x.size > limits.groups, 0
+    for flat in _elements_of_bad_groups(f, which, entry, limits) if large else range(x.size):
+        slope = measured(f, which, f.unit(which, flat), a, limits, extrapolate=confirmed < 4)
+        entry.numeric.flat[flat], entry.tolerance.flat[flat] = slope.value, slope.allowed
+        entry.excuse = entry.excuse or slope.excuse
+        confirmed += not slope.agrees
+    return entry
+
+
+def measured(
+    f: Subject, which: int, direction: Array, a: Array, limits: Limits, extrapolate: bool = True
+) -> Slope:
+    """Compare the gradient `a` with the slope of sum(cotangent * result) along a direction."""
+    analytic = float(np.sum(direction * np.where(direction, a, 0)))
+    curve = f.along(which, direction)
+
+    def judged(value: float) -> Slope:
+        return Slope(value, abs(analytic - value), limits.atol + limits.rtol * abs(value))
+
+    rough = judged(f.total(curve.slope(limits.eps)))
+    if not extrapolate or rough.agrees and limits.exact:
+        return rough
+    slopes, errors = f.derivative(which, direction)
+    slope, error = judged(f.total(slopes)), f.total(errors, np.linalg.norm)  # independent errors
+    if np.isnan(slope.value):
+        return Slope(np.inf, np.inf, np.inf, "domain")
+    # Rounding near 1 hides a small slope, as in a sigmoid's tail; large steps show it within 20%.
+    shown = lambda h: abs(f.total(curve.slope(h)) - analytic) <= abs(analytic) / 5
+    tiny = slope.off <= 1e-9 * sum(map(greatest, f.cotangents))
+    if slope.agrees or tiny and any(shown(10.0**k) for k in range(-5, 0)):
+        return slope._replace(allowed=max(slope.allowed, slope.off))
+    if np.isinf(error):
+        return slope._replace(allowed=np.inf, excuse="kink")
+    within = slope.off <= slope.allowed + error
+    inaccurate = within and slope.off > max(1e-9, greatest(a[np.isfinite(a)]) / 4)
+    if inaccurate or rough.agrees and not within:  # or the two slopes disagree
+        return slope._replace(allowed=np.inf, excuse="precision")
+    return slope._replace(allowed=slope.allowed + error)
+
+
+def _elements_of_bad_groups(f: Subject, which: int, entry: Entry, limits: Limits) -> list[int]:
+    """Check random projections of groups of elements, and return the worst of the bad groups."""
+    x, culprits = f.inputs[which], set[int]()
+    signs = f.rng.choice([-1.0, 1.0], x.shape)
+    entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
+
+    def projected(flats: Any, extrapolate: bool) -> Slope:
+        direction = np.zeros(x.shape)
+        direction.flat[flats] = signs.flat[flats]
+        return measured(f, which, direction, entry.analytic, limits, extrapolate)
+
+    error = lambda flats: np.nan_to_num(projected(flats, False).off, nan=np.inf)
+    for flats in np.array_split(f.rng.permutation(x.size), limits.groups):
+        slope = projected(flats, True)
+        if slope.excuse or not slope.agrees:
+            culprits.update(flats[:3].tolist())
+            while len(flats) > 1:  # follow the half with the larger error
+                flats = max(np.array_split(flats, 2), key=error)
+            culprits.update(flats.tolist())
+        if len(culprits) >= 32:
+            break
+    return sorted(culprits)

@@ -1,0 +1,137 @@
+"""Let gradcheck check torch functions and modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..tree import tree_leaves
+from .backend import Array, Backend, Call, user_place
+
+LIBRARY = os.path.dirname(torch.__file__) + os.sep
+
+
+class TorchBackend(Backend):
+    """Access to torch tensors and torch.autograd.grad.
+
+    Complex numbers are seen as pairs (real, imaginary) along a new last axis. Their gradients are
+    pairs too: PyTorch's gradient of a real loss is dL/d(real) + i dL/d(imaginary).
+    """
+
+    kind = torch.Tensor
+    double = "x.double() (complex: x.to(torch.complex128)), or module.double()"
+    recording = staticmethod(torch.enable_grad)
+
+    def leaf(self, array: Array, like: Any = None) -> Any:
+        t = torch.tensor(array)
+        t = torch.view_as_complex(t) if like is not None and like.is_complex() else t
+        return t.requires_grad_(t.is_floating_point() or t.is_complex())
+
+    def dtype(self, t: Any) -> np.dtype:
+        if t.is_complex():
+            return np.dtype(f"f{t.element_size() // 2}")
+        return np.dtype(f"{'f' if t.is_floating_point() else 'i'}{t.element_size()}")
+
+    def wants_gradient(self, t: Any) -> bool:
+        return bool(getattr(t, "requires_grad", False))
+
+    def is_float(self, x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and self.dtype(x).kind == "f"
+
+    @staticmethod
+    def value(t: Any) -> Array:
+        t = t.detach().cpu().resolve_conj().resolve_neg()
+        return np.asarray((torch.view_as_real(t) if t.is_complex() else t).numpy())
+
+    def put(self, t: Any, array: Array) -> None:
+        t.data = self.like(t, array)
+
+    @staticmethod
+    def like(t: Any, numbers: Any) -> Any:
+        """Convert numbers to a tensor on the same device, complex if `t` is complex."""
+        if isinstance(numbers, Array) and min(numbers.strides, default=0) < 0:
+            numbers = numbers.copy()  # PyTorch has no negative strides
+        with warnings.catch_warnings():  # an array may be read-only
+            warnings.simplefilter("ignore")
+            new = torch.as_tensor(numbers, device=t.device)
+        return torch.view_as_complex(new.contiguous()) if t.is_complex() else new
+
+    def track(self, t: Any, wants: bool) -> None:
+        with suppress(RuntimeError):  # only a leaf can change its flag
+            t.requires_grad_(wants)
+
+    def keep(self, t: Any) -> Callable[[], None]:
+        data, gradient, wants = t.data, t.grad if t.is_leaf else None, t.requires_grad
+        before = [(x, x.detach().clone()) for x in (data, gradient) if x is not None]
+
+        def restore() -> None:
+            t.data = data
+            for x, values in before:
+                x.data.copy_(values)
+            self.track(t, wants)
+            if t.is_leaf:
+                t.grad = gradient
+
+        return restore
+
+    def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
+        seeds = [self.like(y, c).to(y.dtype) for y, c in zip(outputs, cotangents)]
+        flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
+        return torch.autograd.grad(outputs, inputs, seeds, **flags)
+
+    @contextmanager
+    def watch(self) -> Iterator[list[Call]]:
+        """List every call of a torch.autograd.Function."""
+        calls: list[Call] = []
+        code = torch.autograd.Function.apply.__func__.__code__
+
+        def look(frame: Any, result: Any) -> None:
+            if frame.f_code is code and result is not None:
+                function, args = frame.f_locals["cls"], frame.f_locals["args"]
+                first = result[0] if isinstance(result, tuple) else result
+                place, name = user_place(LIBRARY), function.__name__
+                calls.append(Call(name, function.apply, args, {}, first, None, place))
+
+        with returns(look):
+            yield calls
+
+    def hooked(self, outputs: Any, inputs: Any, cotangents: Any) -> bool:
+        """Return whether a function that autograd calls, other than a backward, replaces g."""
+        replaced: list[Any] = []
+
+        def look(frame: Any, result: Any) -> None:
+            code, caller = frame.f_code, frame.f_back.f_code.co_name
+            if caller == "_engine_run_backward" and code.co_name != "apply":
+                arguments = [frame.f_locals.get(n) for n in code.co_varnames[: code.co_argcount]]
+                seen = {id(t) for t in tree_leaves(arguments)}
+                new = (t for t in tree_leaves(result) if t is not None)
+                replaced.extend(t for t in new if id(t) not in seen)
+                    t for t in tree_leaves(result) if t is not None and id(t) not in seen
+                )
+
+        with returns(look):
+            self.vjp(outputs, inputs, cotangents)
+        return any(isinstance(t, torch.Tensor) for t in replaced)
+
+
+@contextmanager
+def returns(look: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call look(frame, result) for each Python function that returns inside the block."""
+
+    def profile(frame: Any, event: str, result: Any) -> None:
+        if event == "return":
+            look(frame, result)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
