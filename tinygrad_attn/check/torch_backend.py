@@ -113,8 +113,6 @@ class TorchBackend(Backend):
                 seen = {id(t) for t in tree_leaves(arguments)}
                 new = (t for t in tree_leaves(result) if t is not None)
                 replaced.extend(t for t in new if id(t) not in seen)
-                    t for t in tree_leaves(result) if t is not None and id(t) not in seen
-                )
 
         with returns(look):
             self.vjp(outputs, inputs, cotangents)
