@@ -1,7 +1,7 @@
 """The intermediate representation of a program: distinct expressions in order of computation.
 
 `trace` records a listing of expressions. `rewrite` makes a new listing that computes the same
-values in fewer or faster steps. `text` (for readers) or `flat` (for speed) writes it as Python.
+values in fewer steps. `text` writes it as Python.
 """
 
 from __future__ import annotations

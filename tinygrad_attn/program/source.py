@@ -17,7 +17,6 @@ import numpy as np
 from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
 from ..files import write_atomically
 from ..tensor import Tensor
-from .flat import fresh
 from .ir import Expression, inside, reached, replaced
 from .layout import WIDTH, Layout
 from .simplify import simplified
@@ -247,6 +246,21 @@ def shape_checks(found: Trace, names: list[str], sizes: Sizes) -> list[str]:
         tests = [f"    if {whole}:"]
     error = '        raise ValueError("written for other shapes")'
     return [line for test in tests for line in (test, error)]
+
+
+FRESH = {
+    "method": "sum mean max min prod any all astype copy cumsum argmax dot",
+    "call": "where stack concatenate erf",
+}
+"""Methods and functions, besides ufuncs, that never return a view."""
+
+
+def fresh(e: Expression) -> bool:
+    """Return whether this array is certain to have its own memory."""
+    if e.kind == "item":
+        return any(x.ndim for x in inside(e.args[1]))  # indexing with an array copies
+    is_ufunc = e.kind == "call" and getattr(getattr(np, e.name, None), "nout", 0) == 1
+    return e.kind == "update" or is_ufunc or e.name in FRESH.get(e.kind, "").split()
 
 
 def end(found: Trace, results: dict[str, Any], layout: Layout) -> list[str]:
