@@ -6,6 +6,7 @@ shortens the listing, and `layout` and `text` write it as Python.
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from collections.abc import Callable, Mapping
 from itertools import repeat
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..engine import Variable, array_of, enable_grad, no_grad, plain, sweep
 from ..files import write_atomically
+from ..ops import error_function
 from ..tensor import Tensor
 from .ir import Expression, inside, reached, replaced
 from .layout import WIDTH, Layout
@@ -202,18 +204,7 @@ def named_results(found: Trace, outputs: Any, gradients: Any) -> dict[str, Any]:
     return results
 
 
-ERF = '''
-
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
-
-
-def erf(x):
-    """2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x, by Gauss's rule; 1 beyond 6."""
-    half = np.clip(x, -6, 6, dtype=float) / 2
-    terms = (w * np.exp(-((half + half * s) ** 2)) for s, w in zip(NODES, WEIGHTS))
-    return 2 / np.sqrt(np.pi) * half * sum(terms)
-'''.splitlines()[1:]
-"""The error function, which NumPy lacks, accurate to 3e-15."""
+ERF = ["", "", *inspect.getsource(error_function.erf).splitlines()]
 
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:

@@ -21,6 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from .. import functional
 from ..engine import Symbolic, Variable, context
 from ..errors import describe
+from ..ops import error_function
 from .ir import Expression, inside, replaced
 from .simplify import REDUCTIONS, plainest
 
@@ -164,10 +165,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 self.__array__()  # raises
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
-        if ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
-            name, value = "erf", np.asarray(value, np.float64)[()]
-        else:
-            name = self._name(ufunc) + f".{method}" * (method != "__call__")
+        name = self._name(ufunc) + f".{method}" * (method != "__call__")
         made = self._made("call", name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
@@ -259,6 +257,9 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             if isinstance(mask, Symbol) and mask.dtype == bool:
                 int(np.count_nonzero(mask))
         return self._made("item", None, self.value[concrete(index)], self, index)
+
+    def erf(self) -> Any:
+        return self._made("call", "erf", error_function.erf(self.value), self)
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
         if np.dtype(dtype) == self.dtype:
