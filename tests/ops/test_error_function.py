@@ -37,7 +37,7 @@ def test_erf_far_out_and_of_nan(dtype):
 
 
 def test_erf_of_numbers_of_other_kinds():
-    for x in (1, True, np.array(1), np.array(1.0), Tensor(1), np.float64(1)):
+    for x in (1, True, np.array(1), np.array(1.0), Tensor(1.0, dtype=np.float64), np.float64(1)):
         assert math.isclose(ops.erf(x), math.erf(1.0), rel_tol=1e-15)
     assert ops.erf(np.zeros((0, 2), np.float32)).shape == (0, 2)
     assert type(error_function.erf(np.float32(0.5))) is np.float32
