@@ -14,7 +14,7 @@ from optable import TABLE
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
-from tinygrad_attn.program.source import FRESH
+from tinygrad_attn.program.file import FRESH
 from tinygrad_attn.program.text import SIGNS
 
 pytestmark = pytest.mark.usefixtures("in_float64")

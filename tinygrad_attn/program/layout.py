@@ -10,17 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .ir import Expression, inside, is_, number_in, reached
+from .ir import Expression, expressions_in, is_, reached
+from .names import deserves_a_line, identifier, name_of
 from .text import Sizes, Text, pattern
-from .trace import NAMED_BY_OP, Trace, identifier
+from .trace import Trace
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
-CALLED = {
-    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
-    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
-    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
-}
-"""Names for values that have no name of their own."""
 
 
 class Layout:
@@ -29,7 +24,7 @@ class Layout:
     def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
         self.results, self.found, self.sizes = results, found, sizes
         self.order = reached([results, checks])
-        self.ends = {e.id for e in inside(results)}
+        self.ends = {e.id for e in expressions_in(results)}
         self.uses = Counter(x.id for e in self.order for x in spelled_in(e))
         self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
         constants = [e for e in self.order if e.kind == "constant"]
@@ -63,10 +58,8 @@ class Layout:
         if e.kind == "constant":
             return self.uses[e.id] > 1 and e.id not in self.given
         cheap = turned and self.needs_a_line(e.args[0])
-        called = e.by if e.by and not e.hint[0] else e  # the expression that it is named after
-        named = called.kind != "input" and called.hint[0] > NAMED_BY_OP
         statement = e.kind in ("update", "check") or e.id in self.ends
-        return statement or named or self.uses[e.id] > 1 + cheap
+        return statement or deserves_a_line(e) or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
         """Split lines that are too long, and return the number of new lines."""
@@ -102,27 +95,17 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        if e.id in self.result_names:
-            return self.result_names[e.id]
-        if e.hint[0]:
-            return e.hint[1]
-        by = e.by
-        if by and (by.hint[0] or by.by is None and by.id in self.names):
-            return f"d_{self.names.get(by.id) or self.wished(by)}"
-        if e.backward and "keepdims" not in e.settings:
-            return "g"
-        if is_(e, "call", "multiply") and number_in(e.args[0]) is not None:
-            return "scaled"
-        return CALLED.get(e.name, "h")
+        """Return the name that e should have."""
+        return self.result_names.get(e.id) or name_of(e, self.names)
 
     def give_names(self) -> None:
         statements = [e for e in self.order if e.id in self.lines]
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
-        last.update((e.id, end) for e in inside(self.results))
+        last.update((e.id, end) for e in expressions_in(self.results))
         taken = dict.fromkeys([*self.found.inputs, "np", "erf", *self.sizes.letters], end + 1)
         for e in self.constants.values():
-            self.names[e.id] = name = free(e.hint[1] or "constant", taken, 0)
+            self.names[e.id] = name = free(name_of(e, {}) if e.names else "constant", taken, 0)
             taken[name] = end + 1
         for i, e in enumerate(statements):
             name = self.wished(e)
@@ -180,7 +163,7 @@ class Layout:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""
             if e.scope not in (part, ""):
-                found.append(f"{INDENT}# {e.scope}{self.found.kinds.get(e.scope, '')}")
+                found.append(f"{INDENT}# {e.scope}{self.found.names.kinds.get(e.scope, '')}")
             part = e.scope
             first, *rest = self.written(e)
             if others:

@@ -134,7 +134,8 @@ class Text:
         settings = dict(e.settings)
         if e.kind == "call":
             start = "" if e.name == "erf" else "np."
-            words = [self.of(a, -1, beside(a, e.args)) for a in e.args]
+            promotes = e.name == "where" or isinstance(getattr(np, e.name, None), np.ufunc)
+            words = [self.of(a, -1, beside(a, e.args) if promotes else None) for a in e.args]
         else:
             start, args = f"{self.of(e.args[0], ATOM)}.", e.args[1:]
             words = [self.of(a) for a in args]
