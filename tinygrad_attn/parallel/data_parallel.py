@@ -17,9 +17,9 @@ import numpy as np
 from ..engine import Variable, Watcher, context, inplace, op, tracked
 from ..nn import Module
 from ..optim import AdamW
-from ..program.ir import replaced
 from ..random import Generator
 from ..tensor import Tensor
+from ..tree import tree_map
 from .group import Group, group
 
 
@@ -46,7 +46,7 @@ class DataParallel(Module, Watcher):
         if self._group.size == 1 or not self._averages:
             return outputs
         enter = lambda y: average_gradients(y, model=self) if tracked(y) else y
-        return replaced(outputs, enter)
+        return tree_map(enter, outputs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -72,7 +72,7 @@ class Program:
                 arrays.append(np.asarray(array_of(x)))
                 fits &= kind_of(arrays[-1]) == expected
             else:  # the value is part of the program
-                fits &= bool(x is expected or x == expected)
+                fits &= x is expected or type(x) is type(expected) and bool(x == expected)
         if not fits:
             raise self._wrong_arguments(args)
         return self.function(*arrays, **self.arrays())

@@ -54,12 +54,15 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     named = named_tensors(params)
     given = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
     what = getattr(f, "__name__", type(f).__name__) if own is None else type(own).__name__
-    with ONE_AT_A_TIME, restored(f, args, params, vars(context)):
-        found = trace(f, given, named, backward, params if isinstance(params, Module) else None)
+    within_reach = f, args, params, vars(context)
+    with ONE_AT_A_TIME:
+        with restored(*within_reach):
+            found = trace(f, given, named, backward, params if isinstance(params, Module) else None)
         title = "forward_backward" if backward else "forward"
         text, constants = written(found, title, "a function" if what == "<lambda>" else what)
         program = Program(text, title, found, params, constants)
-        compare(program, f, given, found)
+        with restored(*within_reach):
+            compare(program, f, given, found)
     return program
 
 
@@ -80,12 +83,13 @@ def named_tensors(params: Any) -> Mapping[str, Any]:
 
 
 def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
-    """Raise TypeError unless a second call of the function agrees with the program."""
+    """Raise TypeError unless the program agrees with a second call, when state may differ."""
     seeds = [found.seed.expression.value] if found.gradients else []
     tensors = dict(zip(found.inputs, [*filter(is_array, given), *found.tensors.values()]))
     others = {p: Tensor._of(p._data, tracked(p)) for p in found.tensors.values()}
     with standing_in(others), heard_by(), plain(), np.errstate(all="ignore"):
         with enable_grad():
+            f(*given)
             y = f(*given)
         outputs = program(*given, *seeds[: len(found.arguments) - len(given)])
         slopes = gradients_of([y] * len(seeds), [tensors[n] for n in found.gradients], seeds)
