@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Program:
         name: str,
         found: Trace,
         params: Any,
-        constants: Mapping[str, np.ndarray],
+        constants: dict[str, np.ndarray],
     ) -> None:
         self.text, self.name = text, name
         self._arguments = found.arguments
@@ -54,7 +54,7 @@ class Program:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for identifier, original, read, state in self._parameters:
             p = read(self._params)
             if _state(p) != state or arrays.setdefault(identifier, p._data) is not p._data:
