@@ -12,17 +12,16 @@ from typing import Any
 
 def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
     """Return the same structure with f applied to each leaf."""
+    kind: Any = type(tree)
     if isinstance(tree, dict):
-        new = copy.copy(tree)  # it keeps the class and the order of the keys
+        new = copy.copy(tree)  # which keeps the class and the order of the keys
         new.update((key, tree_map(f, value)) for key, value in tree.items())
         return new
-    if type(tree) is slice:
+    if kind is slice:
         return slice(*tree_map(f, (tree.start, tree.stop, tree.step)))
-    if hasattr(type(tree), "_fields") and isinstance(tree, tuple):
-        return tree._make(tree_map(f, value) for value in tree)
-    if type(tree) in (tuple, list):
-        return type(tree)(tree_map(f, value) for value in tree)
-    return f(tree)
+    if hasattr(kind, "_make"):  # a named tuple
+        return kind._make(tree_map(f, value) for value in tree)
+    return kind(tree_map(f, value) for value in tree) if kind in (tuple, list) else f(tree)
 
 
 def tree_leaves(tree: Any) -> list[Any]:

@@ -133,7 +133,7 @@ class Layout:
     # ---- text
 
     def written(self, e: Expression) -> list[str]:
-        """Return the text of the file, and the constants that its function takes by name."""
+        """Return the lines that compute e."""
         name, of = str(self.name(e)), self.text.of
         if e.kind == "update":
             lines = self.text.update(e, name)

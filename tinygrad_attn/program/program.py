@@ -26,7 +26,8 @@ class Program:
     Each call reads the current parameters from the `params` that `ta.source` got. Raises ValueError
     if a parameter has another shape, dtype or `requires_grad` than before, or is no longer shared.
     Everything else is as the text says: hooks, patches, `training` and buffers at the time of
-    writing are part of the program, and later changes of these do not reach it.
+    writing are part of the program, and later changes of these do not reach it. A call changes
+    nothing, so it updates no buffers.
 
     `text` is the content of the file, which imports only NumPy. `save(path)` writes the file.
     """

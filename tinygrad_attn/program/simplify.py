@@ -172,21 +172,23 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
     return before is e or n is not None and n == number_in(before)
 
 
-class Rewriting(Listing):
-    """A listing whose `make` returns a shorter expression if there is one."""
+class Simplifier(Listing):
+    """A listing whose `make` returns a shorter expression if there is one.
 
-    rules: dict[Any, list[Any]] = {}
+    Methods named `<kind>_<name>` are simplifications that no rule can express.
+    """
+
+    rules = table(RULES, **CONDITIONS)
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         e = Expression(-1, kind, name, args, settings, value, self.backward)
-        found = self.shorter(e)
-        return super().make(kind, name, value, *args, **settings) if found is None else found
-
-    def shorter(self, e: Expression) -> Any:
-        """Return the replacement from the method `<kind>_<name>` or from a rule, or None."""
-        method = getattr(self, f"{e.kind}_{e.name}", None)
+        known = kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
+        if known and (e.ndim == 0 or repeats(value)):
+            return self.operand(self.constant(value))
+        method = getattr(self, f"{kind}_{name}", None)
         found = method and method(e)
-        return self.ruled(e) if found is None else found
+        found = self.ruled(e) if found is None else found
+        return super().make(kind, name, value, *args, **settings) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
         """Return the replacement from the first rule that matches e, or None."""
@@ -215,19 +217,6 @@ class Rewriting(Listing):
             function = getattr(np if kind == "call" else type(x), name)
             value = x.mT if name == "T" else function(x, *rest, **settings)
         return self.make(kind, name, value, *args, **settings)
-
-
-class Simplifier(Rewriting):
-    """A listing that applies the rules, and simplifications that no rule can express."""
-
-    rules = table(RULES, **CONDITIONS)
-
-    def shorter(self, e: Expression) -> Any:
-        """Evaluate constant expressions with equal elements; simplify all others by rules."""
-        known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
-        if known and (e.ndim == 0 or repeats(e.value)):
-            return self.operand(self.constant(e.value))
-        return super().shorter(e)
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""

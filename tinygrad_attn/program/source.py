@@ -48,6 +48,9 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. In some
     VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
     that need a different formula.
+
+    f is called three times. What it changes is then restored: lists, dicts, attributes and arrays
+    of modules. Meanwhile, other threads may use and train the parameters.
     """
     own: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
     params = own if params is None else params
