@@ -41,3 +41,14 @@ def test_erf_of_numbers_of_other_kinds():
         assert math.isclose(ops.erf(x), math.erf(1.0), rel_tol=1e-15)
     assert ops.erf(np.zeros((0, 2), np.float32)).shape == (0, 2)
     assert type(error_function.erf(np.float32(0.5))) is np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_erf_of_large_arrays_in_blocks(dtype):
+    x = np.linspace(-4, 4, 70_001 * 3, dtype=dtype)
+    for large in (x.reshape(3, -1), np.asfortranarray(x.reshape(-1, 3)), x[::-2]):
+        y = ops.erf(large)
+        assert y.shape == large.shape and y.dtype == dtype
+        places = np.s_[::500] if large.ndim == 1 else np.s_[::2, ::500]
+        expected = np.vectorize(math.erf)(large[places])
+        np.testing.assert_allclose(y[places], expected, rtol=0, atol=4 * np.finfo(dtype).eps)

@@ -107,7 +107,6 @@ def test_all_is_as_before(name, mapping):
             assert name not in ("an interrupt", "a refusal")
         assert state(model) == before and model._hooks is hooks
         assert kept == [] and KEPT == []
-        assert ta.engine.context.watchers == () and not ta.is_plain()
 
 
 def test_activations_are_those_of_the_users_calls():

@@ -26,6 +26,9 @@ def erf(x):
         (1.1283791670955123, 1.0),
     )
     x = np.clip(x, -6.0, 6.0)  # beyond these, erf(x) rounds to -1 and 1
+    if x.size > 1 << 15:  # blocks stay in the cache
+        blocks = np.array_split(x.reshape(-1), x.size >> 14)
+        return np.concatenate([erf(block) for block in blocks]).reshape(x.shape)
     z = x * x
     above, below = np.zeros_like(z), np.zeros_like(z)
     for a, b in single if z.itemsize < 8 else double:
@@ -33,4 +36,6 @@ def erf(x):
         above += a
         below *= z
         below += b
-    return np.tanh(x * above / below)
+    above *= x
+    above /= below
+    return np.tanh(above)
