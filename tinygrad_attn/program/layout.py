@@ -13,7 +13,7 @@ from typing import Any
 from .ir import Expression, expressions_in, is_, reached
 from .names import deserves_a_line, identifier, name_of
 from .text import Sizes, Text, pattern
-from .trace import Trace
+from .trace import TracedFunction
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 
@@ -21,8 +21,10 @@ WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 class Layout:
     """The body of the function that a program contains."""
 
-    def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
-        self.results, self.found, self.sizes = results, found, sizes
+    def __init__(
+        self, traced: TracedFunction, results: dict[str, Any], checks: Any, sizes: Sizes
+    ) -> None:
+        self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
         self.ends = {e.id for e in expressions_in(results)}
         self.uses = Counter(x.id for e in self.order for x in spelled_in(e))
@@ -30,7 +32,7 @@ class Layout:
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
         self.names = {e.id: e.name for e in self.order if e.kind == "input"}
-        self.given = {*self.names, *self.constants}  # values that have a name but need no line
+        self.named = {*self.names, *self.constants}  # values that have a name but need no line
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
         self.scopes: dict[str, set[str]] = {}  # by preferred name: the scopes that want it
         for e in self.order:
@@ -40,7 +42,7 @@ class Layout:
 
     def has_name(self, e: Expression) -> bool:
         """Return whether other lines refer to e by name."""
-        return e.id in self.lines or e.id in self.given
+        return e.id in self.lines or e.id in self.named
 
     def name(self, e: Expression) -> str | None:
         """Return e's name, if any. Before `give_names`, return a placeholder of similar length."""
@@ -56,7 +58,7 @@ class Layout:
         if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
         if e.kind == "constant":
-            return self.uses[e.id] > 1 and e.id not in self.given
+            return self.uses[e.id] > 1 and e.id not in self.named
         cheap = turned and self.needs_a_line(e.args[0])
         statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or deserves_a_line(e) or self.uses[e.id] > 1 + cheap
@@ -103,7 +105,7 @@ class Layout:
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
         last.update((e.id, end) for e in expressions_in(self.results))
-        taken = dict.fromkeys([*self.found.inputs, "np", "erf", *self.sizes.letters], end + 1)
+        taken = dict.fromkeys([*self.traced.inputs, "np", "erf", *self.sizes.letters], end + 1)
         for e in self.constants.values():
             self.names[e.id] = name = free(name_of(e, {}) if e.names else "constant", taken, 0)
             taken[name] = end + 1
@@ -163,7 +165,7 @@ class Layout:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""
             if e.scope not in (part, ""):
-                found.append(f"{INDENT}# {e.scope}{self.found.names.kinds.get(e.scope, '')}")
+                found.append(f"{INDENT}# {e.scope}{self.traced.names.kinds.get(e.scope, '')}")
             part = e.scope
             first, *rest = self.written(e)
             if others:

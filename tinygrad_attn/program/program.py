@@ -13,7 +13,7 @@ from ..engine import Variable, array_of
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
-from .trace import Kind, Trace, kind_of
+from .trace import Kind, TracedFunction, kind_of
 
 
 class Program:
@@ -36,18 +36,18 @@ class Program:
         self,
         text: str,
         name: str,
-        found: Trace,
+        traced: TracedFunction,
         params: Any,
         constants: dict[str, np.ndarray],
     ) -> None:
         self.text, self.name = text, name
-        self._arguments = found.arguments
+        self._arguments = traced.arguments
         self._constants = constants
         self._params = params
         reader = attrgetter if isinstance(params, Module) else itemgetter
         self._parameters = [  # one entry for each name of a shared parameter
-            (identifier, original, reader(original), _state(found.tensors[identifier]))
-            for original, identifier in found.parameters.items()
+            (identifier, original, reader(original), _state(traced.tensors[identifier]))
+            for original, identifier in traced.parameters.items()
         ]
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
@@ -81,10 +81,10 @@ class Program:
     def _wrong_arguments(self, args: tuple) -> ValueError:
         wanted = [f"{name} {kind}" for name, kind in self._arguments.items()]
         shown = [kind_of(array_of(x)) or describe(x) for x in args]
-        given = [f"{name} {x}" for name, x in zip(self._arguments, shown)]
+        got = [f"{name} {x}" for name, x in zip(self._arguments, shown)]
         return ValueError(
             f"{self.name} takes {len(wanted)} arguments, {', '.join(wanted)}, got {len(args)}, "
-            f"{', '.join(given)}. For others, write another program with ta.source."
+            f"{', '.join(got)}. For others, write another program with ta.source."
         )
 
     def save(self, path: str | Path) -> Path:

@@ -51,7 +51,7 @@ x.sum(**s) / n -> x.mean(**s)                     if counts(x.sum(**s), n)
 x.sum(**s) / y / n -> x.mean(**s) / y             if counts(x.sum(**s), n)
 x.sum(**s) / y / z / n -> x.mean(**s) / y / z     if counts(x.sum(**s), n)
 x.T.T -> x
-(x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
+(x.T @ y).T -> y.T @ x                            if turnable(x.T @ y, here)
 x.copy() -> x
 (-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
@@ -94,7 +94,7 @@ def rows(quotient: Any, e: Any) -> bool:
     return whole and r.ndim == e.ndim and r.value.size < e.value.size
 
 
-def turns(product: Any, e: Any) -> bool:
+def turnable(product: Any, e: Any) -> bool:
     """Return whether this matrix product does not broadcast and is in the same pass as e."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
@@ -106,7 +106,7 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (like, counts, rows, turns, span)},
+    **{f.__name__: f for f in (like, counts, rows, turnable, span)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,

@@ -21,7 +21,7 @@ from .file import written
 from .ir import reached
 from .program import Program
 from .restore import restored
-from .trace import Trace, heard_by, is_array, standing_in, trace
+from .trace import TracedFunction, heard_by, is_array, standing_in, trace
 
 __all__ = ["Program", "source"]
 
@@ -52,20 +52,22 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     f is called three times. What it changes is then restored: lists, dicts, attributes and arrays
     of modules. Meanwhile, other threads may use and train the parameters.
     """
-    own: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
-    params = own if params is None else params
+    owner: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
+    params = owner if params is None else params
     named = named_tensors(params)
-    given = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
-    what = getattr(f, "__name__", type(f).__name__) if own is None else type(own).__name__
+    arguments = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
+    what = getattr(f, "__name__", type(f).__name__) if owner is None else type(owner).__name__
     within_reach = f, args, params, vars(context)
     with ONE_AT_A_TIME:
         with restored(*within_reach):
-            found = trace(f, given, named, backward, params if isinstance(params, Module) else None)
+            traced = trace(
+                f, arguments, named, backward, params if isinstance(params, Module) else None
+            )
         title = "forward_backward" if backward else "forward"
-        text, constants = written(found, title, "a function" if what == "<lambda>" else what)
-        program = Program(text, title, found, params, constants)
+        text, constants = written(traced, title, "a function" if what == "<lambda>" else what)
+        program = Program(text, title, traced, params, constants)
         with restored(*within_reach):
-            compare(program, f, given, found)
+            compare(program, f, arguments, traced)
     return program
 
 
@@ -85,22 +87,22 @@ def named_tensors(params: Any) -> Mapping[str, Any]:
 # ---- the check of a new program
 
 
-def compare(program: Program, f: Any, given: tuple, found: Trace) -> None:
+def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) -> None:
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
-    seeds = [found.seed.expression.value] if found.gradients else []
-    tensors = dict(zip(found.inputs, [*filter(is_array, given), *found.tensors.values()]))
-    others = {p: Tensor._of(p._data, tracked(p)) for p in found.tensors.values()}
+    seeds = [traced.seed.expression.value] if traced.gradients else []
+    tensors = dict(zip(traced.inputs, [*filter(is_array, arguments), *traced.tensors.values()]))
+    others = {p: Tensor._of(p._data, tracked(p)) for p in traced.tensors.values()}
     with standing_in(others), heard_by(), plain(), np.errstate(all="ignore"):
         with enable_grad():
-            f(*given)
-            y = f(*given)
-        outputs = program(*given, *seeds[: len(found.arguments) - len(given)])
-        slopes = gradients_of([y] * len(seeds), [tensors[n] for n in found.gradients], seeds)
+            f(*arguments)
+            y = f(*arguments)
+        outputs = program(*arguments, *seeds[: len(traced.arguments) - len(arguments)])
+        slopes = gradients_of([y] * len(seeds), [tensors[n] for n in traced.gradients], seeds)
     expected = [*map(array_of, tree_leaves(y)), *slopes]
-    steps = reached([found.outputs, found.gradients])
+    steps = reached([traced.outputs, traced.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
     mine = tree_leaves(outputs)
-    if len(mine) != len(expected) or not all(map(same, mine, expected, repeat(size))):
+    if len(mine) != len(expected) or not all(map(is_close, mine, expected, repeat(size))):
         raise TypeError(
             "ta.source: the function returns a different value when it is called again. It may "
             "draw random numbers, keep state between calls (a cache, a counter), or change an "
@@ -119,7 +121,7 @@ def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> lis
     return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
 
 
-def same(mine: Any, expected: Any, size: float) -> bool:
+def is_close(mine: Any, expected: Any, size: float) -> bool:
     """Return whether two arrays have the same shape and dtype and agree up to rounding."""
     if not isinstance(expected, (np.ndarray, np.generic)):
         return bool(mine == expected)

@@ -23,7 +23,7 @@ from .names import USER, Names, identifier
 from .symbol import Symbol
 
 
-class Trace(Listing, Watcher):
+class TracedFunction(Listing, Watcher):
     """The listing of a traced function, with its inputs, outputs and gradients."""
 
     def __init__(self, root: Any = None) -> None:
@@ -55,9 +55,9 @@ class Trace(Listing, Watcher):
         return super().operand(a)
 
     def constant(self, array: Any) -> Expression:
-        found = super().constant(array)
-        self.origins[id(array)] = array, found
-        return found
+        e = super().constant(array)
+        self.origins[id(array)] = array, e
+        return e
 
     def input(self, original: str, array: np.ndarray) -> Symbol:
         """Return the symbol of a new input."""
@@ -96,35 +96,35 @@ class Trace(Listing, Watcher):
 
 def trace(
     function: Callable[..., Any], args: tuple, params: Mapping[str, Any], backward: bool, root: Any
-) -> Trace:
+) -> TracedFunction:
     """Run the function on symbols for its arguments and parameters."""
-    found, given = Trace(root), [*args]
+    traced, arguments = TracedFunction(root), [*args]
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
-        found.arguments[name] = x
+        traced.arguments[name] = x
         if is_array(x):
-            found.arguments[name] = kind_of(array_of(x))
-            given[i] = stand_in(found, name, x)
+            traced.arguments[name] = kind_of(array_of(x))
+            arguments[i] = stand_in(traced, name, x)
     others: dict[Any, Tensor] = {}
     for name, p in params.items():
         if p not in others:  # else it is one tensor under two names
-            others[p] = stand_in(found, name, p)
-            found.tensors[name_in(others[p])] = p
-        found.parameters[name] = name_in(others[p])
-    leaves = {x: name_in(x) for x in given if tracked(x)}
+            others[p] = stand_in(traced, name, p)
+            traced.tensors[name_in(others[p])] = p
+        traced.parameters[name] = name_in(others[p])
+    leaves = {x: name_in(x) for x in arguments if tracked(x)}
     leaves |= {p: name_in(other) for p, other in others.items() if tracked(p)}
     try:
-        with standing_in(others), heard_by(found, found.names), no_random_numbers(), plain():
+        with standing_in(others), heard_by(traced, traced.names), no_random_numbers(), plain():
             with enable_grad():
-                y = function(*given)
-            found.names.returned(None)
-            found.outputs = tree_map(found.operand, y)
+                y = function(*arguments)
+            traced.names.returned(None)
+            traced.outputs = tree_map(traced.operand, y)
             if backward:
-                differentiate(found, y, leaves)
-        for error in found.refused:
+                differentiate(traced, y, leaves)
+        for error in traced.refused:
             raise error
     finally:
-        found.thread = None
-    return found
+        traced.thread = None
+    return traced
 
 
 # ---- what surrounds the traced function
@@ -217,9 +217,9 @@ def is_array(x: Any) -> bool:
     return isinstance(x, (Variable, np.ndarray, np.generic))
 
 
-def stand_in(found: Trace, name: str, x: Any) -> Any:
+def stand_in(traced: TracedFunction, name: str, x: Any) -> Any:
     """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
-    symbol: Any = found.input(name, np.asarray(array_of(x)))
+    symbol: Any = traced.input(name, np.asarray(array_of(x)))
     return Tensor._of(symbol, tracked(x)) if isinstance(x, Variable) else symbol
 
 
@@ -231,7 +231,7 @@ def name_in(stand_in: Tensor) -> str:
 # ---- the backward pass
 
 
-def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
+def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> None:
     """Run the backward pass on symbols, for gradients with respect to the leaves."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
@@ -243,12 +243,12 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
             "floating-point array, a Tensor(..., requires_grad=True), params= or backward=False."
         )
-    found.seed = Symbol(found.constant(np.ones((), y.dtype)), found)
+    traced.seed = Symbol(traced.constant(np.ones((), y.dtype)), traced)
     if y.shape:
         example = np.random.default_rng(0).standard_normal(y.shape)
-        found.seed = found.input("d_output", np.asarray(example, y.dtype))
-        found.arguments[found.seed.expression.name] = kind_of(y)
-    found.backward = True
+        traced.seed = traced.input("d_output", np.asarray(example, y.dtype))
+        traced.arguments[traced.seed.expression.name] = kind_of(y)
+    traced.backward = True
     with no_grad():
-        by = sweep([y], [found.seed], wanted=[*leaves], retain_graph=True, stop=True)
-    found.gradients = {name: found.operand(by[x]) for x, name in leaves.items() if x in by}
+        by = sweep([y], [traced.seed], wanted=[*leaves], retain_graph=True, stop=True)
+    traced.gradients = {name: traced.operand(by[x]) for x, name in leaves.items() if x in by}
