@@ -137,7 +137,6 @@ def train(data, steps, seed, batch=64, lr=3e-3):
     optimizer = optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
     schedule = optim.warmup_cosine(optimizer, warmup_steps=steps // 10, total_steps=steps)
 
-    @ta.compile
     def loss_of(digits, symbols, answers):
         return F.cross_entropy(model(digits, symbols).mT, answers)
 

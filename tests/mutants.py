@@ -38,6 +38,7 @@ TESTS = {  # the subpackages whose numbers are tested, and tests beside those of
     "files": ["optim"],
     "transforms": ["optim"],
     "program": ["transforms"],
+    "tree": ["program"],
     "fast": ["functional", "nn", "ops"],
     "parallel": [],
 }

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .fast.threads import get_num_threads, reuse_memory, set_num_threads
     from .files import load, load_checkpoint, save, save_checkpoint
     from .nn.inside import activations, functional_call, patch, record_attention
-    from .program.compile import compile
     from .program.source import Program, source
     from .transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
     from .viz import backward_steps
@@ -45,7 +44,6 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "transforms": ("checkpoint", "hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
-    "program.compile": ("compile",),
     "program.source": ("Program", "source"),
     "check": ("compare_with_torch", "detect_anomaly", "gradcheck", "gradgradcheck"),
     "files": ("load", "load_checkpoint", "save", "save_checkpoint"),
@@ -64,7 +62,6 @@ __all__ = [
     "check",
     "checkpoint",
     "compare_with_torch",
-    "compile",
     "detect_anomaly",
     "enable_grad",
     "engine",

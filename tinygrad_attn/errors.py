@@ -72,7 +72,7 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "grad_fn": "ta.viz.graph(t), which draws how t was made",
     "inference_mode": "ta.no_grad",
     "set_detect_anomaly": "with ta.detect_anomaly():",
-    "jit": "ta.compile(f)",
+    **dict.fromkeys(("jit", "compile"), "ta.source(f, x, params=model), a program to call"),
     "vmap": "leading axes: ops and layers handle all leading axes at once",
     "autocast": "nothing: training in half precision is not supported",
     "lr_scheduler": "optim.Schedule(optimizer, factor), optim.warmup_cosine or optim.noam",

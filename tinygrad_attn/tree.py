@@ -1,26 +1,31 @@
-"""Nested values: tuples, named tuples, lists and dicts, with anything else as leaves."""
+"""Walk through nested tuples, named tuples, lists, dicts and slices, whose other values are leaves.
+
+Of subclasses, only named tuples and dicts count as nested values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable
 from typing import Any
 
 
-def tree_leaves(value: Any) -> Iterator[Any]:
-    """Iterate over the leaves of a nested value, in order."""
-    if isinstance(value, (tuple, list, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from tree_leaves(part)
-    else:
-        yield value
+def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
+    """Return the same structure with f applied to each leaf."""
+    kind: Any = type(tree)
+    if isinstance(tree, dict):
+        new = copy.copy(tree)  # which keeps the class and the order of the keys
+        new.update((key, tree_map(f, value)) for key, value in tree.items())
+        return new
+    if kind is slice:
+        return slice(*tree_map(f, (tree.start, tree.stop, tree.step)))
+    if hasattr(kind, "_make"):  # a named tuple
+        return kind._make(tree_map(f, value) for value in tree)
+    return kind(tree_map(f, value) for value in tree) if kind in (tuple, list) else f(tree)
 
 
-def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested value of the same types with function(leaf) in place of each leaf."""
-    if isinstance(value, dict):
-        new = {key: tree_map(function, part) for key, part in value.items()}
-        return new if type(value) is dict else type(value)(new)
-    if isinstance(value, (tuple, list)):
-        parts = [tree_map(function, part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return function(value)
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves, in order."""
+    leaves: list[Any] = []
+    tree_map(leaves.append, tree)
+    return leaves

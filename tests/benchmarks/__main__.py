@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from . import report
-from .workloads import COMPILED, WORKLOADS, Workload
+from .workloads import WORKLOADS, Workload
 
 
 class Worker:
@@ -127,7 +127,6 @@ def main() -> int:
         action="store_true",
         help="also HIPS autograd and JAX where installed",
     )
-    parser.add_argument("--compiled", action="store_true", help="also with ta.compile")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     options = parser.parse_args()
     chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
@@ -143,7 +142,6 @@ def main() -> int:
     for threads in options.threads:
         rows = []
         rivals = sorted({r for w in chosen for r in w.rivals}) if options.rivals else []
-        rivals += ["compiled"] if options.compiled else []
         workers = {name: Worker(name, threads) for name in ("torch", "ours", *rivals)}
         workers = {name: worker for name, worker in workers.items() if worker.alive}
         if {"torch", "ours"} - set(workers):
@@ -155,8 +153,7 @@ def main() -> int:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for w in chosen:
-                    more = ["compiled"] if w.kind in COMPILED else []
-                    names = ("torch", "ours", *w.rivals, *more)
+                    names = ("torch", "ours", *w.rivals)
                     allowed = {n: k for n, k in workers.items() if n in names}
                     rows.append(measure(w, allowed, options.rounds, Path(folder)))
                     if w.memory and threads == options.threads[0]:

@@ -20,7 +20,6 @@ LABELS = {
     "hips": "HIPS autograd",
     "micrograd": "micrograd",
     "jax": "JAX jit",
-    "compiled": "ta.compile",
 }
 
 

@@ -17,7 +17,6 @@ from .workloads import WORKLOADS
 
 CLASSES = {
     "ours": "ours.Library",
-    "compiled": "compiled.Library",
     "torch": "torch_eager.Library",
     "hips": "functional.Hips",
     "jax": "functional.Jax",

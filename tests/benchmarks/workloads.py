@@ -98,9 +98,6 @@ def _pair(rng, shape):
     return {"x": rng.standard_normal(shape), "g": rng.standard_normal(shape)}
 
 
-COMPILED = ("encoder", "decoder", "train", "mlp", "chain")
-"""The kinds that ta.compile is measured on."""
-
 INPUTS: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "encoder": _encoder,
     "decoder": _decoder,

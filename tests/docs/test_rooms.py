@@ -12,6 +12,7 @@ PACKAGE = ROOT / "tinygrad_attn"
 LAYERS = [
     *(
         "errors",
+        "tree",
         "engine",
         "ops",
         "tensor",

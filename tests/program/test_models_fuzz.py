@@ -1,4 +1,4 @@
-"""Random models: written out by `ta.source`, and run by `ta.compile`, they give the numbers that they give themselves.
+"""Random models: written out by `ta.source`, they give the numbers that they give themselves.
 
     MODELS_FUZZ_N=300 python -m pytest tests/program/test_models_fuzz.py     # many
     MODELS_FUZZ_SEED=37 MODELS_FUZZ_N=1 python -m pytest tests/program/test_models_fuzz.py     # one again
@@ -149,17 +149,13 @@ def test_random_models(seed):
     others = [a + 0.1 * r.standard_normal(a.shape) if a.dtype == np.float64 else a for a in args]
     program = ta.source(f, *args, params=model)
     forward = ta.source(several, *args, params=model, backward=False)
-    compiled = ta.compile(several)
     assert max(map(len, (program.text + forward.text).splitlines())) <= 100
     for arrays in (args, [np.asarray(a) for a in others]):
-        values, gradients, _ = own(several, arrays, model)
+        values, _, _ = own(several, arrays, model)
         for a, b in zip(flat(forward(*arrays)), values, strict=True):
             assert_close(a, b)
-        mine, found, _ = own(compiled, arrays, model)
-        size = max((np.abs(g).max(initial=0) for g in gradients.values()), default=1.0)
-        for a, b in zip([*mine, *found.values()], [*values, *gradients.values()], strict=True):
-            assert_close(a, b, size)
         (value,), gradients, (seed_,) = own(f, arrays, model)
+        size = max((np.abs(g).max(initial=0) for g in gradients.values()), default=1.0)
         given, shares = program(*arrays, *([seed_] if value.shape else []))
         assert_close(given, value)
         names = [n for n in program._arguments if n != "d_output"]
@@ -167,4 +163,3 @@ def test_random_models(seed):
             factor = 1.0 if value.shape else float(seed_)
             share = shares.get(names[n] if isinstance(n, int) else n, np.zeros(g.shape))
             assert_close(factor * share, g, size)
-    assert "not compiled" not in str(compiled.report()), compiled.report()

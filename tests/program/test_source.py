@@ -14,6 +14,7 @@ from optable import TABLE
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
+from tinygrad_attn.program.file import FRESH
 from tinygrad_attn.program.text import SIGNS
 
 pytestmark = pytest.mark.usefixtures("in_float64")
@@ -681,7 +682,17 @@ def test_a_single_number_is_written_into_as_an_array_is():
     counted.vjp(lambda g, y, x: g)
     f = lambda x: counted(x.sum()) * 2 + (x.sum()[None] * 3).sum()
     assert_right(ta.source(f, SRC[0]), f, [SRC[1]])
-    c = ta.compile(f)
-    x = Tensor(SRC[0], requires_grad=True)
-    assert_close(c(x).numpy(), f(x).numpy())
-    assert "not compiled" not in c.report()[0]
+
+
+def test_what_is_returned_without_a_copy_was_never_a_view():
+    """Functions whose result counts as memory of its own."""
+    for x in (np.ones(4), np.ones((3, 3)), np.ones((1, 1, 2), int), np.ones((2, 3), "f4").T):
+        for name in FRESH["method"].split():
+            given = {"dot": [np.ones(x.shape[-1], x.dtype)], "astype": [x.dtype]}.get(name, [])
+            ways = [{}, {"axis": ()}] if name in ("sum", "mean", "max", "min", "prod") else [{}]
+            for named in ways:
+                assert not np.shares_memory(getattr(x, name)(*given, **named), x), name
+        assert not np.shares_memory(np.where(x > 0, x, x), x)
+        assert not np.shares_memory(np.stack([x]), x)
+        assert not np.shares_memory(np.concatenate([x]), x)
+    assert {*FRESH["call"].split()} == {"where", "stack", "concatenate", "erf"}

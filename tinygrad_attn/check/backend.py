@@ -140,6 +140,6 @@ class Replaced(Listener):
     changed = False
 
     def replaced(self, x: Any, before: Any, after: Any) -> None:
-        old, new = list(tree_leaves(before)), list(tree_leaves(after))
+        old, new = tree_leaves(before), tree_leaves(after)
         same = (agree(array_of(a), array_of(b), 1e-9) for a, b in zip(old, new))
         self.changed |= len(old) != len(new) or not all(same)

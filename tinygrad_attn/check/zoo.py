@@ -127,7 +127,7 @@ class _Contributions(Listener):
     """Notes each contribution with the input that it is for."""
 
     def __init__(self) -> None:
-        self.pairs: list[Any] = []
+        self.pairs: Any = []
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any

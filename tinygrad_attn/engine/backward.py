@@ -160,7 +160,7 @@ def _is_new(c: Any, g: Any, y: Variable, others: Sequence[tuple[int, Any]]) -> b
     node = y._node
     return (
         node.op.trusted
-        and c.__class__ is ndarray
+        and type(c) is ndarray  # not a symbol
         and c.base is None
         and c is not g
         and c is not y._data
@@ -175,7 +175,7 @@ def _sum(x: Variable, total: Any, contribution: Any, own: set[Variable], new: bo
         total += contribution
         return total
     total = contribution if total is None else total + contribution
-    if new or total is not contribution and total.__class__ is ndarray:
+    if new or total is not contribution and type(total) is ndarray:
         own.add(x)
     return total
 

@@ -311,6 +311,7 @@ def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
 # ---- GELU: x Phi(x), where Phi is the normal distribution function (Hendrycks and Gimpel 2016)
 
 # erf(x / sqrt 2) = tanh(x p(x^2)) to 1.5e-7, with p(z) = (z + A) (B + C / ((z + D)^2 + E)) fitted.
+# This is shorter than the float32 polynomials of ops.erf, with which GELU takes 1.4 times as long.
 _A, _B, _C = 61.89722289963932, 0.01861516985655638, -1.7816067420920956
 _D, _E = 10.295182129301626, 205.2234904158317
 

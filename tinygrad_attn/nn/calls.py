@@ -162,7 +162,7 @@ class _Gradients:
 
     def through(self, output: Any) -> Any:
         """Return the output, with hooks on its tensors."""
-        leaves = list(tree_leaves(output))
+        leaves = tree_leaves(output)
         self.count = len(leaves)
         tensors = list(dict.fromkeys(y for y in leaves if tracked(y)))
         places = [next(i for i, y in enumerate(leaves) if y is t) for t in tensors]

@@ -97,7 +97,7 @@ class Activation:
 
 def first(output: Any) -> Any:
     """Return a module's output, or the first leaf of a tuple, list or dict."""
-    return next(tree_leaves(output), output)
+    return (tree_leaves(output) or [output])[0]
 
 
 def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
@@ -209,14 +209,13 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
 
 def _replaced(pattern: str, new: Any, output: Any) -> Any:
     """Return the output of a module with another first element."""
-    leaves = tree_leaves(output)
-    old = next(leaves)
+    old, *others = tree_leaves(output)
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
         raise ValueError(f"{pattern!r} gave shape {old.shape}, but the new value has {y.shape}.")
-    every = iter([y, *leaves])
-    return tree_map(lambda _: next(every), output)
+    leaves = iter([y, *others])
+    return tree_map(lambda _: next(leaves), output)
 
 
 # ---- parameters

@@ -1,1 +1,1 @@
-"""Turn a function and its gradients into plain NumPy, to read (`source`) or run (`compile`)."""
+"""Write a function and its gradients as plain NumPy, to read and to run (`ta.source`)."""

@@ -1,12 +1,11 @@
 """The intermediate representation of a program: distinct expressions in order of computation.
 
 `trace` records a listing of expressions. `rewrite` makes a new listing that computes the same
-values in fewer or faster steps. `text` (for readers) or `flat` (for speed) writes it as Python.
+values in fewer steps. `text` writes it as Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import is_number
+from ..tree import tree_leaves, tree_map
 
 LEAVES = ("input", "constant")
 
@@ -32,8 +32,8 @@ class Expression:
         check      a check that args[0] equals args[1]; `name` is the function that read it
     `args` and `settings` (keyword arguments) contain expressions, numbers, other Python values, and
     tuples, lists and slices of them. `value` is the value for the example arguments. `scope` is the
-    dotted name of the module call. `hint` is a pair (priority, name). `by` is the expression whose
-    gradient this is, or None.
+    dotted name of the module call. `names` are names for the value, by their source. `by` is the
+    expression whose gradient this is, or None.
     """
 
     id: int
@@ -44,19 +44,19 @@ class Expression:
     value: Any
     backward: bool = False  # whether it belongs to the backward pass
     scope: str = ""
-    hint: tuple[float, str] = (0, "")
+    names: dict[str, str] = field(default_factory=dict)
     by: Expression | None = None
     operands: list[Expression] = field(init=False)  # with repetitions
 
     def __post_init__(self) -> None:
-        self.operands = inside((self.args, self.settings))
+        self.operands = expressions_in((self.args, self.settings))
 
     def __repr__(self) -> str:
         return f"<{self.id} {self.kind} {self.name}>"
 
     @property
     def nameless(self) -> bool:
-        return not self.hint[0] and self.by is None
+        return not self.names and self.by is None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class Listing:
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         """Return the expression with this form, and create it if it is new."""
         start = kind == "update"  # its first operand stays an array
-        rest, settings = replaced((args[start:], settings), self.operand)
+        rest, settings = tree_map(self.operand, (args[start:], settings))
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
@@ -122,20 +122,20 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
         if e.kind in LEAVES:
             made = listing.leaf(e.kind, e.name, e.value)
         else:
-            args, settings = replaced((e.args, e.settings), swap)
+            args, settings = tree_map(swap, (e.args, e.settings))
             made = listing.make(e.kind, e.name, e.value, *args, **settings)
         new[e.id] = made
         if isinstance(made, Expression):
             if e.by:
                 made.by = new.get(e.by.id, e.by)
-            made.hint = max(made.hint, e.hint, key=lambda hint: hint[0])
-    return replaced(outputs, swap)
+            made.names = e.names | made.names
+    return tree_map(swap, outputs)
 
 
 def reached(outputs: Any) -> list[Expression]:
     """Return all expressions that these outputs need, in order of computation."""
     seen: dict[int, Expression] = {}
-    waiting = inside(outputs)
+    waiting = expressions_in(outputs)
     while waiting:
         e = waiting.pop()
         if e.id not in seen:
@@ -144,23 +144,9 @@ def reached(outputs: Any) -> list[Expression]:
     return [seen[i] for i in sorted(seen)]
 
 
-def replaced(a: Any, f: Callable[[Any], Any]) -> Any:
-    """Apply f to each value in nested tuples, named tuples, lists, dicts and slices."""
-    kind = type(a)
-    if kind in (tuple, list):
-        return kind(replaced(x, f) for x in a)
-    if kind is dict:
-        return {k: replaced(v, f) for k, v in a.items()}
-    if kind is slice:
-        return slice(*replaced((a.start, a.stop, a.step), f))
-    return kind(*(replaced(x, f) for x in a)) if hasattr(kind, "_fields") else f(a)
-
-
-def inside(a: Any, kind: type = Expression) -> list[Any]:
-    """Return the values of this kind in nested tuples, lists, dicts and slices."""
-    found: list[Any] = []
-    replaced(a, found.append)
-    return [x for x in found if issubclass(type(x), kind)]
+def expressions_in(tree: Any) -> list[Expression]:
+    """Return the expressions in nested tuples, lists, dicts and slices."""
+    return [x for x in tree_leaves(tree) if isinstance(x, Expression)]
 
 
 def is_(a: Any, kind: str, name: Any = None) -> bool:

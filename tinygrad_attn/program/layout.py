@@ -10,32 +10,29 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from .ir import Expression, inside, is_, number_in, reached
+from .ir import Expression, expressions_in, is_, reached
+from .names import deserves_a_line, identifier, name_of
 from .text import Sizes, Text, pattern
-from .trace import NAMED_BY_OP, Trace, identifier
+from .trace import TracedFunction
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
-CALLED = {
-    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
-    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
-    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
-}
-"""Names for values that have no name of their own."""
 
 
 class Layout:
     """The body of the function that a program contains."""
 
-    def __init__(self, found: Trace, results: dict[str, Any], checks: Any, sizes: Sizes) -> None:
-        self.results, self.found, self.sizes = results, found, sizes
+    def __init__(
+        self, traced: TracedFunction, results: dict[str, Any], checks: Any, sizes: Sizes
+    ) -> None:
+        self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
-        self.ends = {e.id for e in inside(results)}
+        self.ends = {e.id for e in expressions_in(results)}
         self.uses = Counter(x.id for e in self.order for x in spelled_in(e))
         self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
         self.names = {e.id: e.name for e in self.order if e.kind == "input"}
-        self.given = {*self.names, *self.constants}  # values that have a name but need no line
+        self.named = {*self.names, *self.constants}  # values that have a name but need no line
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
         self.scopes: dict[str, set[str]] = {}  # by preferred name: the scopes that want it
         for e in self.order:
@@ -45,7 +42,7 @@ class Layout:
 
     def has_name(self, e: Expression) -> bool:
         """Return whether other lines refer to e by name."""
-        return e.id in self.lines or e.id in self.given
+        return e.id in self.lines or e.id in self.named
 
     def name(self, e: Expression) -> str | None:
         """Return e's name, if any. Before `give_names`, return a placeholder of similar length."""
@@ -61,12 +58,10 @@ class Layout:
         if e.kind == "input" or turned and e.args[0].kind == "input":
             return False
         if e.kind == "constant":
-            return self.uses[e.id] > 1 and e.id not in self.given
+            return self.uses[e.id] > 1 and e.id not in self.named
         cheap = turned and self.needs_a_line(e.args[0])
-        called = e.by if e.by and not e.hint[0] else e  # the expression that it is named after
-        named = called.kind != "input" and called.hint[0] > NAMED_BY_OP
         statement = e.kind in ("update", "check") or e.id in self.ends
-        return statement or named or self.uses[e.id] > 1 + cheap
+        return statement or deserves_a_line(e) or self.uses[e.id] > 1 + cheap
 
     def cut(self) -> int:
         """Split lines that are too long, and return the number of new lines."""
@@ -102,27 +97,17 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        if e.id in self.result_names:
-            return self.result_names[e.id]
-        if e.hint[0]:
-            return e.hint[1]
-        by = e.by
-        if by and (by.hint[0] or by.by is None and by.id in self.names):
-            return f"d_{self.names.get(by.id) or self.wished(by)}"
-        if e.backward and "keepdims" not in e.settings:
-            return "g"
-        if is_(e, "call", "multiply") and number_in(e.args[0]) is not None:
-            return "scaled"
-        return CALLED.get(e.name, "h")
+        """Return the name that e should have."""
+        return self.result_names.get(e.id) or name_of(e, self.names)
 
     def give_names(self) -> None:
         statements = [e for e in self.order if e.id in self.lines]
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
-        last.update((e.id, end) for e in inside(self.results))
-        taken = dict.fromkeys([*self.found.inputs, "np", "erf", *self.sizes.letters], end + 1)
+        last.update((e.id, end) for e in expressions_in(self.results))
+        taken = dict.fromkeys([*self.traced.inputs, "np", "erf", *self.sizes.letters], end + 1)
         for e in self.constants.values():
-            self.names[e.id] = name = free(e.hint[1] or "constant", taken, 0)
+            self.names[e.id] = name = free(name_of(e, {}) if e.names else "constant", taken, 0)
             taken[name] = end + 1
         for i, e in enumerate(statements):
             name = self.wished(e)
@@ -150,7 +135,7 @@ class Layout:
     # ---- text
 
     def written(self, e: Expression) -> list[str]:
-        """Return the text of the file, and the constants that its function takes by name."""
+        """Return the lines that compute e."""
         name, of = str(self.name(e)), self.text.of
         if e.kind == "update":
             lines = self.text.update(e, name)
@@ -180,7 +165,7 @@ class Layout:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""
             if e.scope not in (part, ""):
-                found.append(f"{INDENT}# {e.scope}{self.found.kinds.get(e.scope, '')}")
+                found.append(f"{INDENT}# {e.scope}{self.traced.names.kinds.get(e.scope, '')}")
             part = e.scope
             first, *rest = self.written(e)
             if others:

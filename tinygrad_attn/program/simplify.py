@@ -51,7 +51,7 @@ x.sum(**s) / n -> x.mean(**s)                     if counts(x.sum(**s), n)
 x.sum(**s) / y / n -> x.mean(**s) / y             if counts(x.sum(**s), n)
 x.sum(**s) / y / z / n -> x.mean(**s) / y / z     if counts(x.sum(**s), n)
 x.T.T -> x
-(x.T @ y).T -> y.T @ x                            if turns(x.T @ y, here)
+(x.T @ y).T -> y.T @ x                            if turnable(x.T @ y, here)
 x.copy() -> x
 (-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
@@ -94,7 +94,7 @@ def rows(quotient: Any, e: Any) -> bool:
     return whole and r.ndim == e.ndim and r.value.size < e.value.size
 
 
-def turns(product: Any, e: Any) -> bool:
+def turnable(product: Any, e: Any) -> bool:
     """Return whether this matrix product does not broadcast and is in the same pass as e."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
@@ -106,7 +106,7 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (like, counts, rows, turns, span)},
+    **{f.__name__: f for f in (like, counts, rows, turnable, span)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,
@@ -172,21 +172,23 @@ def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
     return before is e or n is not None and n == number_in(before)
 
 
-class Rewriting(Listing):
-    """A listing whose `make` returns a shorter expression if there is one."""
+class Simplifier(Listing):
+    """A listing whose `make` returns a shorter expression if there is one.
 
-    rules: dict[Any, list[Any]] = {}
+    Methods named `<kind>_<name>` are simplifications that no rule can express.
+    """
+
+    rules = table(RULES, **CONDITIONS)
 
     def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
         e = Expression(-1, kind, name, args, settings, value, self.backward)
-        found = self.shorter(e)
-        return super().make(kind, name, value, *args, **settings) if found is None else found
-
-    def shorter(self, e: Expression) -> Any:
-        """Return the replacement from the method `<kind>_<name>` or from a rule, or None."""
-        method = getattr(self, f"{e.kind}_{e.name}", None)
+        known = kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
+        if known and (e.ndim == 0 or repeats(value)):
+            return self.operand(self.constant(value))
+        method = getattr(self, f"{kind}_{name}", None)
         found = method and method(e)
-        return self.ruled(e) if found is None else found
+        found = self.ruled(e) if found is None else found
+        return super().make(kind, name, value, *args, **settings) if found is None else found
 
     def ruled(self, e: Expression) -> Expression | None:
         """Return the replacement from the first rule that matches e, or None."""
@@ -215,19 +217,6 @@ class Rewriting(Listing):
             function = getattr(np if kind == "call" else type(x), name)
             value = x.mT if name == "T" else function(x, *rest, **settings)
         return self.make(kind, name, value, *args, **settings)
-
-
-class Simplifier(Rewriting):
-    """A listing that applies the rules, and simplifications that no rule can express."""
-
-    rules = table(RULES, **CONDITIONS)
-
-    def shorter(self, e: Expression) -> Any:
-        """Evaluate constant expressions with equal elements; simplify all others by rules."""
-        known = e.kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
-        if known and (e.ndim == 0 or repeats(e.value)):
-            return self.operand(self.constant(e.value))
-        return super().shorter(e)
 
     def unrepeated(self, e: Expression) -> Expression | None:
         """Remove the repetition of an operand if NumPy's broadcasting takes care of it."""

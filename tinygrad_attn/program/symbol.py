@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import dropwhile, takewhile
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .. import functional
-from ..engine import Symbolic, Variable, context
+from ..engine import Symbolic, Variable
 from ..errors import describe
-from .ir import Expression, inside, replaced
+from ..ops import error_function
+from ..tree import tree_leaves, tree_map
+from .ir import Expression
 from .simplify import REDUCTIONS, plainest
 
 HERE, PACKAGE = str(Path(__file__).parent), str(Path(__file__).parents[1])
@@ -49,7 +52,7 @@ ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 
 
 def concrete(a: Any) -> Any:
-    return replaced(a, lambda x: x.value if isinstance(x, Symbol) else x)
+    return tree_map(lambda x: x.value if isinstance(x, Symbol) else x, a)
 
 
 def frames() -> Iterator[Any]:
@@ -85,13 +88,22 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     __class__ = property(lambda self: np.ndarray)
     base = None
     __hash__ = object.__hash__
-    value = property(lambda self: self.expression.value)
 
     def __init__(self, expression: Expression, listing: Any) -> None:
         self.expression, self.listing = expression, listing
         self.lent = False  # set by the engine when user code may hold this array
-        if isinstance(self.value, np.ndarray):
-            self.value.flags.writeable = False  # functions must not change their arguments
+        if isinstance(expression.value, np.ndarray):
+            expression.value.flags.writeable = False  # functions must not change their arguments
+
+    @property
+    def value(self) -> Any:
+        """The value for the example arguments."""
+        if self.listing.thread != get_ident():
+            raise RuntimeError(
+                "this array has no values here: it stands for an argument of a function while "
+                "ta.source traces the function. Use it only in that function and its thread."
+            )
+        return self.expression.value
 
     def as_it_is(self) -> Symbol:
         """Return a symbol for the current values, which later writes to this one do not affect."""
@@ -99,7 +111,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __getattr__(self, name: str) -> Any:
         if name in ATTRIBUTES:
-            return getattr(self.value, name)
+            return getattr(self.expression.value, name)
         if name in METHODS.split():
             return partial(getattr(np, name), self)
         raise AttributeError(f"an array that is being traced has no attribute {name!r}")
@@ -108,7 +120,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         return f"<traced {describe(self)}>"
 
     def __len__(self) -> int:
-        return len(self.value)
+        return len(self.expression.value)
 
     # ---- reading numbers
 
@@ -149,8 +161,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 f"calls {name}", "A program can call only functions that return one array."
             )
         made = Symbol(self.listing.make(kind, name, value, *args, **settings), self.listing)
-        if self.listing in context.listeners:
-            self.listing.look()
+        self.listing.names.look()
         return made
 
     def __array_ufunc__(
@@ -164,10 +175,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 self.__array__()  # raises
             return target._update(f"{ufunc.__name__}.at", ufunc.at, *args)
         value = getattr(ufunc, method)(*concrete(inputs), **concrete(settings))
-        if ufunc.__name__ == "erf (vectorized)":  # returns Python numbers
-            name, value = "erf", np.asarray(value, np.float64)[()]
-        else:
-            name = self._name(ufunc) + f".{method}" * (method != "__call__")
+        name = self._name(ufunc) + f".{method}" * (method != "__call__")
         made = self._made("call", name, value, *inputs, **settings)
         if out is None or not made.ndim:
             return made
@@ -253,12 +261,16 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
-        for x in inside([p for p in parts if isinstance(p, slice)], Symbol):
-            operator.index(x)
+        for x in tree_leaves([p for p in parts if isinstance(p, slice)]):
+            if isinstance(x, Symbol):
+                operator.index(x)
         for mask in parts:
             if isinstance(mask, Symbol) and mask.dtype == bool:
                 int(np.count_nonzero(mask))
         return self._made("item", None, self.value[concrete(index)], self, index)
+
+    def erf(self) -> Any:
+        return self._made("call", "erf", error_function.erf(self.value), self)
 
     def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
         if np.dtype(dtype) == self.dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -99,8 +99,8 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 class Text:
     """Writes expressions by name, or in full if `name_of` returns None."""
 
-    def __init__(self, name_of: Any, sizes: Sizes, signs: Mapping[str, str] = SIGNS) -> None:
-        self.name_of, self.sizes, self.signs = name_of, sizes, signs
+    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
+        self.name_of, self.sizes = name_of, sizes
 
     def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
         """Write an operand, in parentheses if its precedence is below `least`.
@@ -129,12 +129,13 @@ class Text:
         """Return the text of an expression, and its precedence."""
         if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
-        if e.kind == "call" and e.name in self.signs and not e.settings:
-            return self.operator(self.signs[e.name], e.args)
+        if e.kind == "call" and e.name in SIGNS and not e.settings:
+            return self.operator(SIGNS[e.name], e.args)
         settings = dict(e.settings)
         if e.kind == "call":
             start = "" if e.name == "erf" else "np."
-            words = [self.of(a, -1, beside(a, e.args)) for a in e.args]
+            promotes = e.name == "where" or isinstance(getattr(np, e.name, None), np.ufunc)
+            words = [self.of(a, -1, beside(a, e.args) if promotes else None) for a in e.args]
         else:
             start, args = f"{self.of(e.args[0], ATOM)}.", e.args[1:]
             words = [self.of(a) for a in args]
@@ -160,12 +161,12 @@ class Text:
         first = self.of(a, left, beside(a, [b]))
         return f"{first} {sign} {self.of(b, right, beside(b, [a]))}", precedence
 
-    def update(self, e: Expression, name: str, reused: bool = False) -> list[str]:
-        """Write the statements that change a copy of an array, or the array itself if `reused`."""
+    def update(self, e: Expression, name: str) -> list[str]:
+        """Write the statements that change a copy of an array."""
         base, index, *values = e.args
         # A constant with a pattern is created on the spot.
         anew = pattern(base.value, self.sizes) if base.kind == "constant" else None
-        start = self.of(base) if reused else anew or f"{self.of(base, ATOM)}.copy()"
+        start = anew or f"{self.of(base, ATOM)}.copy()"
         words = [self.of(v.value.flat[0].item() if uniform(v) else v, -1, e.dtype) for v in values]
         change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
         if e.name == "setitem" or is_zero(base) and picks_once(index, base.shape):

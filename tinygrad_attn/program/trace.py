@@ -1,17 +1,13 @@
-"""Run a function and its backward pass on symbols, in plain mode, to list their expressions.
-
-Values are named after the variables, functions of F and modules that produce them.
-"""
+"""Run a function and its backward pass on symbols, in plain mode, to list their expressions."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from keyword import iskeyword
-from typing import Any
+from threading import get_ident
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,55 +16,36 @@ from ..engine.backward import sweep
 from ..engine.graph import Variable, array_of, tracked
 from ..engine.run import Listener, context, enable_grad, no_grad, plain
 from ..errors import describe, quoted, user_frame
-from ..nn.calls import dotted_name, enclosing
 from ..tensor import Tensor
-from .ir import Expression, Listing, replaced
-from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
-
-NAMED_BY_USER, NAMED_BY_MODULE, NAMED_BY_PACKAGE, NAMED_BY_OP, NAMED_BY_USE = 4, 3, 2, 1, 0.5
-"""Priorities of names. A name from an op or a use does not require a separate line."""
-NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
-"""Files of the package whose variable names are good names for values."""
-GENERAL = (
-    "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
-    "part parts total weight bias query key target src tgt memory given found made losses wide "
-    "tensor operands"
-)
-"""Variable names that do not describe a value."""
-NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
+from ..tree import tree_map
+from .ir import Expression, Listing
+from .names import USER, Names, identifier
+from .symbol import Symbol
 
 
-class Trace(Listing, Listener):
+class TracedFunction(Listing, Listener):
     """The listing of a traced function, with its inputs, outputs and gradients."""
 
     def __init__(self, root: Any = None) -> None:
         super().__init__()
+        self.thread: int | None = get_ident()  # the thread that may use the symbols
+        self.names = Names(self, root)
         self.inputs: dict[str, Expression] = {}  # by identifier
+        self.originals: dict[str, str] = {}  # identifier: the name that the user knows
+        self.arguments: dict[str, Any] = {}  # name: Kind of the array, or a value of another type
+        self.parameters: dict[str, str] = {}  # original name: identifier
+        self.tensors: dict[str, Any] = {}  # identifier of a parameter: the Tensor
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
-        self.originals: dict[str, str] = {}  # identifier: the name that the user knows
-        self.letters: dict[str, set[int]] = {}  # the sizes of an axis
-        self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
-        self.parameters: dict[str, Any] = {}  # identifier: the Tensor
-        self.arguments: dict[str, Any] = {}  # name: shape and dtype, or None if not an array
         self.seed: Any = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
-        self.running: Any = None  # the running module call
-        self.last: Any = None  # the last output in it
-        self.call: Any = None  # the frame of the outermost running function of F
-        self.root = root  # the module from which dotted names start
-        self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
-
-    def scope_name(self, scope: Any) -> str:
-        """Return the dotted name of a module call, or an empty string for the root."""
-        return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def once(self, key: Any, *parts: Any) -> Expression:
         if not self.backward:
-            self.scope = self.scope_name(context.scope)
+            self.scope = self.names.of_scope(context.scope)
         return super().once(key, *parts)
 
     def operand(self, a: Any) -> Any:
@@ -78,9 +55,19 @@ class Trace(Listing, Listener):
         return super().operand(a)
 
     def constant(self, array: Any) -> Expression:
-        found = super().constant(array)
-        self.origins[id(array)] = array, found
-        return found
+        e = super().constant(array)
+        self.origins[id(array)] = array, e
+        return e
+
+    def input(self, original: str, array: np.ndarray) -> Symbol:
+        """Return the symbol of a new input."""
+        name = identifier(original)
+        while name in self.inputs:
+            name += "_"
+        self.inputs[name] = expression = self.leaf("input", name, array.view())
+        expression.names = {USER: name}
+        self.originals[name] = name if original in self.originals.values() else original
+        return Symbol(expression, self)
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
         """Add a check that this value is the same in later calls."""
@@ -97,138 +84,97 @@ class Trace(Listing, Listener):
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
         return self.refused[-1]
 
-    # ---- names
-
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Reject parameters that would become constants, and name the outputs of ended calls."""
+        """Reject parameters that would become constants."""
         for x in inputs:
             if tracked(x) and x._node is None and not isinstance(x._data, Symbol):
                 raise self.refusal(
                     f"reads {describe(x)}, a parameter that is neither an argument nor in params=",
                     "Pass params=model, or params={'w': w}.",
                 )
-        call = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
-        if call is not self.call:
-            if self.call is not None and is_public(self.call):
-                suggest(self.last, NAMED_BY_OP, self.call.f_code.co_name)
-            self.call = call
-        if context.scope is not self.running:
-            self.left(context.scope)
-        self.last = output
-        if op.__name__ in NAMES_OF_OPS:
-            suggest(output, NAMED_BY_OP, op.__name__)
-
-    def left(self, now: Any) -> None:
-        """Name the last output after the outermost module call that has just ended."""
-        running, name = [*enclosing(now)], ""
-        for scope in enclosing(self.running):
-            if scope not in running:
-                self.letters_of(vars(scope.module))
-                here = self.scope_name(scope)
-                name = here or name
-                if here.rpartition(".")[2].isdigit():
-                    self.kinds[here] = f" ({type(scope.module).__name__})"
-        self.running = now
-        parts = name.split(".")
-        if name:
-            tail = parts[-2:] if parts[-1].isdigit() else parts[-1:]
-            suggest(self.last, NAMED_BY_MODULE, "_".join(tail))
-
-    def letters_of(self, has: dict[str, Any]) -> None:
-        """Assign letters to the sizes of an attention or Transformer layer."""
-        sizes: dict[str, int] = {}
-        if "num_heads" in has and "embed_dim" in has:
-            heads, width = has["num_heads"], has["embed_dim"]
-            sizes = {"E": width, "H": heads, "D": width // heads}
-            for e in reversed(self.expressions):
-                if e.hint[1] == "scores" and e.ndim == 4:
-                    sizes["B"], _, sizes["T"], keys = e.shape
-                    if keys != sizes["T"]:
-                        sizes["S"] = keys
-                    break
-        if "linear1" in has and "self_attn" in has:
-            sizes["F"] = has["linear1"].out_features
-        for letter, size in sizes.items():
-            self.letters.setdefault(letter, set()).add(size)
-
-    def pulling(self, y: Any, g: Any) -> None:
-        """Assign the VJPs that follow to the module call in which y was computed."""
-        self.scope = self.scope_name(y._node.scope)
-
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
-        """Name a gradient after its value, or after the only input that it is passed on to."""
-        if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
-            return
-        e, by = total.expression, x._data.expression
-        better = e.nameless
-        if not e.hint[0] and e.by is not None and e.by.nameless:
-            better = not by.nameless and by.kind != "input"
-        if isinstance(g, Symbol) and g.expression is e and not by.nameless:
-            better |= sum(map(tracked, node.inputs)) == 1
-        if better:
-            e.hint, e.by = (0, ""), by
-
-    def look(self) -> None:
-        """Suggest names for values from the variables of the running functions."""
-        scope: Any = next(enclosing(context.scope), None)
-        for frame in frames():
-            here, theirs = frame.f_locals, not is_in(frame, PACKAGE)
-            priority = NAMED_BY_USER if theirs else NAMED_BY_PACKAGE
-            gives_names = theirs or is_in(frame, *NAMING_FILES)
-            for name, x in here.items() if gives_names else ():
-                array = array_of(x)
-                if isinstance(array, Symbol):
-                    general = name in GENERAL.split()
-                    if theirs or not general:
-                        suggest(x, NAMED_BY_PACKAGE if general else priority, name)
-                elif id(array) in self.origins and self.origins[id(array)][1].nameless:
-                    self.origins[id(array)][1].hint = (NAMED_BY_PACKAGE, identifier(name))
-            called = scope is not None and frame.f_code.co_name == "__call__"
-            if called and here.get("self") is scope.module:
-                name = self.scope_name(scope).rpartition(".")[2]
-                for x in here.get("args", ())[:1]:
-                    suggest(x, NAMED_BY_USE, f"{name}_input")
-                scope = scope.outer
 
 
-def identifier(name: str) -> str:
-    """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
-    made = "".join(c if c.isalnum() else "_" for c in name)
-    if not made or made[0].isdigit():
-        made = "layer" + made
-    return made + "_" if iskeyword(made) or made in ("np", "erf") else made
-
-
-def trace(function: Any, args: tuple, params: Any, backward: bool, root: Any) -> Trace:
+def trace(
+    function: Callable[..., Any], args: tuple, params: Mapping[str, Any], backward: bool, root: Any
+) -> TracedFunction:
     """Run the function on symbols for its arguments and parameters."""
-    found = Trace(root)
-    given = arguments(found, function, args)
-    with tracing(found, params, found):
-        with enable_grad():
-            y = function(*given)
-        found.left(None)
-        found.outputs = replaced(y, found.operand)
-        if backward:
-            leaves = [x for x in (*given, *found.parameters.values()) if tracked(x)]
-            differentiate(found, y, {x: x._data.expression.name for x in leaves})
-    return found
+    traced, arguments = TracedFunction(root), [*args]
+    for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
+        traced.arguments[name] = x
+        if is_array(x):
+            traced.arguments[name] = kind_of(array_of(x))
+            arguments[i] = stand_in(traced, name, x)
+    others: dict[Any, Tensor] = {}
+    for name, p in params.items():
+        if p not in others:  # else it is one tensor under two names
+            others[p] = stand_in(traced, name, p)
+            traced.tensors[name_in(others[p])] = p
+        traced.parameters[name] = name_in(others[p])
+    leaves = {x: name_in(x) for x in arguments if tracked(x)}
+    leaves |= {p: name_in(other) for p, other in others.items() if tracked(p)}
+    try:
+        with standing_in(others), heard_by(traced, traced.names), no_random_numbers(), plain():
+            with enable_grad():
+                y = function(*arguments)
+            traced.names.left(None)
+            traced.outputs = tree_map(traced.operand, y)
+            if backward:
+                differentiate(traced, y, leaves)
+        for error in traced.refused:
+            raise error
+    finally:
+        traced.thread = None
+    return traced
+
+
+# ---- what surrounds the traced function
 
 
 @contextmanager
-def tracing(found: Trace, params: Mapping[str, Any], *watchers: Listener) -> Iterator[None]:
-    """Inside the block, plain mode is on, parameters hold symbols, and only these watchers run."""
-    before = [(p, p._data, p._grad, p._tracked) for p in params.values()]
-    watched, context.listeners = context.listeners, watchers
+def standing_in(others: Mapping[Any, Tensor]) -> Iterator[None]:
+    """Inside the block, this thread finds another tensor's state in each of these tensors.
+
+    Other threads find the tensors as they are. So only the class of a tensor changes.
+    """
+    thread, classes = get_ident(), [(t, t.__class__) for t in others]
+    try:
+        for t, other in others.items():
+            t.__class__ = replaced_class(t, other, thread)
+        yield
+    finally:
+        for t, kind in classes:
+            t.__class__ = kind
+
+
+def replaced_class(tensor: Any, other: Tensor, thread: int) -> Any:
+    """Return a subclass of the tensor's class that reads and writes the other tensor's slots."""
+
+    def redirected(slot: Any) -> property:
+        in_use = lambda t: other if t is tensor and get_ident() == thread else t
+        return property(
+            lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
+        )
+
+    slots = {name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")}
+    return type(type(tensor).__name__, (type(tensor),), {"__slots__": (), **slots})
+
+
+@contextmanager
+def heard_by(*listeners: Listener) -> Iterator[None]:
+    """Inside the block, only these listeners hear of events in this thread."""
+    before, context.listeners = context.listeners, listeners
+    try:
+        yield
+    finally:
+        context.listeners = before
+
+
+@contextmanager
+def no_random_numbers() -> Iterator[None]:
+    """Raise TypeError after the block if it has drawn random numbers, which are given back."""
     states = np.random.get_state(), random.get_rng_state()
     try:
-        for name, p in params.items():
-            if not isinstance(p._data, Symbol):  # else it is one tensor under two names
-                p._data = input_symbol(found, name, np.asarray(p._data))
-                found.parameters[p._data.expression.name] = p
-        with plain():
-            yield
+        yield
         drawn = np.random.get_state(), random.get_rng_state()
         if pickle.dumps(drawn) != pickle.dumps(states):
             raise TypeError(
@@ -236,54 +182,57 @@ def tracing(found: Trace, params: Mapping[str, Any], *watchers: Listener) -> Ite
                 "training mode), but a program would use the same numbers in every call. Call "
                 "model.eval(), or draw the numbers outside the function and pass them to it."
             )
-        for error in found.refused:
-            raise error
     finally:
-        context.listeners = watched
         np.random.set_state(states[0])
         random.set_rng_state(states[1])
-        for p, *values in before:
-            p._data, p._grad, p._tracked = values
 
 
-def arguments(found: Trace, function: Callable[..., Any], args: tuple) -> list[Any]:
-    """Return the arguments with symbols in place of arrays."""
+# ---- arguments
+
+
+def names_of_arguments(function: Callable[..., Any], count: int) -> list[str]:
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         every = inspect.signature(getattr(function, "forward", function)).parameters.values()
         names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    names += [f"x{i}" for i in range(len(names), len(args))]
-    given: list[Any] = []
-    for name, x in zip(names, args):
-        array = array_of(x)
-        is_array = isinstance(array, (np.ndarray, np.generic))
-        found.arguments[name] = kind_of(array) if is_array else None
-        given.append(stand_in(found, name, x) if is_array else x)
-    return given
+    return names[:count] + [f"x{i}" for i in range(len(names), count)]
 
 
-def kind_of(array: Any) -> str:
-    return f"{array.shape} {array.dtype.name}"
+class Kind(NamedTuple):
+    """The shape and dtype of an array, for which a program is written."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.dtype.name}"
 
 
-def stand_in(found: Trace, name: str, x: Any) -> Any:
+def kind_of(array: Any) -> Kind | None:
+    """Return the Kind of an array, or None for other values."""
+    return Kind(array.shape, array.dtype) if is_array(array) else None
+
+
+def is_array(x: Any) -> bool:
+    return isinstance(x, (Variable, np.ndarray, np.generic))
+
+
+def stand_in(traced: TracedFunction, name: str, x: Any) -> Any:
     """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
-    symbol: Any = input_symbol(found, name, np.asarray(array_of(x)))
+    symbol: Any = traced.input(name, np.asarray(array_of(x)))
     return Tensor._of(symbol, tracked(x)) if isinstance(x, Variable) else symbol
 
 
-def input_symbol(found: Trace, original: str, array: np.ndarray) -> Symbol:
-    name = identifier(original)
-    while name in found.inputs:
-        name += "_"
-    found.inputs[name] = expression = found.leaf("input", name, array.view())
-    expression.hint = (NAMED_BY_USER, name)
-    found.originals[name] = name if original in found.originals.values() else original
-    return Symbol(expression, found)
+def name_in(stand_in: Tensor) -> str:
+    """Return the identifier of the input that a stand-in contains."""
+    return str(stand_in._data.expression.name)
 
 
-def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
-    """Run the backward pass on symbols."""
+# ---- the backward pass
+
+
+def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> None:
+    """Run the backward pass on symbols, for gradients with respect to the leaves."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
             f"ta.source can differentiate only a function that returns one Tensor, got "
@@ -294,29 +243,12 @@ def differentiate(found: Trace, y: Any, leaves: dict[Any, str]) -> None:
             "ta.source: the result does not depend on anything that requires a gradient. Pass a "
             "floating-point array, a Tensor(..., requires_grad=True), params= or backward=False."
         )
-    found.seed = Symbol(found.constant(np.ones((), y.dtype)), found)
+    traced.seed = Symbol(traced.constant(np.ones((), y.dtype)), traced)
     if y.shape:
-        found.seed = seed_of(found, "d_output", y)
-        found.arguments[found.seed.expression.name] = kind_of(y)
-    found.gradients = gradients(found, y, found.seed, leaves)
-
-
-def seed_of(found: Trace, name: str, y: Any) -> Symbol:
-    """Return an input for the gradient with respect to y, with random example values."""
-    example = np.random.default_rng(0).standard_normal(y.shape)
-    return input_symbol(found, name, np.asarray(example, y.dtype))
-
-
-def gradients(found: Trace, y: Any, seed: Symbol, leaves: dict[Any, str]) -> dict[str, Expression]:
-    """Return the gradients of y as expressions, by the leaves' names."""
-    found.backward = True
+        example = np.random.default_rng(0).standard_normal(y.shape)
+        traced.seed = traced.input("d_output", np.asarray(example, y.dtype))
+        traced.arguments[traced.seed.expression.name] = kind_of(y)
+    traced.backward = True
     with no_grad():
-        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
-    return {name: found.operand(by[x]) for x, name in leaves.items() if x in by}
-
-
-def suggest(x: Any, priority: float, name: str) -> None:
-    """Give this name to a Tensor or a symbol unless it already has a better one."""
-    array = array_of(x)
-    if isinstance(array, Symbol) and name[0] != "_" and array.expression.hint[0] < priority:
-        array.expression.hint = (priority, identifier(name))
+        by = sweep([y], [traced.seed], wanted=[*leaves], retain_graph=True, stop=True)
+    traced.gradients = {name: traced.operand(by[x]) for x, name in leaves.items() if x in by}

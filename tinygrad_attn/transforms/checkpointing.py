@@ -99,7 +99,7 @@ class _Call:
         sources = [*fresh, *self.inputs[count:]]
         wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
         with self.again():
-            leaves = list(tree_leaves(self.call(fresh)))
+            leaves = tree_leaves(self.call(fresh))
             outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
             self.compare(outputs)
             roots = [outputs[i] for i in g]

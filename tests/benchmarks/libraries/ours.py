@@ -32,8 +32,6 @@ class Library(Eager):
             x = stack(F.embedding(tokens, table), is_causal=True, cache=cache)
             return x[:, -1] @ table.T
 
-        read = self.way(read)
-
         def step():
             cache = nn.KeyValueCache()
             with ta.no_grad():

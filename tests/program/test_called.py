@@ -1,0 +1,229 @@
+"""A program that is called: current parameters, arrays and Tensors, and what it refuses."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+import tinygrad_attn.functional as F
+from tinygrad_attn import Tensor, nn, optim
+
+pytestmark = pytest.mark.usefixtures("in_float64")
+X = np.random.default_rng(0).standard_normal((4, 3))
+
+
+class Tied(nn.Module):
+    """One weight under two names, a bias, a buffer, and a module in a list."""
+
+    def __init__(self):
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.last.weight = self.first.weight
+        self.list = nn.ModuleList([nn.Linear(3, 3), nn.LayerNorm(3)])
+        self.register_buffer("shift", np.ones(3))
+
+    def forward(self, x):
+        for layer in (self.first, *self.list, self.last):
+            x = layer(x)
+        return x + self.shift
+
+
+def loss(model):
+    return lambda x: (model(x) ** 2).sum()
+
+
+def assert_right(program, f, params):
+    x = Tensor(X, requires_grad=True)
+    y = f(x)
+    names, leaves = zip(*params.items())
+    expected = ta.grad(y, [x, *leaves], allow_unused=True)
+    for argument in (X, x, Tensor(X), Tensor(X, requires_grad=True) * 1.0):
+        value, gradients = program(argument)
+        assert type(value) is np.float64 and np.isclose(value, y.item(), rtol=1e-12)
+        for name, g in zip(("x", *names), expected, strict=True):
+            assert type(gradients[name]) is np.ndarray
+            np.testing.assert_allclose(gradients[name], g.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def new_parameter(shape, dtype=np.float64):
+    return nn.Parameter(np.random.default_rng(1).standard_normal(shape).astype(dtype))
+
+
+def other_values(model):
+    model.first.weight.data = model.first.weight.numpy() * 2
+
+
+def in_place(model):
+    model.first.weight.data += 1.0
+
+
+def a_step(model):
+    loss(model)(Tensor(X)).backward()
+    optim.AdamW(model.parameters(), lr=0.1).step()
+
+
+def loaded(model):
+    model.load_state_dict(
+        {k: v.numpy() * 2 for k, v in model.state_dict().items() if k != "shift"}, strict=False
+    )
+
+
+def another_parameter(model):
+    model.list[0].weight = new_parameter((3, 3))
+
+
+def another_module(model):
+    model.list[1] = nn.LayerNorm(3)
+    model.list[1].weight.data *= 3.0
+
+
+def another_tied(model):
+    model.first.weight = model.last.weight = new_parameter((3, 3))
+
+
+RIGHT = (other_values, in_place, a_step, loaded, another_parameter, another_module, another_tied)
+
+
+@pytest.mark.parametrize("change", RIGHT)
+def test_a_program_reads_the_parameters_of_now(change):
+    model = Tied()
+    program = ta.source(loss(model), X, params=model)
+    change(model)
+    assert_right(program, loss(model), dict(model.named_parameters()))
+
+
+def resized(model):
+    model.list[0] = nn.Linear(3, 5)
+
+
+def of_another_dtype(model):
+    model.astype(np.float32)
+
+
+def one_of_another_dtype(model):
+    model.list[0].bias = new_parameter(3, np.float32)
+
+
+def untied(model):
+    model.last.weight = new_parameter((3, 3))
+
+
+def removed(model):
+    model.list[0].bias = None
+
+
+def deleted(model):
+    del model.list[0].bias
+
+
+def frozen(model):
+    model.first.bias.requires_grad = False
+
+
+STALE = (resized, of_another_dtype, one_of_another_dtype, untied, removed, deleted, frozen)
+
+
+@pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.parametrize("change", STALE)
+def test_a_program_refuses_other_parameters(change, backward):
+    model = Tied()
+    program = ta.source(loss(model), X, params=model, backward=backward)
+    change(model)
+    with pytest.raises((ValueError, AttributeError), match="was written when|no attribute 'bias'"):
+        program(X)
+
+
+def test_parameters_in_a_mapping():
+    params = {"w": Tensor(X.T.copy(), requires_grad=True), "again": None}
+    params["again"] = params["w"]
+    f = lambda x: (x @ params["w"] * np.sum(params["again"])).sum()
+    program = ta.source(f, X, params=params)
+    params["w"] = params["again"] = Tensor(X.T * 2, requires_grad=True)
+    assert np.isclose(program(X)[0], f(Tensor(X)).item())
+    params["again"] = Tensor(X.T * 2, requires_grad=True)
+    with pytest.raises(ValueError, match="'again'.*shared or not"):
+        program(X)
+    del params["again"]
+    with pytest.raises(KeyError):
+        program(X)
+
+
+def test_arguments_that_are_no_arrays_are_those_of_the_text():
+    f = lambda x, n, how: (x * n).sum() if how == "sum" else (x * n).mean()
+    program = ta.source(f, X, 3.0, "sum")
+    assert program(X, 3.0, "sum")[0] == (X * 3).sum()
+    for wrong in ((X, 2.0, "sum"), (X, 3.0, "mean"), (X, 3.0), (X, X, "sum"), (3.0, 3.0, "sum")):
+        with pytest.raises(
+            ValueError, match="forward_backward takes 3 arguments, x .4, 3. float64"
+        ):
+            program(*wrong)
+    with pytest.raises(ValueError, match="x .4, 3. float64, n 3.0, how '?sum"):
+        program(X, 2.0, "sum")
+
+
+def test_a_copy_reads_its_own_parameters():
+    model = Tied()
+    program = ta.source(loss(model), X, params=model)
+    other, its_program = copy.deepcopy((model, program))
+    in_place(other)
+    assert_right(program, loss(model), dict(model.named_parameters()))
+    assert_right(its_program, loss(other), dict(other.named_parameters()))
+
+
+def test_an_optimiser_steps_a_program():
+    """The same losses as with backward(), to the last digits."""
+
+    def train(step):
+        ta.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+        optimizer = optim.AdamW(model.parameters(), lr=0.05)
+        draw, losses = np.random.default_rng(0), []
+        f = lambda x, y: F.cross_entropy(model(x), y)
+        for _ in range(12):
+            batch = draw.standard_normal((8, 6)), draw.integers(0, 3, 8)
+            losses.append(step(f, model, batch))
+            optimizer.step()
+        return losses
+
+    programs = []
+
+    def written(f, model, batch):
+        if not programs:
+            programs.append(ta.source(f, *batch, params=model))
+        value, gradients = programs[0](*batch)
+        for name, p in model.named_parameters():
+            p.grad = gradients[name]
+        return value
+
+    def eager(f, model, batch):
+        model.zero_grad()
+        y = f(*batch)
+        y.backward()
+        return y.item()
+
+    np.testing.assert_allclose(train(written), train(eager), rtol=1e-10)
+
+
+def test_two_threads_call_one_program():
+    model, found = Tied(), []
+    program = ta.source(loss(model), X, params=model)
+    call = lambda k: found.append(program(X * k)[0] - loss(model)(Tensor(X * k)).item())
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(1, 9)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert len(found) == 8 and np.allclose(found, 0)
+
+
+def test_gradients_through_einsum_keep_float32():
+    for f in (
+        lambda x: np.einsum("b,b->", x, x),
+        lambda x: np.einsum("b,->b", x, x.sum()).sum(),
+        lambda x: np.einsum("b,b->", x, x) * 0.5,
+        lambda x: np.einsum(",->", x.sum(), np.einsum("b->", x)),
+    ):
+        x = np.arange(3, dtype=np.float32)
+        value, gradients = ta.source(f, x)(x)
+        t = Tensor(x, requires_grad=True)
+        y = f(t)
+        assert value.dtype == gradients["x"].dtype == np.float32 and value == y.item()
+        np.testing.assert_allclose(gradients["x"], ta.grad(y, [t])[0].numpy(), rtol=1e-6)

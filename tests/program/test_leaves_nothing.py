@@ -1,0 +1,232 @@
+"""`ta.source` leaves nothing behind: what it runs, it undoes, for this thread and for all others."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, nn
+
+X = np.random.default_rng(0).standard_normal((4, 3))
+KEPT: list = []
+
+
+class Norm(nn.Module):
+    """Changes all that a module can change while it runs."""
+
+    def __init__(self):
+        self.linear = nn.Linear(3, 3).astype(np.float64)
+        self.register_buffer("mean", np.zeros(3))
+        self.register_buffer("count", np.zeros(2))
+        self.calls, self.outputs, self.by_name = 0, [], {"nested": []}
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.mean = 0.9 * self.mean + 0.1 * y.mean(0)
+        self.count.data[0] += 1
+        self.calls += 1
+        self.last = y
+        self.outputs.append(y)
+        self.by_name["nested"].append(y)
+        self.by_name["new"] = y
+        KEPT.append(y)
+        self.register_forward_hook(lambda *_: None)
+        return y * 2.0
+
+
+def state(x):
+    """All that can be read of a module, a Tensor or nested values: numbers, names and identities."""
+    if isinstance(x, nn.Module):
+        return {name: state(value) for name, value in vars(x).items()}
+    if isinstance(x, Tensor):
+        return type(x), x.numpy().tolist(), x.requires_grad, x._node, state(x.grad)
+    if isinstance(x, dict):
+        return {key: state(value) for key, value in x.items()}
+    return [state(v) for v in x] if isinstance(x, (list, tuple)) else x
+
+
+def squares(model):
+    return lambda x: (model(x) ** 2).sum()
+
+
+def raising(error):
+    def hook(*_):
+        raise error
+
+    return hook
+
+
+def interrupted(model, kept):
+    model.linear.register_forward_hook(raising(KeyboardInterrupt()))
+    return squares(model)
+
+
+def refused(model, kept):
+    return lambda x: model(x).sum() * float(x.sum())
+
+
+def with_lists(model, kept):
+    model.linear.register_forward_hook(lambda module, args, output: kept.append(output))
+    model.register_full_backward_hook(lambda module, gx, gy: kept.append(gy))
+    return lambda x: kept.append(x) or squares(model)(x)
+
+
+def with_its_own_backward(model, kept):
+    def f(x):
+        (model(x) ** 2).sum().backward()
+        return (model(x) ** 2).sum()
+
+    return f
+
+
+WAYS = {
+    "a closure": lambda model, kept: squares(model),
+    "a method": lambda model, kept: model.forward,
+    "lists of hooks": with_lists,
+    "an interrupt": interrupted,
+    "a refusal": refused,
+    "a backward pass inside": with_its_own_backward,
+}
+
+
+@pytest.mark.parametrize("mapping", [False, True])
+@pytest.mark.parametrize("name", WAYS)
+def test_all_is_as_before(name, mapping):
+    model, kept = Norm(), []
+    f = WAYS[name](model, kept)
+    before, hooks = state(model), model._hooks
+    params = dict(model.named_parameters()) if mapping else model
+    for array in (X, Tensor(X, requires_grad=True)):
+        try:
+            ta.source(f, array, params=params)
+        except (TypeError, KeyboardInterrupt):
+            assert name in ("an interrupt", "a refusal")
+        else:
+            assert name not in ("an interrupt", "a refusal")
+        assert state(model) == before and model._hooks is hooks
+        assert kept == [] and KEPT == []
+
+
+def test_activations_are_those_of_the_users_calls():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)).astype(np.float64)
+    with ta.activations(model) as seen, ta.record_attention() as weights:
+        program = ta.source(squares(model), X, params=model)
+        assert not any(entry.outputs for entry in seen.values()) and not weights
+        model(X)
+        assert all(len(entry.outputs) == 1 for entry in seen.values())
+    assert np.isclose(program(X)[0], squares(model)(Tensor(X)).item())
+
+
+def test_random_numbers_are_drawn_as_without_it():
+    drop = nn.Dropout(0.5)
+    ta.manual_seed(0)
+    np.random.seed(0)
+    with pytest.raises(TypeError, match="draws random"):
+        ta.source(lambda x: drop(x).sum() * np.random.rand(), X)
+    mine = ta.rand(3).numpy(), np.random.rand(3)
+    ta.manual_seed(0)
+    np.random.seed(0)
+    np.testing.assert_array_equal(mine, (ta.rand(3).numpy(), np.random.rand(3)))
+
+
+def test_other_threads_see_and_change_the_parameters_themselves():
+    """Another thread computes, trains and copies while the function is being traced."""
+    model = nn.Linear(3, 3).astype(np.float64)
+    weight, expected = model.weight, model(X).numpy()
+    tracing, done, found = threading.Event(), threading.Event(), {}
+
+    def other():
+        tracing.wait(10)
+        found["output"] = model(X).numpy()
+        model(Tensor(X)).sum().backward()
+        found["copy"] = copy.deepcopy(model)
+        weight.data -= 0.5 * weight.grad.numpy()
+        done.set()
+
+    def f(x):
+        tracing.set()
+        assert done.wait(10)
+        return (model(x) ** 2).sum()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    program = ta.source(f, X, params=model)
+    thread.join()
+    np.testing.assert_array_equal(found["output"], expected)
+    np.testing.assert_array_equal(found["copy"](X).numpy(), expected)
+    assert type(weight) is nn.Parameter and weight.grad is not None
+    y = (model(Tensor(X)) ** 2).sum()
+    assert not np.allclose(model(X).numpy(), expected)
+    assert np.isclose(program(X)[0], y.item())
+    np.testing.assert_allclose(program(X)[1]["weight"], ta.grad(y, [weight])[0].numpy())
+
+
+def test_two_threads_write_programs_of_one_model():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)).astype(np.float64)
+    found = []
+    write = lambda: found.append(ta.source(squares(model), X, params=model))
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert len({program.text for program in found}) == 1 and len(found) == 4
+
+
+def test_what_is_kept_out_of_reach_is_refused_when_it_is_used():
+    class Store:
+        __slots__ = ("value",)
+
+    store = Store()
+
+    def f(x):
+        store.value = x * 2
+        thread = threading.Thread(target=lambda: refusals.append(refusal_of(store)))
+        thread.start()
+        thread.join()
+        return x.sum()
+
+    def refusal_of(store):
+        try:
+            return (store.value + 1).dtype
+        except RuntimeError as error:
+            return str(error)
+
+    refusals = []
+    within_reach = ta.source(f, X, backward=False)
+    assert within_reach(X) == X.sum() and refusals == []
+    x = store.value  # of the last run, which is one with numbers
+    assert x.shape == (4, 3) and (x + 1).dtype == np.float64
+    with pytest.raises(TypeError, match="reads a number"):
+        ta.source(lambda x: f(x) * float(x.sum()), X)
+    assert "ta.source traces" in refusal_of(store) and "traced" in repr(store.value._data)
+
+
+# ---- what is active while a program is written belongs to it
+
+
+def test_hooks_and_patches_are_part_of_the_program():
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).astype(np.float64)
+    f, x = squares(model), Tensor(X, requires_grad=True)
+    double = lambda module, gx, gy: (gx[0] * 2,)
+    for around in (
+        lambda: ta.patch(model, {"0": lambda y: y * 3}),
+        lambda: ta.patch(model, {"1": np.ones((4, 3))}),
+        lambda: model[0].register_forward_hook(lambda module, args, output: output - 1),
+        lambda: model[2].register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+        lambda: model[2].register_full_backward_hook(double),
+    ):
+        plain = ta.source(f, X, params=model)
+        with around():
+            program = ta.source(f, X, params=model)
+            y = f(x)
+            expected = ta.grad(y, [x, model[2].weight], allow_unused=True)
+        assert program.text != plain.text
+        for _ in range(2):  # after the block as well
+            value, gradients = program(X)
+            assert np.isclose(value, y.item())
+            for name, g in zip(("x", "2.weight"), expected):
+                np.testing.assert_allclose(
+                    gradients.get(name, 0 * X if name == "x" else 0),
+                    0 * X if g is None else g.numpy(),
+                )
+        assert ta.source(f, X, params=model).text == plain.text

@@ -1,0 +1,177 @@
+"""Name the values of a program after the variables, modules and functions that compute them.
+
+While a function is traced, `Names` notes for each value what names its variables, module and op
+suggest. When the program is written, `name_of` chooses among them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from keyword import iskeyword
+from typing import Any
+
+from ..engine import Listener, array_of, context, tracked
+from ..errors import is_number
+from ..nn.calls import dotted_name, enclosing
+from .ir import Expression, is_
+from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
+
+USER, MODULE, VARIABLE, OP, USE = SOURCES = "user", "module", "variable", "op", "use"
+"""Where a name comes from, best first: a variable of the user's code, the module that returns the
+value, a variable of the package, the op, or the module that takes the value."""
+NAMING_FILES = (FUNCTIONS, f"{PACKAGE}/nn/transformer.py", f"{PACKAGE}/nn/attention.py")
+"""Files of the package whose variable names are good names for values."""
+GENERAL = (
+    "x y z a b g t n out input inputs output outputs args arg kwargs result self value array "
+    "part parts total weight bias query key target src tgt memory given found made losses wide "
+    "tensor operands"
+)
+"""Variable names that do not describe a value."""
+NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
+NAMES_OF_RESULTS = {
+    **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
+    **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
+    **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
+}
+"""Names for the results of functions."""
+
+
+def name_of(e: Expression, written: Mapping[int, str]) -> str:
+    """Return the best name of a value. `written` maps ids of earlier values to their final names.
+
+    A gradient is named after its value. Other gradients are called g, other values h.
+    """
+    for source in SOURCES:
+        if source in e.names:
+            return e.names[source]
+    by = e.by
+    if by and (by.names or by.by is None and by.id in written):
+        return f"d_{written.get(by.id) or name_of(by, written)}"
+    if e.backward and "keepdims" not in e.settings:
+        return "g"
+    if is_(e, "call", "multiply") and is_number(e.args[0]):
+        return "scaled"
+    return NAMES_OF_RESULTS.get(e.name, "h")
+
+
+def deserves_a_line(e: Expression) -> bool:
+    """Return whether e, or the value whose gradient it is, has a name that tells the reader more
+    than its op."""
+    named = e.by if e.by and not e.names else e
+    return named.kind != "input" and not named.names.keys().isdisjoint((USER, MODULE, VARIABLE))
+
+
+def identifier(name: str) -> str:
+    """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
+    made = "".join(c if c.isalnum() else "_" for c in name)
+    if not made or made[0].isdigit():
+        made = "layer" + made
+    return made + "_" if iskeyword(made) or made in ("np", "erf") else made
+
+
+def note(x: Any, source: str, name: str) -> None:
+    """Note a name of a Tensor or a symbol. Of several names from one source, the first counts."""
+    array = array_of(x)
+    if isinstance(array, Symbol) and name[0] != "_":
+        array.expression.names.setdefault(source, identifier(name))
+
+
+class Names(Listener):
+    """Watches a traced function, and notes the names of its values and the sizes of its axes."""
+
+    def __init__(self, listing: Any, root: Any) -> None:
+        self.listing, self.root = listing, root  # dotted names of modules start from the root
+        self.letters: dict[str, set[int]] = {}  # the sizes of an axis
+        self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
+        self.running: Any = None  # the module call that is running
+        self.last: Any = None  # the last output in it
+        self.function: Any = None  # the frame of the outermost running function of F
+        self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
+
+    def of_scope(self, scope: Any) -> str:
+        """Return the dotted name of a module call, or an empty string for the root."""
+        return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        """Name the last output of a function of F or a module that has returned."""
+        function = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
+        if function is not self.function:
+            if self.function is not None and is_public(self.function):
+                note(self.last, OP, self.function.f_code.co_name)
+            self.function = function
+        if context.scope is not self.running:
+            self.left(context.scope)
+        self.last = output
+        if op.__name__ in NAMES_OF_OPS:
+            note(output, OP, op.__name__)
+
+    def left(self, now: Any) -> None:
+        """Name the last output after the outermost module call that has just returned."""
+        running, name = [*enclosing(now)], ""
+        for scope in enclosing(self.running):
+            if scope not in running:
+                self.note_letters(vars(scope.module))
+                inner = self.of_scope(scope)
+                name = inner or name
+                if inner.rpartition(".")[2].isdigit():
+                    self.kinds[inner] = f" ({type(scope.module).__name__})"
+        self.running = now
+        if name:
+            parts = name.split(".")
+            note(self.last, MODULE, "_".join(parts[-2:] if parts[-1].isdigit() else parts[-1:]))
+
+    def note_letters(self, attributes: dict[str, Any]) -> None:
+        """Assign letters to the sizes of an attention or Transformer layer."""
+        sizes: dict[str, int] = {}
+        if "num_heads" in attributes and "embed_dim" in attributes:
+            heads, width = attributes["num_heads"], attributes["embed_dim"]
+            sizes = {"E": width, "H": heads, "D": width // heads}
+            for e in reversed(self.listing.expressions):
+                if e.ndim == 4 and "scores" in e.names.values():
+                    sizes["B"], _, sizes["T"], keys = e.shape
+                    if keys != sizes["T"]:
+                        sizes["S"] = keys
+                    break
+        if "linear1" in attributes and "self_attn" in attributes:
+            sizes["F"] = attributes["linear1"].out_features
+        for letter, size in sizes.items():
+            self.letters.setdefault(letter, set()).add(size)
+
+    def pulling(self, y: Any, g: Any) -> None:
+        """Assign the VJPs that follow to the module call in which y was computed."""
+        self.listing.scope = self.of_scope(y._node.scope)
+
+    def pulled(
+        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
+    ) -> None:
+        """Name a gradient after its value, or after the only input that it is passed on to."""
+        if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
+            return
+        e, by = total.expression, x._data.expression
+        better = e.nameless
+        if not e.names and e.by is not None and e.by.nameless:
+            better = not by.nameless and by.kind != "input"
+        if isinstance(g, Symbol) and g.expression is e and not by.nameless:
+            better |= sum(map(tracked, node.inputs)) == 1
+        if better:
+            e.names, e.by = {}, by
+
+    def look(self) -> None:
+        """Note the names of values from the variables of the running functions."""
+        scope: Any = next(enclosing(context.scope), None)
+        for frame in frames():
+            variables, users = frame.f_locals, not is_in(frame, PACKAGE)
+            for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
+                general = name in GENERAL.split()
+                if users or not general:
+                    note(x, VARIABLE if general or not users else USER, name)
+                _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
+                if constant is not None:
+                    constant.names.setdefault(VARIABLE, identifier(name))
+            called = scope is not None and frame.f_code.co_name == "__call__"
+            if called and variables.get("self") is scope.module:
+                name = self.of_scope(scope).rpartition(".")[2]
+                for x in variables.get("args", ())[:1]:
+                    note(x, USE, f"{name}_input")
+                scope = scope.outer

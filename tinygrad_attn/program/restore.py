@@ -1,0 +1,79 @@
+"""Undo what calls of the user's function have changed besides the values that they return."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..nn.module import Buffer, Module
+
+STANDARD = sys.stdlib_module_names
+LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
+"""Packages whose functions use no global variables of the user's."""
+
+
+@contextmanager
+def restored(*roots: Any) -> Iterator[None]:
+    """Restore what can be reached from the roots when the block ends.
+
+    These are the elements of lists and dicts, attributes of objects, and arrays in modules.
+    """
+    before = [(x, x.copy()) for x in reachable(roots)]
+    try:
+        yield
+    finally:
+        for x, content in before:
+            if isinstance(x, dict):
+                for key in x.keys() - content.keys():
+                    del x[key]
+                x.update(content)
+            else:
+                x[:] = content
+
+
+def reachable(roots: Iterable[Any]) -> list[Any]:
+    """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
+    seen: dict[int, Any] = {}
+    found, waiting = list[Any](), list(roots)
+    while waiting:
+        x = waiting.pop()
+        if id(x) in seen or isinstance(x, (str, int, float, type, ModuleType)):
+            continue
+        seen[id(x)] = x  # so that no other object gets this id
+        waiting.extend(held_by(x))
+        if isinstance(x, (list, dict)):
+            found.append(x)
+        elif isinstance(x, Module):
+            arrays = (v._data if isinstance(v, Buffer) else v for v in vars(x).values())
+            found += [a for a in arrays if type(a) is np.ndarray and a.ndim and a.flags.writeable]
+    return found
+
+
+def held_by(x: Any) -> Iterable[Any]:
+    """Return the objects that x refers to, as far as the user's function can change them."""
+    if isinstance(x, (list, tuple, set, dict, CellType, MethodType, partial)):
+        return gc.get_referents(x)
+    if isinstance(x, FunctionType):
+        used = set() if package_of(x) in LIBRARIES else names_in(x.__code__)
+        variables = [x.__globals__[name] for name in used & x.__globals__.keys()]
+        return *variables, *(x.__closure__ or ()), *(x.__defaults__ or ())
+    if package_of(type(x)) in STANDARD or not hasattr(x, "__dict__"):
+        return ()
+    return vars(x), *(m for m in vars(type(x)).values() if isinstance(m, FunctionType))
+
+
+def package_of(x: Any) -> str:
+    return (x.__module__ or "").partition(".")[0]
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Return the global names that a function and the functions inside it may use."""
+    inner = (names_in(c) for c in code.co_consts if isinstance(c, CodeType))
+    return {*code.co_names}.union(*inner)
