@@ -16,7 +16,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, ops, optim
 from tinygrad_attn.engine import kernels
 from tinygrad_attn.fast import threads, tuning
-from tinygrad_attn.fast.attention import Attention
+from tinygrad_attn.fast.attention import AttentionCall
 from tinygrad_attn.functional import attention
 
 
@@ -70,7 +70,7 @@ def attends(shapes: list[tuple[int, ...]], mask: Any = None, **settings: Any) ->
 
 
 def packed(x: Any, mask: Any = None, **settings: Any) -> Any:
-    return attention.packed_attention(x, mask, num_heads=2, scale=0.3, **settings)
+    return attention.packed_attention(x, mask, num_heads=2, scale=0.3, **settings)[0]
 
 
 def blind(*shape: int) -> np.ndarray:
@@ -314,7 +314,7 @@ def test_attention_keeps_nothing_without_a_graph(length):
     x, y = np.ones((1, 1, length, 8), "f"), np.empty((1, 1, length, 8), "f")
     for way, kept in [(ta.no_grad, False), (ta.enable_grad, True)]:
         with way():
-            call = Attention(x, x, x, None, scale=0.5)
+            call = AttentionCall(x, x, x, None, scale=0.5)
             call.forward(y)
         assert bool(call.kept) is kept
 

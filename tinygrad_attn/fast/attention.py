@@ -15,19 +15,45 @@ import math
 from functools import lru_cache, reduce
 from itertools import product
 from operator import iadd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from ..engine import array_of, context, kernel, op, sum_to
-from ..functional import attention as F
+from ..functional import attention as equations
 from . import tuning
 from .blocks import QUIET, in_range, ordinary, row_sums
 from .threads import keep_freed, tasks, workers
 
 
-class Attention:
+class Blocks(NamedTuple):
+    """How the scores of one call are divided into blocks."""
+
+    heads: list[tuple[slice, slice]]  # the batch entries and heads of each task
+    rows: list[slice]  # the queries
+    columns: int  # the largest number of keys in a block
+    kept: float  # how many exponentials may be kept for the backward pass
+
+
+def cut(q: ndarray, k: ndarray, v: ndarray, causal: bool) -> Blocks:
+    """Divide the scores of q (B, H, T, D) and k (B, H, S, D) so that a block stays in the cache."""
+    (b, heads, t, _), s = q.shape, k.shape[-2]
+    scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
+    threads = workers(scores >= block)
+    per_task = max(1, min(block // (t * s), -(-b * heads // threads)))
+    columns = min(s, tuning.COLUMNS)
+    rows = max(tuning.LEAST_ROWS, block // (columns * per_task) // (2 if causal else 1))
+    kept = 0.0
+    if context.recording:
+        few = t * s <= tuning.KEPT_SCORES and scores * q.itemsize <= tuning.KEPT_BYTES
+        results = 2 * q.size + k.size + v.size
+        kept = math.inf if few else tuning.TILES_BYTES // q.itemsize - results
+    heads_of_tasks = product(pieces(b, max(1, per_task // heads)), pieces(heads, per_task))
+    return Blocks(list(heads_of_tasks), pieces(t, rows), columns, kept)
+
+
+class AttentionCall:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
 
     `keep` (B, H, T, S) is True for the weights that dropout keeps. A block is addressed by h (two
@@ -38,28 +64,13 @@ class Attention:
         self.q, self.k, self.v = map(in_rows, (q, k, v))
         mask, self.keep, self.causal = with_heads(mask), with_heads(keep), is_causal
         boolean = mask is not None and mask.dtype == bool
-        self.seen, self.bias = (mask, None) if boolean else (None, mask)
+        self.may_look, self.bias = (mask, None) if boolean else (None, mask)
         self.scale, self.keep_scale = map(q.dtype.type, (scale, keep_scale))
+        self.blocks = cut(self.q, self.k, self.v, is_causal)
+        self.room = self.blocks.kept
         self.kept = {}  # exponentials, by (task, first row, first column)
         self.tops = {}  # maxima of rows that needed them, by (task, first row)
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
-        self.cut()
-
-    def cut(self):
-        """Divide the scores into blocks, and set how many exponentials may be kept."""
-        (b, heads, t, _), s = self.q.shape, self.k.shape[-2]
-        scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
-        self.shared = scores >= block
-        per = max(1, min(block // (t * s), -(-b * heads // workers(self.shared))))
-        self.wide = min(s, tuning.COLUMNS)
-        high = max(tuning.LEAST_ROWS, block // (self.wide * per) // (2 if self.causal else 1))
-        self.rows = pieces(t, high)
-        self.heads = list(product(pieces(b, max(1, per // heads)), pieces(heads, per)))
-        self.room = 0.0
-        if context.recording:
-            item, taken = self.q.itemsize, 2 * self.q.size + self.k.size + self.v.size
-            few = t * s <= tuning.KEPT_SCORES and scores * item <= tuning.KEPT_BYTES
-            self.room = math.inf if few else tuning.TILES_BYTES // item - taken
 
     # ---- blocks of exponentials
 
@@ -67,13 +78,13 @@ class Attention:
         """Return the product of scaled queries and keys, plus a float mask."""
         w = np.matmul(q, self.k[(*h, c)].swapaxes(-1, -2))
         if self.bias is not None:
-            w += part(self.bias, (*h, r, c))
+            w += block_of(self.bias, (*h, r, c))
         return w
 
     def hide(self, w, h, r, c):
         """Set the weights of hidden keys to 0, in place."""
-        if self.seen is not None:
-            w *= part(self.seen, (*h, r, c))
+        if self.may_look is not None:
+            w *= block_of(self.may_look, (*h, r, c))
         first = max(r.start, c.start)  # all rows see the columns before it
         if self.causal and c.stop > first:
             lower = _tri(w.shape[-2], c.stop - first, r.start - first, w.dtype)
@@ -94,86 +105,118 @@ class Attention:
         top = -np.inf
         for c in columns:
             w = self.scores(q, h, r, c)
-            seen = np.ones_like(w)
-            self.hide(seen, h, r, c)
-            w[seen == 0] = -np.inf
+            visible = np.ones_like(w)
+            self.hide(visible, h, r, c)
+            w[visible == 0] = -np.inf
             top = np.maximum(top, w.max(-1, keepdims=True))
         return np.where(top == -np.inf, 0, top)
 
     def columns(self, h, r):
         """Return the blocks of columns up to the last key that these rows see."""
         end = self.k.shape[-2]
-        if self.seen is not None:
-            shown = part(self.seen, (*h, r, slice(None))).any(axis=(0, 1, 2))
+        if self.may_look is not None:
+            shown = block_of(self.may_look, (*h, r, slice(None))).any(axis=(0, 1, 2))
             end = int(np.flatnonzero(np.broadcast_to(shown, end)).max(initial=0)) + 1
-        return pieces(min(end, r.stop) if self.causal else end, self.wide)
+        return pieces(min(end, r.stop) if self.causal else end, self.blocks.columns)
 
     # ---- both passes
 
+    def run(self, need_weights=False):
+        """Return one flat array: the output, and then the weights if they are needed."""
+        b, heads, t, v = *self.q.shape[:-1], self.v.shape[-1]
+        # In the memory order (B, T, H, V), merging the heads needs no copy.
+        flat = np.zeros(b * t * heads * (v + need_weights * self.k.shape[-2]), self.q.dtype)
+        self.forward(*self.results(flat))
+        return flat
+
+    def results(self, flat):
+        """Return the output (B, H, T, V) and the weights (B, H, T, S) or None, as views."""
+        b, heads, t, v = *self.q.shape[:-1], self.v.shape[-1]
+        output, weights = separate(flat, (b, t, heads, v), (b, heads, t, self.k.shape[-2]))
+        return output.swapaxes(1, 2), weights
+
     @np.errstate(**QUIET)
-    def forward(self, y):
-        """Write the output to y (B, H, T, V)."""
+    def forward(self, y, weights=None):
+        """Write the output to y (B, H, T, V), and the weights to zeros (B, H, T, S) if given."""
         keep_freed()
+        if weights is not None:
+            self.room = math.inf
 
         def run(n):
-            h = self.heads[n]
-            for r in self.rows:
-                q, columns = self.q[(*h, r)] * self.scale, self.columns(h, r)
+            h = self.blocks.heads[n]
+            for r in self.blocks.rows:
+                at, columns = (*h, r), self.columns(h, r)
+                q = self.q[at] * self.scale
                 sums, total = self.add_up(q, n, r, columns, None)
                 if not in_range(total, tuning.SMALLEST_SUM, tuning.LARGEST_SUM):
                     top = self.tops[n, r.start] = self.largest(q, h, r, columns)
                     sums, total = self.add_up(q, n, r, columns, top)
                     total[total == 0] = np.inf  # rows that see no key
-                reciprocal = self.reciprocals[(*h, r)] = np.reciprocal(total, out=total)
-                np.multiply(sums, (reciprocal * self.keep_scale)[..., None], out=y[(*h, r)])
+                self.reciprocals[at] = np.reciprocal(total, out=total)
+                factor = (total * self.keep_scale)[..., None]
+                np.multiply(sums, factor, out=y[at])
+                if weights is not None:
+                    for c in columns:
+                        w = self.dropped(self.kept[n, r.start, c.start], h, r, c)
+                        np.multiply(w, factor, out=weights[(*at, c)])
 
-        tasks(run, len(self.heads), self.shared)
+        tasks(run, len(self.blocks.heads))
+
+    def dropped(self, w, h, r, c):
+        """Return the block w with zeros where dropout drops a weight."""
+        return w if self.keep is None else w * self.keep[(*h, r, c)]
 
     def add_up(self, q, n, r, columns, top):
         """Return two sums over keys: of exponentials times values, and of exponentials."""
-        h, sums, total = self.heads[n], [], []
+        h, sums, total = self.blocks.heads[n], [], []
         for c in columns:
             w, place = self.exponentials(q, h, r, c, top), (n, r.start, c.start)
             if self.room >= w.size or place in self.kept:
                 self.room -= w.size
                 self.kept[place] = w
             total.append(row_sums(w))
-            kept = w if self.keep is None else w * self.keep[(*h, r, c)]
-            sums.append(np.matmul(kept, self.v[(*h, c)]))
+            sums.append(np.matmul(self.dropped(w, h, r, c), self.v[(*h, c)]))
         return reduce(iadd, sums), reduce(iadd, total)
 
     @np.errstate(**QUIET)
-    def backward(self, g, y, dq, dk, dv, dmask):
+    def backward(self, gradients, results, dq, dk, dv, dmask):
         """Add the gradients to dq, dk, dv and, unless it is None, dmask; all start as zeros."""
-        g, once = in_rows(g), len(self.rows) == 1
+        (g, dweights), (y, weights), once = gradients, results, len(self.blocks.rows) == 1
+        g = in_rows(g)
 
         def run(n):
-            h = self.heads[n]
-            for r in self.rows:
+            h = self.blocks.heads[n]
+            for r in self.blocks.rows:
                 at, q = (*h, r), self.q[(*h, r)] * self.scale
-                gr = g[at] * self.reciprocals[at][..., None]  # weights are exponentials times these
+                reciprocal = self.reciprocals[at][..., None]
+                gr = g[at] * reciprocal  # weights are exponentials times these
                 delta = np.vecdot(gr, y[at])[..., None]
                 gr *= self.keep_scale
+                if dweights is not None:
+                    dw = dweights[at] * reciprocal
+                    delta += np.vecdot(dw, weights[at])[..., None]
+                    dw *= self.keep_scale
                 for c in self.columns(h, r):
                     p = self.kept.get((n, r.start, c.start))
                     if p is None:
                         p = self.exponentials(q, h, r, c, self.tops.get((n, r.start)))
                     ds = np.matmul(gr, self.v[(*h, c)].swapaxes(-1, -2))
+                    if dweights is not None:
+                        ds += dw[..., c]
                     if self.keep is not None:
                         ds *= self.keep[(*at, c)]
                     ds -= delta
                     ds *= p
                     if dmask is not None:
-                        target = part(dmask, (*at, c))
+                        target = block_of(dmask, (*at, c))
                         target += sum_to(ds, target.shape)
-                    if self.keep is not None:
-                        p = p * self.keep[(*at, c)]
+                    p = self.dropped(p, h, r, c)
                     add_product(p.swapaxes(-1, -2), gr, dv[(*h, c)], once)
                     add_product(ds.swapaxes(-1, -2), q, dk[(*h, c)], once)
                     add_product(ds, self.k[(*h, c)], dq[at], c.start == 0)
                 dq[at] *= self.scale
 
-        tasks(run, len(self.heads), self.shared and dmask is None)
+        tasks(run, len(self.blocks.heads), dmask is None)
 
 
 def with_heads(x: ndarray | None) -> Any:
@@ -191,8 +234,8 @@ def pieces(n: int, most: int) -> list[slice]:
     return [slice(i, min(i + most, n)) for i in range(0, n, most)]
 
 
-def part(mask: ndarray, at: tuple) -> ndarray:
-    """Return the part of a mask, which may have axes of length 1, for this block of scores."""
+def block_of(mask: ndarray, at: tuple) -> ndarray:
+    """Return the block of a mask, which may have axes of length 1, for this block of scores."""
     return mask[tuple(i if n > 1 else slice(None) for i, n in zip(at, mask.shape))]
 
 
@@ -211,52 +254,63 @@ _tri = lru_cache(maxsize=8)(np.tri)
 
 # ---- ops and kernels
 
+# An op has one output. If the weights are needed, it is a flat array: the output, then the weights.
 
-@op(saves=True, reference=F.attention.function)
-def attention(q, k, v, mask, **settings):
-    """(softmax(q k^T scale + mask) keep keep_scale) v"""
-    call = Attention(*map(with_heads, (q, k, v)), mask, **settings)
-    b, h, t, _ = call.q.shape
-    # In the memory order (B, T, H, V), merging the heads needs no copy.
-    y = np.empty((b, t, h, v.shape[-1]), q.dtype).swapaxes(1, 2)
-    call.forward(y)
-    return y.reshape(*q.shape[:-1], v.shape[-1]), call
+
+def separate(flat, output: tuple[int, ...], weights: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the two parts of a flat array with these shapes; None for weights if it ends early."""
+    n = math.prod(output)
+    return flat[:n].reshape(output), flat[n:].reshape(weights) if flat.size > n else None
+
+
+def flat_reference(function):
+    """Return a function whose results are joined to a flat array if the weights are needed."""
+
+    def call(*inputs, **settings):
+        output, weights = function(*inputs, **settings)
+        return output if weights is None else np.concatenate([output.ravel(), weights.ravel()])
+
+    return call
+
+
+@op(saves=True, reference=flat_reference(equations.attention.function))
+def attention(q, k, v, mask, *, need_weights, **settings):
+    """w v with w = softmax(q k^T scale + mask) keep keep_scale"""
+    call = AttentionCall(*map(with_heads, (q, k, v)), mask, **settings)
+    y = call.run(need_weights)
+    return y if need_weights else call.results(y)[0].reshape(*q.shape[:-1], v.shape[-1]), call
 
 
 @attention.vjp_all
-def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
+def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, need_weights, **_settings):
     gradients = [np.zeros_like(x) for x in (q, k, v)]  # in their memory order
     gradients.append(np.zeros_like(mask) if needs[3] else None)
-    saved.backward(*map(with_heads, (g, y, *gradients)))
+    g, y = (saved.results(x) if need_weights else (with_heads(x), None) for x in (g, y))
+    saved.backward(g, y, *map(with_heads, gradients))
     return gradients
 
 
-@op(saves=True, reference=F.packed_attention.function)
-def packed_attention(packed, mask, *, num_heads, **settings):
+@op(saves=True, reference=flat_reference(equations.packed_attention.function))
+def packed_attention(packed, mask, *, num_heads, need_weights, **settings):
     """Self-attention with q, k and v packed into one array: (B, T, 3 H D) -> (B, T, H D)"""
     b, t, width = packed.shape
-    heads = F.unpack_heads(np.ascontiguousarray(packed), num_heads)
-    call = Attention(*heads, mask, **settings)
-    y = np.empty((b, t, width // 3), packed.dtype)
-    call.forward(_split(y, num_heads))
-    return y, call
+    heads = equations.unpack_heads(np.ascontiguousarray(packed), num_heads)
+    call = AttentionCall(*heads, mask, **settings)
+    y = call.run(need_weights)
+    return y if need_weights else y.reshape(b, t, width // 3), call
 
 
 @packed_attention.vjp_all
 def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
     dpacked = np.zeros(packed.shape, packed.dtype)
-    gradients = F.unpack_heads(dpacked, num_heads)
+    gradients = equations.unpack_heads(dpacked, num_heads)
     dmask = np.zeros_like(mask) if needs[1] else None
-    saved.backward(_split(g, num_heads), _split(y, num_heads), *gradients, with_heads(dmask))
+    g, y = (saved.results(x.reshape(-1)) for x in (g, y))
+    saved.backward(g, y, *gradients, with_heads(dmask))
     return dpacked, dmask
 
 
-def _split(x: ndarray, num_heads: int) -> ndarray:
-    """(B, T, H D) -> (B, H, T, D), a view"""
-    return np.ascontiguousarray(x).reshape(*x.shape[:2], num_heads, -1).swapaxes(1, 2)
-
-
-def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
+def _fits(mask, scores: tuple[int, ...], q) -> bool:
     """Return whether the mask is boolean or has q's dtype, and broadcasts to the scores."""
     mask = array_of(mask)
     return mask is None or (
@@ -264,24 +318,32 @@ def _usable(mask: Any, scores: tuple[int, ...], q: Any) -> bool:
     )
 
 
-@kernel(F.attention)
-def attention_kernel(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Any:
+@kernel(equations.attention)
+def attention_kernel(q, k, v, mask=None, *, need_weights=False, **settings):
     """The kernel for q (..., T, D), k (..., S, D), v (..., S, V) with up to two equal lead axes."""
     arrays = ordinary(q, k, v)
     if not arrays or len({x.shape[:-2] for x in arrays}) > 1:
         return NotImplemented
     scores = (*q.shape[:-1], k.shape[-2])
-    if len(scores) > 4 or not _usable(mask, scores, q):
+    if len(scores) > 4 or not _fits(mask, scores, q):
         return NotImplemented
-    return attention(q, k, v, mask, **settings)
+    y = attention(q, k, v, mask, need_weights=need_weights, **settings)
+    if not need_weights:
+        return y, None
+    b, h, t, _ = (1, 1, *scores)[-4:]
+    output, weights = separate(y, (b, t, h, v.shape[-1]), scores)
+    return output.swapaxes(1, 2).reshape(*scores[:-1], v.shape[-1]), weights
 
 
-@kernel(F.packed_attention)
-def packed_kernel(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Any:
+@kernel(equations.packed_attention)
+def packed_kernel(packed, mask=None, *, num_heads, need_weights=False, **settings):
     """The kernel for a packed tensor (B, T, 3 H D)."""
     if not ordinary(packed):
         return NotImplemented
-    b, t, _ = packed.shape
-    if not _usable(mask, (b, num_heads, t, t), packed):
+    b, t, width = packed.shape
+    scores = (b, num_heads, t, t)
+    if not _fits(mask, scores, packed):
         return NotImplemented
-    return packed_attention(packed, mask, num_heads=num_heads, **settings)
+    settings |= {"num_heads": num_heads, "need_weights": need_weights}
+    y = packed_attention(packed, mask, **settings)
+    return separate(y, (b, t, width // 3), scores) if need_weights else (y, None)

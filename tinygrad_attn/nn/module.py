@@ -115,15 +115,16 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         outer = context.scope
-        context.scope = Scope(self, outer)
+        scope = context.scope = Scope(self, outer)
         try:
             if self._hooks:
                 return call_with_hooks(self, args, kwargs)
             return self.forward(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
+            scope.failed = True
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
-                error.add_note(f"in the module {dotted_name(context.scope)!r}")
+                error.add_note(f"in the module {dotted_name(scope)!r}")
             raise
         finally:
             context.scope = outer

@@ -58,7 +58,7 @@ class Run:
             context.scope, values = context.scope.outer, frame.f_locals
             self._add(values)
             if function is attention.attention:
-                more = {"name": dotted_name(context.scope), "scores": self.scores, "output": result}
+                more = {"name": dotted_name(context.scope), "scores": self.scores}
                 self.attended.append(values | values["settings"] | more)
         elif event == "return" and frame.f_code is attention.masked_softmax.__code__:
             self.scores = frame.f_locals["scores"]  # with the mask added
