@@ -15,10 +15,9 @@ import math
 from functools import lru_cache, reduce
 from itertools import product
 from operator import iadd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy import ndarray
 
 from ..engine import array_of, context, kernel, op, sum_to
 from ..functional import attention as equations
@@ -30,18 +29,17 @@ from .threads import keep_freed, tasks, workers
 class Blocks(NamedTuple):
     """How the scores of one call are divided into blocks."""
 
-    heads: list[tuple[slice, slice]]  # the batch entries and heads of each task
-    rows: list[slice]  # the queries
-    columns: int  # the largest number of keys in a block
+    heads: list  # for each task, two slices: the entries of the batch and the heads
+    rows: list  # slices of the queries
+    columns: int  # the most keys in a block
     kept: float  # how many exponentials may be kept for the backward pass
 
 
-def cut(q: ndarray, k: ndarray, v: ndarray, causal: bool) -> Blocks:
-    """Divide the scores of q (B, H, T, D) and k (B, H, S, D) so that a block stays in the cache."""
+def cut(q, k, v, causal):
+    """Divide the scores of q (B, H, T, D) and k (B, H, S, D) into blocks that fit in the cache."""
     (b, heads, t, _), s = q.shape, k.shape[-2]
     scores, block = b * heads * t * s, tuning.ATTENTION_BLOCK
-    threads = workers(scores >= block)
-    per_task = max(1, min(block // (t * s), -(-b * heads // threads)))
+    per_task = max(1, min(block // (t * s), -(-b * heads // workers(scores >= block))))
     columns = min(s, tuning.COLUMNS)
     rows = max(tuning.LEAST_ROWS, block // (columns * per_task) // (2 if causal else 1))
     kept = 0.0
@@ -49,25 +47,29 @@ def cut(q: ndarray, k: ndarray, v: ndarray, causal: bool) -> Blocks:
         few = t * s <= tuning.KEPT_SCORES and scores * q.itemsize <= tuning.KEPT_BYTES
         results = 2 * q.size + k.size + v.size
         kept = math.inf if few else tuning.TILES_BYTES // q.itemsize - results
-    heads_of_tasks = product(pieces(b, max(1, per_task // heads)), pieces(heads, per_task))
-    return Blocks(list(heads_of_tasks), pieces(t, rows), columns, kept)
+    heads = product(pieces(b, max(1, per_task // heads)), pieces(heads, per_task))
+    return Blocks(list(heads), pieces(t, rows), columns, kept)
 
 
 class AttentionCall:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
 
     `keep` (B, H, T, S) is True for the weights that dropout keeps. A block is addressed by h (two
-    slices for batch and heads), r (its rows, the queries) and c (its columns, the keys).
+    slices for batch and heads), r (its rows, the queries) and c (its columns, the keys). The output
+    is (B, H, T, V). If the weights are needed, they stand beside it: (B, H, T, V + S).
     """
 
-    def __init__(self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1.0):
+    def __init__(
+        self, q, k, v, mask, *, scale, is_causal=False, keep=None, keep_scale=1, need_weights=False
+    ):
         self.q, self.k, self.v = map(in_rows, (q, k, v))
         mask, self.keep, self.causal = with_heads(mask), with_heads(keep), is_causal
         boolean = mask is not None and mask.dtype == bool
         self.may_look, self.bias = (mask, None) if boolean else (None, mask)
         self.scale, self.keep_scale = map(q.dtype.type, (scale, keep_scale))
+        self.need_weights = need_weights
         self.blocks = cut(self.q, self.k, self.v, is_causal)
-        self.room = self.blocks.kept
+        self.room = math.inf if need_weights else self.blocks.kept
         self.kept = {}  # exponentials, by (task, first row, first column)
         self.tops = {}  # maxima of rows that needed them, by (task, first row)
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
@@ -121,26 +123,19 @@ class AttentionCall:
 
     # ---- both passes
 
-    def run(self, need_weights=False):
-        """Return one flat array: the output, and then the weights if they are needed."""
-        b, heads, t, v = *self.q.shape[:-1], self.v.shape[-1]
-        # In the memory order (B, T, H, V), merging the heads needs no copy.
-        flat = np.zeros(b * t * heads * (v + need_weights * self.k.shape[-2]), self.q.dtype)
-        self.forward(*self.results(flat))
-        return flat
-
-    def results(self, flat):
-        """Return the output (B, H, T, V) and the weights (B, H, T, S) or None, as views."""
-        b, heads, t, v = *self.q.shape[:-1], self.v.shape[-1]
-        output, weights = separate(flat, (b, t, heads, v), (b, heads, t, self.k.shape[-2]))
-        return output.swapaxes(1, 2), weights
+    def beside(self, x):
+        """Split the output, or its gradient, from the weights beside it."""
+        width = self.v.shape[-1]
+        return x[..., :width], x[..., width:]
 
     @np.errstate(**QUIET)
-    def forward(self, y, weights=None):
-        """Write the output to y (B, H, T, V), and the weights to zeros (B, H, T, S) if given."""
+    def forward(self):
+        """Return the output, in the memory order (B, T, H, V): merging the heads copies nothing."""
         keep_freed()
-        if weights is not None:
-            self.room = math.inf
+        b, heads, t, v = *self.q.shape[:-1], self.v.shape[-1]
+        width = v + self.need_weights * self.k.shape[-2]
+        y = np.zeros((b, t, heads, width), self.q.dtype).swapaxes(1, 2)
+        output, weights = self.beside(y)
 
         def run(n):
             h = self.blocks.heads[n]
@@ -153,14 +148,15 @@ class AttentionCall:
                     sums, total = self.add_up(q, n, r, columns, top)
                     total[total == 0] = np.inf  # rows that see no key
                 self.reciprocals[at] = np.reciprocal(total, out=total)
-                factor = (total * self.keep_scale)[..., None]
-                np.multiply(sums, factor, out=y[at])
-                if weights is not None:
+                total *= self.keep_scale
+                np.multiply(sums, total[..., None], out=output[at])
+                if self.need_weights:
                     for c in columns:
                         w = self.dropped(self.kept[n, r.start, c.start], h, r, c)
-                        np.multiply(w, factor, out=weights[(*at, c)])
+                        np.multiply(w, total[..., None], out=weights[(*at, c)])
 
         tasks(run, len(self.blocks.heads))
+        return y
 
     def dropped(self, w, h, r, c):
         """Return the block w with zeros where dropout drops a weight."""
@@ -179,10 +175,10 @@ class AttentionCall:
         return reduce(iadd, sums), reduce(iadd, total)
 
     @np.errstate(**QUIET)
-    def backward(self, gradients, results, dq, dk, dv, dmask):
+    def backward(self, g, y, dq, dk, dv, dmask):
         """Add the gradients to dq, dk, dv and, unless it is None, dmask; all start as zeros."""
-        (g, dweights), (y, weights), once = gradients, results, len(self.blocks.rows) == 1
-        g = in_rows(g)
+        (g, dweights), (y, weights) = self.beside(in_rows(g)), self.beside(y)
+        once = len(self.blocks.rows) == 1
 
         def run(n):
             h = self.blocks.heads[n]
@@ -192,7 +188,7 @@ class AttentionCall:
                 gr = g[at] * reciprocal  # weights are exponentials times these
                 delta = np.vecdot(gr, y[at])[..., None]
                 gr *= self.keep_scale
-                if dweights is not None:
+                if self.need_weights:
                     dw = dweights[at] * reciprocal
                     delta += np.vecdot(dw, weights[at])[..., None]
                     dw *= self.keep_scale
@@ -201,7 +197,7 @@ class AttentionCall:
                     if p is None:
                         p = self.exponentials(q, h, r, c, self.tops.get((n, r.start)))
                     ds = np.matmul(gr, self.v[(*h, c)].swapaxes(-1, -2))
-                    if dweights is not None:
+                    if self.need_weights:
                         ds += dw[..., c]
                     if self.keep is not None:
                         ds *= self.keep[(*at, c)]
@@ -219,27 +215,27 @@ class AttentionCall:
         tasks(run, len(self.blocks.heads), dmask is None)
 
 
-def with_heads(x: ndarray | None) -> Any:
+def with_heads(x):
     """(..., T, D) with at most four axes -> (B, H, T, D), a view."""
     return None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
-def in_rows(x: ndarray) -> ndarray:
+def in_rows(x):
     """Return x itself, or a copy if the rows of x are not contiguous."""
     return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
-def pieces(n: int, most: int) -> list[slice]:
+def pieces(n, most):
     """Return slices of length `most` or less that cover range(n)."""
     return [slice(i, min(i + most, n)) for i in range(0, n, most)]
 
 
-def block_of(mask: ndarray, at: tuple) -> ndarray:
-    """Return the block of a mask, which may have axes of length 1, for this block of scores."""
+def block_of(mask, at):
+    """Return a block of a mask, which may have axes of length 1."""
     return mask[tuple(i if n > 1 else slice(None) for i, n in zip(at, mask.shape))]
 
 
-def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
+def add_product(a, b, total, first):
     """Add the product a b to `total`, or overwrite `total` if this is the first product."""
     # matmul is slow for a column times a row, which occurs with a single query.
     multiply = np.multiply if a.shape[-1] == 1 else np.matmul
@@ -252,52 +248,40 @@ def add_product(a: ndarray, b: ndarray, total: ndarray, first: bool) -> None:
 _tri = lru_cache(maxsize=8)(np.tri)
 
 
-# ---- ops and kernels
-
-# An op has one output. If the weights are needed, it is a flat array: the output, then the weights.
+# ---- ops and kernels: an op has one output, so the weights stand beside the values of each head
 
 
-def separate(flat, output: tuple[int, ...], weights: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the two parts of a flat array with these shapes; None for weights if it ends early."""
-    n = math.prod(output)
-    return flat[:n].reshape(output), flat[n:].reshape(weights) if flat.size > n else None
+def _equation(*inputs, **settings):
+    output, weights = equations.attention.function(*inputs, **settings)
+    return output if weights is None else np.concatenate([output, weights], axis=-1)
 
 
-def flat_reference(function):
-    """Return a function whose results are joined to a flat array if the weights are needed."""
-
-    def call(*inputs, **settings):
-        output, weights = function(*inputs, **settings)
-        return output if weights is None else np.concatenate([output.ravel(), weights.ravel()])
-
-    return call
-
-
-@op(saves=True, reference=flat_reference(equations.attention.function))
-def attention(q, k, v, mask, *, need_weights, **settings):
+@op(saves=True, reference=_equation)
+def attention(q, k, v, mask, **settings):
     """w v with w = softmax(q k^T scale + mask) keep keep_scale"""
     call = AttentionCall(*map(with_heads, (q, k, v)), mask, **settings)
-    y = call.run(need_weights)
-    return y if need_weights else call.results(y)[0].reshape(*q.shape[:-1], v.shape[-1]), call
+    return call.forward().reshape(*q.shape[:-1], -1), call
 
 
 @attention.vjp_all
-def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, need_weights, **_settings):
+def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
     gradients = [np.zeros_like(x) for x in (q, k, v)]  # in their memory order
     gradients.append(np.zeros_like(mask) if needs[3] else None)
-    g, y = (saved.results(x) if need_weights else (with_heads(x), None) for x in (g, y))
-    saved.backward(g, y, *map(with_heads, gradients))
+    saved.backward(*map(with_heads, (g, y, *gradients)))
     return gradients
 
 
-@op(saves=True, reference=flat_reference(equations.packed_attention.function))
-def packed_attention(packed, mask, *, num_heads, need_weights, **settings):
+def _packed_equation(packed, mask, *, num_heads, **settings):
+    heads = equations.unpack_heads(packed, num_heads)
+    return equations.merge_heads(_equation(heads[0], heads[1], heads[2], mask, **settings))
+
+
+@op(saves=True, reference=_packed_equation)
+def packed_attention(packed, mask, *, num_heads, **settings):
     """Self-attention with q, k and v packed into one array: (B, T, 3 H D) -> (B, T, H D)"""
-    b, t, width = packed.shape
     heads = equations.unpack_heads(np.ascontiguousarray(packed), num_heads)
     call = AttentionCall(*heads, mask, **settings)
-    y = call.run(need_weights)
-    return y if need_weights else y.reshape(b, t, width // 3), call
+    return call.forward().swapaxes(1, 2).reshape(*packed.shape[:2], -1), call
 
 
 @packed_attention.vjp_all
@@ -305,12 +289,12 @@ def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
     dpacked = np.zeros(packed.shape, packed.dtype)
     gradients = equations.unpack_heads(dpacked, num_heads)
     dmask = np.zeros_like(mask) if needs[1] else None
-    g, y = (saved.results(x.reshape(-1)) for x in (g, y))
+    g, y = (equations.split_heads(np.ascontiguousarray(x), num_heads) for x in (g, y))
     saved.backward(g, y, *gradients, with_heads(dmask))
     return dpacked, dmask
 
 
-def _fits(mask, scores: tuple[int, ...], q) -> bool:
+def _fits(mask, scores, q):
     """Return whether the mask is boolean or has q's dtype, and broadcasts to the scores."""
     mask = array_of(mask)
     return mask is None or (
@@ -321,18 +305,13 @@ def _fits(mask, scores: tuple[int, ...], q) -> bool:
 @kernel(equations.attention)
 def attention_kernel(q, k, v, mask=None, *, need_weights=False, **settings):
     """The kernel for q (..., T, D), k (..., S, D), v (..., S, V) with up to two equal lead axes."""
-    arrays = ordinary(q, k, v)
-    if not arrays or len({x.shape[:-2] for x in arrays}) > 1:
+    if not ordinary(q, k, v) or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return NotImplemented
-    scores = (*q.shape[:-1], k.shape[-2])
+    scores, width = (*q.shape[:-1], k.shape[-2]), v.shape[-1]
     if len(scores) > 4 or not _fits(mask, scores, q):
         return NotImplemented
     y = attention(q, k, v, mask, need_weights=need_weights, **settings)
-    if not need_weights:
-        return y, None
-    b, h, t, _ = (1, 1, *scores)[-4:]
-    output, weights = separate(y, (b, t, h, v.shape[-1]), scores)
-    return output.swapaxes(1, 2).reshape(*scores[:-1], v.shape[-1]), weights
+    return (y[..., :width], y[..., width:]) if need_weights else (y, None)
 
 
 @kernel(equations.packed_attention)
@@ -341,9 +320,11 @@ def packed_kernel(packed, mask=None, *, num_heads, need_weights=False, **setting
     if not ordinary(packed):
         return NotImplemented
     b, t, width = packed.shape
-    scores = (b, num_heads, t, t)
-    if not _fits(mask, scores, packed):
+    if not _fits(mask, (b, num_heads, t, t), packed):
         return NotImplemented
     settings |= {"num_heads": num_heads, "need_weights": need_weights}
     y = packed_attention(packed, mask, **settings)
-    return separate(y, (b, t, width // 3), scores) if need_weights else (y, None)
+    if not need_weights:
+        return y, None
+    y, size = y.reshape(b, t, num_heads, -1), width // (3 * num_heads)
+    return y[..., :size].reshape(b, t, -1), y[..., size:].swapaxes(1, 2)

@@ -245,9 +245,7 @@ class AdditiveAttention(Module):
         self.w_score = Linear(hidden_dim, 1, bias=False)
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, query, key, value, key_padding_mask=None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, query, key, value, key_padding_mask=None) -> tuple[Tensor, Tensor]:
         """(B, T, query_dim), (B, S, key_dim), (B, S, V) -> output (B, T, V), weights (B, T, S)
 
         `key_padding_mask` (B, S) is True where a key is blocked. If every key is blocked, the
