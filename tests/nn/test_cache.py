@@ -147,9 +147,9 @@ def test_a_call_that_failed_can_be_repeated(name, when, before):
     if before:
         model(x[:, :before], cache)
     for _ in range(2):
-        with getattr(dict(model.named_modules())[name], f"register_{when}")(interrupted):
-            with pytest.raises(KeyboardInterrupt):
-                model(x[:, before : before + 1], cache)
+        register = getattr(dict(model.named_modules())[name], f"register_{when}")
+        with register(interrupted), pytest.raises(KeyboardInterrupt):
+            model(x[:, before : before + 1], cache)
         assert cache.length == copy.copy(cache).length == before
         assert cache.nbytes == (4 * before + 2 * 3 * bool(before)) * 2 * 2 * 8 * 4
     for t in range(before, 4):
@@ -165,9 +165,9 @@ def test_a_call_that_goes_on_after_a_failed_part_drops_only_that_part():
 
         def forward(self, x, cache):
             y = self.first(x, is_causal=True, cache=cache)
-            with self.second.layers[0].linear2.register_forward_pre_hook(interrupted):
-                with pytest.raises(KeyboardInterrupt):
-                    self.second(y, is_causal=True, cache=cache)
+            register = self.second.layers[0].linear2.register_forward_pre_hook
+            with register(interrupted), pytest.raises(KeyboardInterrupt):
+                self.second(y, is_causal=True, cache=cache)
             return self.second(y, is_causal=True, cache=cache)
 
     model, x, cache = Fallible(), ta_random.randn(2, 3, 8), nn.KeyValueCache()

@@ -70,7 +70,7 @@ class KeyValueCache:
         entry = self._current().get(module)
         return 0 if entry is None or entry.memory is not None else entry.k.shape[-2]
 
-    def extend(self, module: Module, k: Any, v: Any) -> Any:
+    def extend(self, module: Module, k, v) -> Any:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
         entries = self._current()
         old, room = entries.get(module), (None, None)
@@ -94,7 +94,7 @@ class KeyValueCache:
         self._store(module, _Entry(k, v, room=room))
         return k, v
 
-    def memory(self, module: Module, key: Any, value: Any, project: Callable[[], Any]) -> Any:
+    def memory(self, module: Module, key, value, project: Callable[[], Any]) -> Any:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
         entry = self._current().get(module)
@@ -141,7 +141,7 @@ def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, A
     return Tensor._of(room[..., :end, :]), room
 
 
-def _refusal(expected: Any, passed: Any) -> ValueError:
+def _refusal(expected, passed) -> ValueError:
     return ValueError(
         "with a cache, pass the same object as query, key and value of self-attention, and the "
         f"same memory to cross-attention in every call. Expected {describe(expected)}, got "

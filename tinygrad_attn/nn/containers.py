@@ -15,13 +15,13 @@ class _Numbered(Module):
     _parts_keep_names = False
 
     def __len__(self) -> int:
-        return len(self._own(Module))
+        return len(self._attributes(Module))
 
     def __iter__(self) -> Iterator[Any]:
-        return (module for _, module in self._own(Module))
+        return (module for _, module in self._attributes(Module))
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = self._own(Module)[index]
+        found = self._attributes(Module)[index]
         if not isinstance(found, list):
             return found[1]
         part = type(self).__new__(type(self))  # a subclass may have its own __init__
@@ -30,7 +30,7 @@ class _Numbered(Module):
         return part
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self.add_module(self._own(Module)[index][0], module)
+        self.add_module(self._attributes(Module)[index][0], module)
 
     def append(self, module: Module) -> Self:
         """Append a module. Returns the container."""
@@ -75,14 +75,14 @@ class Sequential(_Numbered):
 
     _parts_keep_names = True
 
-    def __init__(self, *modules: Any) -> None:
+    def __init__(self, *modules) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):
             for name, module in modules[0].items():
                 self.add_module(name, module)
         else:
             self.extend(modules)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input -> f_n(... f_1(input))"""
         for module in self:
             input = module(input)
@@ -94,20 +94,20 @@ class ModuleDict(Module, MutableMapping[str, Module]):
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 
-    def __init__(self, modules: Any = None) -> None:
+    def __init__(self, modules=None) -> None:
         self.update(modules or {})
 
     def __setitem__(self, name: str, module: Module) -> None:
         self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Any:
-        return dict(self._own(Module))[name]
+        return dict(self._attributes(Module))[name]
 
     def __delitem__(self, name: str) -> None:
         delattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._own(Module))
+        return (name for name, _ in self._attributes(Module))
 
     def __len__(self) -> int:
-        return len(self._own(Module))
+        return len(self._attributes(Module))

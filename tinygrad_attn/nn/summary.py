@@ -1,0 +1,130 @@
+"""The table of a model: the output, the parameters and the FLOPs of each module."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import ops
+from ..engine import Watcher, context, enable_grad, plain, tracked, watching
+from ..random import get_rng_state, set_rng_state
+from .calls import enclosing
+from .inside import hooked
+from .module import Module
+
+
+class Row(NamedTuple):
+    """The summary of one module."""
+
+    name: str
+    kind: str
+    output: str
+    parameters: int
+    trainable: int
+    forward: int  # FLOPs of matrix products
+    backward: int
+
+    def cells(self) -> tuple[str, ...]:
+        depth = self.name.count(".") + bool(self.name)
+        label = "  " * depth + self.name.rpartition(".")[2] or self.kind
+        trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
+        numbers = f"{self.parameters:,}", trained, f"{self.forward:,}", f"{self.backward:,}"
+        return label, self.kind, self.output, *numbers
+
+
+class Summary:
+    """The rows that `summary` returns. repr() aligns them in a table."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+
+    def __repr__(self) -> str:
+        headings = "module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward"
+        table = [headings, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        aligned = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>>>>", widths))
+        lines = [aligned.format(*cells).rstrip() for cells in table]
+        lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join(lines)
+
+
+class _Products(Watcher):
+    """Counts the FLOPs of matrix products in each module."""
+
+    def __init__(self) -> None:
+        self.forward, self.backward = Counter[Module](), Counter[Module]()
+
+    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+        if op is ops.matmul:
+            forward = 2 * output.size * inputs[0].shape[-1]
+            backward = forward * sum(map(tracked, inputs))
+        elif op is ops.einsum:
+            forward, backward = _einsum_flops(inputs, **settings)
+        else:
+            return
+        for scope in enclosing(context.scope):
+            self.forward[scope.module] += forward
+            self.backward[scope.module] += backward
+
+
+def _einsum_flops(operands, labels, result) -> tuple[int, int]:
+    """Return the FLOPs forward and backward, two operands at a time in NumPy's best order."""
+    terms = [(set(label), tracked(x)) for label, x in zip(labels, operands)]
+    sizes: dict[str, int] = {}
+    for label, x in zip(labels, operands):
+        sizes |= {a: n for a, n in zip(label, x.shape) if n != 1 or a not in sizes}
+    zeros = [np.broadcast_to(0.0, [sizes[a] for a in label]) for label in labels]
+    text, forward, backward = f"{','.join(labels)}->{result}", 0, 0
+    _, *steps = np.einsum_path(text, *zeros, optimize="optimal")[0]
+    for step in steps:
+        factors = [terms[i] for i in step]
+        terms = [term for i, term in enumerate(terms) if i not in step]
+        letters = Counter(a for label, _ in factors for a in label)
+        remaining = set(result).union(*(label for label, _ in terms)).intersection(letters)
+        summed = [a for a, times in letters.items() if times > 1 and a not in remaining]
+        if summed:  # a letter of one operand alone is summed over before the product
+            flops = 2 * math.prod(sizes[a] for a in [*summed, *remaining])
+            forward, backward = forward + flops, backward + flops * sum(x for _, x in factors)
+        terms.append((remaining, any(x for _, x in factors)))
+    return forward, backward
+
+
+def _arrays(output: Any) -> Iterator[Any]:
+    """Iterate over the arrays in nested tuples, lists and dicts."""
+    if isinstance(output, (tuple, list, Mapping)):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _arrays(part)
+    elif hasattr(output, "shape"):
+        yield output
+
+
+def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
+    """Run the model once and return a table of its modules.
+
+    FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
+    Each row counts a shared parameter once. The state of the random generator is restored.
+    """
+    shapes: dict[Module, str] = {}
+
+    def keep(module: Module, _: tuple, output: Any) -> None:
+        shapes[module] = ", ".join(str(x.shape) for x in _arrays(output))
+
+    products, generator = _Products(), get_rng_state()
+    try:
+        with hooked(model.modules(), keep), plain(), enable_grad(), watching(products):
+            model(*inputs, **kwargs)
+    finally:
+        set_rng_state(generator)
+    rows = []
+    for name, module in model.named_modules():
+        parameters = list(module.parameters())
+        trainable = sum(p.size for p in parameters if p.requires_grad)
+        counts = sum(p.size for p in parameters), trainable
+        flops = products.forward[module], products.backward[module]
+        shape = shapes.get(module, "not called")
+        rows.append(Row(name, type(module).__name__, shape, *counts, *flops))
+    return Summary(rows)
