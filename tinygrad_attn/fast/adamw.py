@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy import ndarray
 
 from ..engine import kernel
 from ..optim import Adam
@@ -61,8 +59,8 @@ def update(optimizer, work):
     owners = {id(p if p.base is None else p.base) for p in values}
     if type(optimizer)._update is not Adam._update or len(owners) < len(values):
         return NotImplemented  # parameters that share memory need each other's updates
-    blocks: list[Callable[[], None]] = []
-    copied: list[tuple[ndarray, tuple[ndarray, ...]]] = []  # a flat array and what it consists of
+    blocks = []  # functions without arguments
+    copied = []  # pairs of a flat array and the arrays in it
 
     def add(w, step, flat):
         rule, size = _rule(optimizer, w.group, step, flat[0].dtype), tuning.UPDATED_BLOCK
@@ -77,10 +75,10 @@ def update(optimizer, work):
             else:
                 together[p.dtype, step].append((p, g, *state))
         for (_, step), members in together.items():
-            parts = list(zip(*members))
-            flat = [np.concatenate(arrays, axis=None) for arrays in parts]
+            columns = list(zip(*members))
+            flat = [np.concatenate(arrays, axis=None) for arrays in columns]
             add(w, step, flat)
-            copied += [pair for i, pair in enumerate(zip(flat, parts)) if i != 1]  # not gradients
+            copied += [pair for i, pair in enumerate(zip(flat, columns)) if i != 1]  # no gradients
 
     tasks(lambda n: blocks[n](), len(blocks), sum(p.size for p in values) >= tuning.SECOND_THREAD)
     for updated, arrays in copied:

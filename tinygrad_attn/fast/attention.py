@@ -132,8 +132,8 @@ class AttentionCall:
     def forward(self):
         """Return the output, in the memory order (B, T, H, V): merging the heads copies nothing."""
         keep_freed()
-        b, heads, t, v = *self.q.shape[:-1], self.v.shape[-1]
-        width = v + self.need_weights * self.k.shape[-2]
+        (b, heads, t, _), width = self.q.shape, self.v.shape[-1]
+        width += self.need_weights * self.k.shape[-2]
         y = np.zeros((b, t, heads, width), self.q.dtype).swapaxes(1, 2)
         output, weights = self.beside(y)
 

@@ -61,10 +61,10 @@ def products(rows, *factors):
     def run(start, stop):
         for i in range(start, stop):
             (a, b, bias), y = factors[i // cuts], results[i // cuts]
-            part = slice(len(a) * (i % cuts) // cuts, len(a) * (i % cuts + 1) // cuts)
-            np.matmul(a[part], b, out=y[part])
+            rows_cut = slice(len(a) * (i % cuts) // cuts, len(a) * (i % cuts + 1) // cuts)
+            np.matmul(a[rows_cut], b, out=y[rows_cut])
             if bias is not None:
-                y[part] += bias
+                y[rows_cut] += bias
 
     split(run, cuts * len(factors))
     return results
@@ -81,9 +81,9 @@ def linear(x, weight, bias):
 def _linear_vjp(g, _y, x, weight, _bias, *, needs):
     g = matrix(g)
     factors = [(g, weight, None)] * needs[0] + [(g.T, matrix(x), None)] * needs[1]
-    found = products(len(g), *factors) if factors else []
-    dx = found[0].reshape(x.shape) if needs[0] else None
-    return dx, found[-1] if needs[1] else None, sum_of_rows(g) if needs[2] else None
+    gradients = products(len(g), *factors) if factors else []
+    dx = gradients[0].reshape(x.shape) if needs[0] else None
+    return dx, gradients[-1] if needs[1] else None, sum_of_rows(g) if needs[2] else None
 
 
 @kernel(F.linear)

@@ -16,11 +16,11 @@ from .layers import products
 from .threads import dot
 
 
-def kernel_of(plain, forward, *vjps):
-    """Return an op that replaces `plain`, with another forward function and perhaps other VJPs."""
-    made = Op(forward, broadcasts=plain.broadcasts, stands_for=plain)
-    made.__name__ = plain.__name__
-    return made.vjp(*vjps or plain.vjps)
+def kernel_of(replaced, forward, *vjps):
+    """Return an op with another forward function and perhaps other VJPs than the replaced op."""
+    made = Op(forward, broadcasts=replaced.broadcasts, stands_for=replaced)
+    made.__name__ = replaced.__name__
+    return made.vjp(*vjps or replaced.vjps)
 
 
 # ---- sums over broadcast axes

@@ -147,7 +147,7 @@ def attention(
     keep_scale: float = 1.0,
     need_weights: bool = False,
     **settings: Any,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Any]:
     """w v with w = softmax(q k^T scale + mask) keep keep_scale, without argument checks.
 
     `settings` are those of `attention_weights`. `keep` (..., T, S) is True for the weights that
@@ -164,7 +164,7 @@ def attention(
 @reference
 def packed_attention(
     packed: Any, mask: Any = None, *, num_heads: int, **settings: Any
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Any]:
     """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D), and weights."""
     heads = unpack_heads(packed, num_heads)
     output, weights = attention(heads[0], heads[1], heads[2], mask, **settings)

@@ -79,7 +79,7 @@ class MultiheadAttention(Module):
         self.out_proj = out_proj
 
     @property
-    def _packs(self) -> bool:
+    def _packs(self):
         """Whether self-attention takes one product, which gives q, k and v of equal sizes."""
         return self.in_proj_weight is not None and self.head_dim == self.value_head_dim
 
@@ -140,7 +140,7 @@ class MultiheadAttention(Module):
             return out[0], weights if weights is None else weights[0]
         return out if self.batch_first else out.swapaxes(0, 1), weights
 
-    def _inputs(self, *inputs) -> tuple[list[Any], bool]:
+    def _inputs(self, *inputs):
         """Return query, key and value with the batch axis first, and whether they were batched."""
         to_itself = inputs[0] is inputs[1] is inputs[2]  # then convert the object only once
         distinct = [floating(x, self) for x in (inputs[:1] if to_itself else inputs)]
@@ -166,7 +166,7 @@ class MultiheadAttention(Module):
             distinct = [x.swapaxes(0, 1) for x in distinct]
         return distinct * 3 if to_itself else distinct, batched
 
-    def _heads(self, query, key, value, cache: KeyValueCache | None) -> tuple[Any, Any, Any]:
+    def _heads(self, query, key, value, cache):
         """Return q (B, H, T, D), k (B, H, S, D) and v (B, H, S, V), with all cached tokens."""
         memory = lambda: (self._project(1, key), self._project(2, value))
         if not query is key is value:
@@ -182,7 +182,7 @@ class MultiheadAttention(Module):
                 k, v = cache.extend(self, k, v)
         return q, self._longer(k, self.bias_k), self._longer(v, self.bias_v)
 
-    def _project(self, which: int, x) -> Any:
+    def _project(self, which, x):
         """Project x to queries (0), keys (1) or values (2): (B, T, E) -> (B, H, T, D)"""
         start = sum(self._rows[:which])
         rows = slice(start, start + self._rows[which])
@@ -191,7 +191,7 @@ class MultiheadAttention(Module):
         bias = None if bias is None else bias[rows]
         return F.split_heads(F.linear(x, weight, bias), self.num_heads)
 
-    def _longer(self, x, token) -> Any:
+    def _longer(self, x, token):
         """Append the learned token and the zero token, if any, to keys or values (B, H, S, D)."""
         tokens: list[Any] = [] if token is None else [F.split_heads(token, self.num_heads)]
         if self.add_zero_attn:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import Symbolic, array_of, context
+from .. import ops
+from ..engine import array_of, context
 from ..errors import describe
-from ..tensor import Tensor
 from .calls import Scope, enclosing
 from .module import Module
 
@@ -20,7 +20,6 @@ class _Entry(NamedTuple):
     k: Any  # (B, H, S, D)
     v: Any  # (B, H, S, V)
     memory: Any = None  # in cross-attention, the key and value that were projected to k and v
-    room: Any = (None, None)  # arrays that begin with k and v and have room for more tokens
 
 
 class KeyValueCache:
@@ -44,14 +43,14 @@ class KeyValueCache:
         self._outermost: Scope | None = None  # the outermost module call that uses the cache, and
         self._replaced: list[tuple[Scope, Module, _Entry | None]] = []  # what it has replaced
 
-    def __copy__(self) -> KeyValueCache:
+    def __copy__(self):
         return self.__deepcopy__({})
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> KeyValueCache:
+    def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
         new = KeyValueCache()
         for module, entry in self._current().items():
-            new._entries[memo.get(id(module), module)] = entry._replace(room=(None, None))
+            new._entries[memo.get(id(module), module)] = entry
         return new
 
     @property
@@ -73,7 +72,7 @@ class KeyValueCache:
     def extend(self, module: Module, k, v) -> Any:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
         entries = self._current()
-        old, room = entries.get(module), (None, None)
+        old = entries.get(module)
         past = 0 if old is None else old.k.shape[-2]
         first = next((m for m, entry in entries.items() if entry.memory is None), module)
         if old is not None and old.memory is not None:
@@ -90,8 +89,8 @@ class KeyValueCache:
                     f"this cache has batch size {old.k.shape[0]}, but the new tokens have batch "
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
-            (k, v), room = zip(*map(_appended, old[:2], (k, v), old.room))
-        self._store(module, _Entry(k, v, room=room))
+            k, v = (ops.concatenate(*pair, axis=-2) for pair in ((old.k, k), (old.v, v)))
+        self._store(module, _Entry(k, v))
         return k, v
 
     def memory(self, module: Module, key, value, project: Callable[[], Any]) -> Any:
@@ -99,7 +98,8 @@ class KeyValueCache:
         arrays = array_of(key), array_of(value)
         entry = self._current().get(module)
         if entry is None:
-            entry = _Entry(*project(), memory=arrays)
+            k, v = project()
+            entry = _Entry(k, v, arrays)
             self._store(module, entry)
         elif entry.memory is None:
             raise _refusal(entry.k, key)
@@ -107,7 +107,7 @@ class KeyValueCache:
             raise _refusal(entry.memory[0], key)
         return entry[:2]
 
-    def _current(self) -> dict[Module, _Entry]:
+    def _current(self):
         """Return the entries, after dropping what failed module calls have stored."""
         while self._replaced and any(call.failed for call in enclosing(self._replaced[-1][0])):
             _, module, entry = self._replaced.pop()
@@ -117,7 +117,7 @@ class KeyValueCache:
                 self._entries[module] = entry
         return self._entries
 
-    def _store(self, module: Module, entry: _Entry) -> None:
+    def _store(self, module, entry):
         call = context.scope
         *_, outermost = None, *enclosing(call)
         if outermost is not self._outermost:  # the calls before have succeeded
@@ -127,21 +127,7 @@ class KeyValueCache:
         self._entries[module] = entry
 
 
-def _appended(old: Tensor, new: Tensor, room: np.ndarray | None) -> tuple[Any, Any]:
-    """Return the old and new tokens joined, and an array with room for more tokens, or None."""
-    a, b = old._data, new._data
-    # Copy both if a gradient may flow through them or the computation is traced.
-    if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:
-        return np.concatenate([old, new], axis=-2), None
-    end = a.shape[-2] + b.shape[-2]
-    if room is None or room.shape[-2] < end:
-        room = np.concatenate([a, b, a], axis=-2)  # the part after b is spare room
-    else:
-        room[..., a.shape[-2] : end, :] = b
-    return Tensor._of(room[..., :end, :]), room
-
-
-def _refusal(expected, passed) -> ValueError:
+def _refusal(expected, passed):
     return ValueError(
         "with a cache, pass the same object as query, key and value of self-attention, and the "
         f"same memory to cross-attention in every call. Expected {describe(expected)}, got "

@@ -55,7 +55,7 @@ class ModuleList(_Numbered):
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self.extend(modules or ())
 
-    def _repr_children(self) -> list[tuple[str, str]]:
+    def _repr_children(self):
         """Return the rows of repr(), with equal neighbours merged: `(0-5): 6 x Linear(...)`."""
         rows = []
         for text, equal in groupby(range(len(self)), lambda number: repr(self[number])):

@@ -17,7 +17,7 @@ from . import init
 from .module import Buffer, Module, Parameter
 
 
-def floating(x, like) -> Any:
+def floating(x, like):
     """Convert integers and booleans to the dtype of `like`: a tensor, or a module's parameters."""
     if isinstance(x, (Tensor, np.ndarray)) and x.dtype.kind == "f":
         return x  # fast path for the usual case

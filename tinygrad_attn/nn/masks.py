@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from functools import reduce
 from operator import add, or_
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ..functional.attention import BlockedMask
 from ..tensor import Tensor
 
 
-def _checked(mask, name: str) -> Any:
+def _checked(mask, name):
     """Return the mask as an array, or as a Tensor if it is tracked."""
     mask = checks.values(mask)
     if mask.dtype.kind not in "bf":
@@ -32,7 +31,7 @@ def _checked(mask, name: str) -> Any:
     return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
 
 
-def _is_causal(mask) -> bool:
+def _is_causal(mask):
     """Return whether this is the causal mask, for which attention is faster."""
     if tracked(mask) or isinstance(mask, Symbolic) or mask.ndim != 2:
         return False
@@ -40,7 +39,7 @@ def _is_causal(mask) -> bool:
     return np.array_equal(mask, blocked if mask.dtype == bool else _as_floats(blocked, mask.dtype))
 
 
-def _check_attn_mask(mask, shape: tuple[int, int, int, int]) -> Any:
+def _check_attn_mask(mask, shape):
     """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S)."""
     mask, (batch, heads, queries, keys) = _checked(mask, "attn_mask"), shape
     if mask.shape == (queries, keys):
@@ -55,7 +54,7 @@ def _check_attn_mask(mask, shape: tuple[int, int, int, int]) -> Any:
     )
 
 
-def _check_key_padding_mask(mask, batch: int, keys: int, batched: bool = True) -> Any:
+def _check_key_padding_mask(mask, batch, keys, batched=True):
     """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S)."""
     intended = isinstance(mask, BlockedMask)
     mask = _checked(mask, "key_padding_mask")
@@ -74,7 +73,7 @@ def _check_key_padding_mask(mask, batch: int, keys: int, batched: bool = True) -
     return mask.reshape(batch, 1, 1, keys)
 
 
-def _as_floats(mask, dtype) -> Any:
+def _as_floats(mask, dtype):
     """Return the mask as floats, with -inf where a boolean mask is True."""
     mask = np.where(mask, -math.inf, 0.0) if mask.dtype == bool else mask
     return mask if mask.dtype == dtype else mask.astype(dtype)
@@ -83,13 +82,13 @@ def _as_floats(mask, dtype) -> Any:
 def merge_masks(
     attn_mask,
     key_padding_mask,
-    is_causal: bool,
-    shape: tuple[int, int, int, int],
+    is_causal,
+    shape,
     dtype,
-    batched: bool = True,
-    past: int = 0,
-    extra: int = 0,
-) -> tuple[Any, bool]:
+    batched=True,
+    past=0,
+    extra=0,
+):
     """Merge the masks of one call into (mask or None, is_causal) for functional.attention.
 
     `shape` is the shape of the scores. It includes `past` keys from a cache, but not the `extra`

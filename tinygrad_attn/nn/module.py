@@ -19,7 +19,7 @@ from ..tensor.convert import as_value, floating_dtype
 from .calls import Hook, Scope, call_with_hooks, dotted_name
 
 
-def _deep_copy(self: Any, memo: dict[int, Any]) -> Any:
+def _deep_copy(self, memo):
     """Copy the values, and what a subclass adds in attributes or slots, but not the gradient."""
     new = memo[id(self)] = Tensor.__deepcopy__(self, memo)
     attributes, slots = self.__getstate__()
@@ -88,7 +88,7 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
 IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])
 
 
-def _hides_parts(value) -> bool:
+def _hides_parts(value):
     """Return whether a collection contains modules, parameters or buffers, also in another one."""
     if isinstance(value, COLLECTIONS):
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
@@ -198,7 +198,7 @@ class Module:
         super().__delattr__(name)
         self._set_kind(name, None)
 
-    def _set_kind(self, name: str, kind: Any) -> None:
+    def _set_kind(self, name, kind):
         """Record the kind of an attribute: one of KINDS, or None."""
         if kind is not self._kinds.get(name):
             kinds = {n: k for n, k in self._kinds.items() if n != name}
@@ -225,7 +225,7 @@ class Module:
 
     # ---- walking the tree
 
-    def _attributes(self, kind: Any) -> list[tuple[str, Any]]:
+    def _attributes(self, kind):
         """Return (name, value) for the attributes of this kind that are not None."""
         values = self.__dict__
         return [
@@ -259,9 +259,7 @@ class Module:
                         "nn.ModuleList or nn.ModuleDict, and setattr(self, name, p) for parameters."
                     )
 
-    def _named_parts(
-        self, *kinds: type, recurse: bool = True, once: bool = True
-    ) -> Iterator[tuple[str, Module, str, Any]]:
+    def _named_parts(self, *kinds, recurse=True, once=True):
         """Yield (dotted name, module, name, value) for each attribute of these kinds."""
         seen = set[Any]()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
@@ -399,7 +397,7 @@ class Module:
         """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    def _repr_children(self) -> list[tuple[str, str]]:
+    def _repr_children(self):
         return [(name, repr(child)) for name, child in self._attributes(Module)]
 
     def __repr__(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import ops
-from ..engine import Watcher, context, enable_grad, plain, tracked, watching
+from ..engine import Watcher, array_of, context, enable_grad, plain, tracked, watching
 from ..random import get_rng_state, set_rng_state
 from .calls import enclosing
 from .inside import hooked
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     forward: int  # FLOPs of matrix products
     backward: int
 
-    def cells(self) -> tuple[str, ...]:
+    def cells(self):
         depth = self.name.count(".") + bool(self.name)
         label = "  " * depth + self.name.rpartition(".")[2] or self.kind
         trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
@@ -53,12 +53,12 @@ class Summary:
 
 
 class _Products(Watcher):
-    """Counts the FLOPs of matrix products in each module."""
+    """Counts the FLOPs of matrix products in each module, forward and backward."""
 
     def __init__(self) -> None:
-        self.forward, self.backward = Counter[Module](), Counter[Module]()
+        self.flops = Counter[tuple[Module, str]]()
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs, settings, output):
         if op is ops.matmul:
             forward = 2 * output.size * inputs[0].shape[-1]
             backward = forward * sum(map(tracked, inputs))
@@ -67,37 +67,38 @@ class _Products(Watcher):
         else:
             return
         for scope in enclosing(context.scope):
-            self.forward[scope.module] += forward
-            self.backward[scope.module] += backward
+            self.flops[scope.module, "forward"] += forward
+            self.flops[scope.module, "backward"] += backward
 
 
-def _einsum_flops(operands, labels, result) -> tuple[int, int]:
+def _einsum_flops(operands, labels, result):
     """Return the FLOPs forward and backward, two operands at a time in NumPy's best order."""
-    terms = [(set(label), tracked(x)) for label, x in zip(labels, operands)]
-    sizes: dict[str, int] = {}
-    for label, x in zip(labels, operands):
-        sizes |= {a: n for a, n in zip(label, x.shape) if n != 1 or a not in sizes}
-    zeros = [np.broadcast_to(0.0, [sizes[a] for a in label]) for label in labels]
+    sized = [(n, a) for term, x in zip(labels, operands) for a, n in zip(term, x.shape)]
+    sizes = {a: n for n, a in sorted(sized)}  # the largest, because 1 broadcasts
+    terms = [(set(term), tracked(x)) for term, x in zip(labels, operands)]
     text, forward, backward = f"{','.join(labels)}->{result}", 0, 0
-    _, *steps = np.einsum_path(text, *zeros, optimize="optimal")[0]
+    _, *steps = np.einsum_path(text, *map(array_of, operands), optimize="optimal")[0]
     for step in steps:
         factors = [terms[i] for i in step]
         terms = [term for i, term in enumerate(terms) if i not in step]
-        letters = Counter(a for label, _ in factors for a in label)
-        remaining = set(result).union(*(label for label, _ in terms)).intersection(letters)
+        letters = Counter(a for term, _ in factors for a in term)
+        remaining = letters.keys() & set(result).union(*(term for term, _ in terms))
         summed = [a for a, times in letters.items() if times > 1 and a not in remaining]
+        wanted = sum(x for _, x in factors)
         if summed:  # a letter of one operand alone is summed over before the product
             flops = 2 * math.prod(sizes[a] for a in [*summed, *remaining])
-            forward, backward = forward + flops, backward + flops * sum(x for _, x in factors)
-        terms.append((remaining, any(x for _, x in factors)))
+            forward, backward = forward + flops, backward + flops * wanted
+        terms.append((remaining, wanted > 0))
     return forward, backward
 
 
-def _arrays(output: Any) -> Iterator[Any]:
+def _arrays(output):
     """Iterate over the arrays in nested tuples, lists and dicts."""
-    if isinstance(output, (tuple, list, Mapping)):
-        for part in output.values() if isinstance(output, Mapping) else output:
-            yield from _arrays(part)
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    if isinstance(output, (tuple, list)):
+        for value in output:
+            yield from _arrays(value)
     elif hasattr(output, "shape"):
         yield output
 
@@ -110,7 +111,7 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
     """
     shapes: dict[Module, str] = {}
 
-    def keep(module: Module, _: tuple, output: Any) -> None:
+    def keep(module, _, output):
         shapes[module] = ", ".join(str(x.shape) for x in _arrays(output))
 
     products, generator = _Products(), get_rng_state()
@@ -121,10 +122,11 @@ def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
         set_rng_state(generator)
     rows = []
     for name, module in model.named_modules():
-        parameters = list(module.parameters())
-        trainable = sum(p.size for p in parameters if p.requires_grad)
-        counts = sum(p.size for p in parameters), trainable
-        flops = products.forward[module], products.backward[module]
-        shape = shapes.get(module, "not called")
-        rows.append(Row(name, type(module).__name__, shape, *counts, *flops))
+        sizes = {p: p.size for p in module.parameters()}
+        trainable = sum(n for p, n in sizes.items() if p.requires_grad)
+        flops = [products.flops[module, way] for way in ("forward", "backward")]
+        output = shapes.get(module, "not called")
+        rows.append(
+            Row(name, type(module).__name__, output, sum(sizes.values()), trainable, *flops)
+        )
     return Summary(rows)

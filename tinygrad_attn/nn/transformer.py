@@ -90,13 +90,13 @@ class _Layer(Module):
             self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
-    def _residual(self, x, norm, dropout, block: Function) -> Any:
+    def _residual(self, x, norm, dropout, block):
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
     _feed_forward: Any = FeedForward.forward  # uses linear1, activation, dropout, linear2
 
 
-def _masks(mask, padding, is_causal, cache: dict[str, Any]) -> dict[str, Any]:
+def _masks(mask, padding, is_causal, cache):
     """Return the keyword arguments for an attention call."""
     masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
     return {**masks, "need_weights": False, **cache}
@@ -169,7 +169,7 @@ class _Stack(Module):
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         self.num_layers, self.norm = num_layers, norm
 
-    def _run(self, x, *args, **named) -> Any:
+    def _run(self, x, *args, **named):
         for layer in self.layers:
             x = layer(x, *args, **named)
         return x if self.norm is None else self.norm(x)
