@@ -124,9 +124,9 @@ class AttentionCall:
     # ---- both passes
 
     def beside(self, x):
-        """Split the output, or its gradient, from the weights beside it."""
+        """Split the output, or its gradient, from the weights beside it, if any."""
         width = self.v.shape[-1]
-        return x[..., :width], x[..., width:]
+        return (x[..., :width], x[..., width:]) if self.need_weights else (x, None)
 
     @np.errstate(**QUIET)
     def forward(self):
@@ -322,8 +322,7 @@ def packed_kernel(packed, mask=None, *, num_heads, need_weights=False, **setting
     b, t, width = packed.shape
     if not _fits(mask, (b, num_heads, t, t), packed):
         return NotImplemented
-    settings |= {"num_heads": num_heads, "need_weights": need_weights}
-    y = packed_attention(packed, mask, **settings)
+    y = packed_attention(packed, mask, num_heads=num_heads, need_weights=need_weights, **settings)
     if not need_weights:
         return y, None
     y, size = y.reshape(b, t, num_heads, -1), width // (3 * num_heads)

@@ -112,9 +112,9 @@ class MultiheadAttention(Module):
         extra = (self.bias_k is not None) + self.add_zero_attn
         shape = (query.shape[0], self.num_heads, query.shape[1], past + key.shape[1])
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
-        dtype = np.promote_types(query.dtype, weight.dtype)
+        dtypes = query.dtype, weight.dtype
         mask, is_causal = merge_masks(
-            attn_mask, key_padding_mask, is_causal, shape, dtype, batched, past, extra
+            attn_mask, key_padding_mask, is_causal, shape, dtypes, batched, past, extra
         )
         settings = {
             "scale": 1 / math.sqrt(self.head_dim),
@@ -130,7 +130,8 @@ class MultiheadAttention(Module):
             q, k, v = self._heads(query, key, value, cache)
             attended, weights = attention(q, k, v, mask, **settings)
             attended = F.merge_heads(attended)
-        inside.record(weights)  # (B, H, T, S), or None if nobody needs them
+        if weights is not None:
+            inside.record(weights)  # (B, H, T, S)
         out = self.out_proj(attended)  # (B, T, H V) -> (B, T, E)
         if not need_weights:
             weights = None
@@ -260,7 +261,7 @@ class AdditiveAttention(Module):
         q = self.W_query(query)[:, :, None]  # (B, T, 1, h)
         k = self.W_key(key)[:, None]  # (B, 1, S, h)
         scores = self.w_score(np.tanh(q + k)).squeeze(-1)[:, None]  # (B, 1, T, S)
-        mask, _ = merge_masks(None, key_padding_mask, False, scores.shape, scores.dtype)
+        mask, _ = merge_masks(None, key_padding_mask, False, scores.shape, [scores.dtype])
         weights = self.dropout(masked_softmax(scores, mask))
         inside.record(weights)
         weights = weights.squeeze(1)  # (B, T, S)
