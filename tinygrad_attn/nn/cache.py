@@ -10,7 +10,7 @@ import numpy as np
 from .. import ops
 from ..engine import array_of, context
 from ..errors import describe
-from .calls import Scope, enclosing
+from .calls import Scope
 from .module import Module
 
 
@@ -109,7 +109,7 @@ class KeyValueCache:
 
     def _current(self):
         """Return the entries, after dropping what failed module calls have stored."""
-        while self._replaced and any(call.failed for call in enclosing(self._replaced[-1][0])):
+        while self._replaced and _failed(self._replaced[-1][0]):
             _, module, entry = self._replaced.pop()
             if entry is None:
                 del self._entries[module]
@@ -118,13 +118,21 @@ class KeyValueCache:
         return self._entries
 
     def _store(self, module, entry):
-        call = context.scope
-        *_, outermost = None, *enclosing(call)
+        call = outermost = context.scope
+        while outermost is not None and outermost.outer is not None:
+            outermost = outermost.outer
         if outermost is not self._outermost:  # the calls before have succeeded
             self._outermost, self._replaced = outermost, []
         if call is not None:
             self._replaced.append((call, module, self._entries.get(module)))
         self._entries[module] = entry
+
+
+def _failed(call):
+    """Return whether this module call or one around it has raised an exception."""
+    while call is not None and not call.failed:
+        call = call.outer
+    return call is not None
 
 
 def _refusal(expected, passed):
