@@ -177,6 +177,22 @@ def test_a_call_that_goes_on_after_a_failed_part_drops_only_that_part():
         np.testing.assert_allclose(out, expected[:, t], rtol=1e-4, atol=1e-5)
 
 
+def test_a_copy_made_in_a_failed_call_is_not_changed_by_the_next_call():
+    model, x, cache, copies = encoder(1), ta_random.randn(2, 6, 8), nn.KeyValueCache(), []
+    expected = model(x, is_causal=True).numpy()[:, 5]
+    look = lambda *_: copies.append(copy.copy(cache)) or interrupted()
+    with no_grad():
+        for t in range(4):
+            model(x[:, t : t + 1], is_causal=True, cache=cache)
+        linear = model.layers[0].linear1
+        with linear.register_forward_pre_hook(look), pytest.raises(KeyboardInterrupt):
+            model(x[:, 4:5], is_causal=True, cache=cache)
+        model(x[:, 4:5] * 9, is_causal=True, cache=cache)
+        assert copies[0].length == cache.length == 5
+        found = model(x[:, 5:], is_causal=True, cache=copies[0]).numpy()[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_loop_of_tokens_inside_a_module_fails_as_a_whole():
     class Generator(nn.Module):
         def __init__(self):
