@@ -47,8 +47,8 @@ def cut(q, k, v, causal):
         few = t * s <= tuning.KEPT_SCORES and scores * q.itemsize <= tuning.KEPT_BYTES
         results = 2 * q.size + k.size + v.size
         kept = math.inf if few else tuning.TILES_BYTES // q.itemsize - results
-    heads = product(pieces(b, max(1, per_task // heads)), pieces(heads, per_task))
-    return Blocks(list(heads), pieces(t, rows), columns, kept)
+    tasks_of_heads = product(pieces(b, max(1, per_task // heads)), pieces(heads, per_task))
+    return Blocks(list(tasks_of_heads), pieces(t, rows), columns, kept)
 
 
 class AttentionCall:

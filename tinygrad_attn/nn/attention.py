@@ -62,11 +62,11 @@ class MultiheadAttention(Module):
         self.head_dim = head_dim or embed_dim // num_heads
         self.value_head_dim = value_head_dim or self.head_dim
         self.add_zero_attn = add_zero_attn
-        # Rows of in_proj_weight for queries, keys and values.
-        self._rows = tuple(num_heads * d for d in (self.head_dim,) * 2 + (self.value_head_dim,))
+        keys, values = num_heads * self.head_dim, num_heads * self.value_head_dim
+        self._rows = keys, keys, values  # of in_proj_weight, for queries, keys and values
         widths, empty = (embed_dim, self.kdim, self.vdim), Parameter.empty
-        out_proj = Linear(self._rows[2], embed_dim, bias)  # PyTorch initialises it first
-        packed = widths == (embed_dim,) * 3
+        out_proj = Linear(values, embed_dim, bias)  # PyTorch initialises it first
+        packed = self.kdim == self.vdim == embed_dim
         for name, *shape in zip(PROJECTIONS, self._rows, widths):
             setattr(self, name, None if packed else init.xavier_uniform_(empty(*shape)))
         rows = sum(self._rows)
@@ -75,7 +75,7 @@ class MultiheadAttention(Module):
         if bias:
             init.zeros_(out_proj.bias)
         learned = lambda rows: init.xavier_normal_(empty(1, 1, rows)) if add_bias_kv else None
-        self.bias_k, self.bias_v = learned(self._rows[1]), learned(self._rows[2])
+        self.bias_k, self.bias_v = learned(keys), learned(values)
         self.out_proj = out_proj
 
     @property

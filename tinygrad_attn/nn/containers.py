@@ -12,7 +12,7 @@ from .module import Module
 class _Numbered(Module):
     """A container that stores its children as attributes "0", "1" and so on."""
 
-    _parts_keep_names = False
+    _slices_keep_names = False
 
     def __len__(self) -> int:
         return len(self._attributes(Module))
@@ -21,13 +21,13 @@ class _Numbered(Module):
         return (module for _, module in self._attributes(Module))
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = self._attributes(Module)[index]
-        if not isinstance(found, list):
-            return found[1]
-        part = type(self).__new__(type(self))  # a subclass may have its own __init__
-        for number, (name, module) in enumerate(found):
-            part.add_module(name if self._parts_keep_names else str(number), module)
-        return part
+        selected = self._attributes(Module)[index]
+        if isinstance(selected, tuple):
+            return selected[1]
+        new = type(self).__new__(type(self))  # a subclass may have its own __init__
+        for number, (name, module) in enumerate(selected):
+            new.add_module(name if self._slices_keep_names else str(number), module)
+        return new
 
     def __setitem__(self, index: int, module: Module) -> None:
         self.add_module(self._attributes(Module)[index][0], module)
@@ -73,7 +73,7 @@ class Sequential(_Numbered):
     Like torch.nn.Sequential.
     """
 
-    _parts_keep_names = True
+    _slices_keep_names = True
 
     def __init__(self, *modules) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):

@@ -71,13 +71,11 @@ class _Layer(Module):
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
-        attention = partial(
-            MultiheadAttention, d_model, nhead, dropout, bias, batch_first=batch_first
-        )
+        heads = partial(MultiheadAttention, d_model, nhead, dropout, bias, batch_first=batch_first)
         norm = partial(LayerNorm, d_model, layer_norm_eps, bias=bias)
-        self.self_attn = attention()
+        self.self_attn = heads()
         if self._reads_memory:
-            self.multihead_attn = attention()
+            self.multihead_attn = heads()
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
@@ -153,10 +151,10 @@ class TransformerDecoderLayer(_Layer):
         `memory_key_padding_mask` (B, S). True means blocked. With a `cache`, tgt contains only the
         new tokens.
         """
-        own = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
-        seen = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
-        attend = lambda x: self.self_attn(x, x, x, **own)[0]
-        read = lambda x: self.multihead_attn(x, memory, memory, **seen)[0]
+        to_itself = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
+        to_memory = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
+        attend = lambda x: self.self_attn(x, x, x, **to_itself)[0]
+        read = lambda x: self.multihead_attn(x, memory, memory, **to_memory)[0]
         x = self._residual(floating(tgt, self), self.norm1, self.dropout1, attend)
         x = self._residual(x, self.norm2, self.dropout2, read)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
