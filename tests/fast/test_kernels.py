@@ -73,6 +73,15 @@ def packed(x: Any, mask: Any = None, **settings: Any) -> Any:
     return attention.packed_attention(x, mask, num_heads=2, scale=0.3, **settings)[0]
 
 
+def both(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the output and the weights as one tensor, so that both are compared."""
+
+    def call(*x: Any) -> Any:
+        return np.concatenate([result.ravel() for result in function(*x)])
+
+    return call
+
+
 def blind(*shape: int) -> np.ndarray:
     """A mask with a row that sees nothing, and keys that no row sees."""
     mask = chance(*shape)
@@ -126,6 +135,23 @@ def attention_examples() -> dict[str, Example]:
         "mask": {"mask": chance(5, 5)},
     }.items():
         found[f"packed, {kind}"] = Example(lambda x, s=settings: packed(x, **s), [(2, 5, 24)])
+    for kind, settings in {**KINDS, "mask": {"mask": blind(5, 7)}}.items():
+        f = both(attends(HEADS, need_weights=True, **settings))
+        found[f"attention, weights, {kind}"] = Example(f, HEADS)
+        found[f"attention, weights, {kind}, far"] = Example(f, HEADS, 10)
+    f = both(attends(TILES, need_weights=True, is_causal=True))
+    found["attention, weights, tiles"] = Example(f, TILES)
+    for kind, settings in {
+        "all": {},
+        "causal": {"is_causal": True},
+        "dropout": {"keep": chance(2, 2, 5, 5), "keep_scale": 2.0},
+    }.items():
+        f = both(
+            lambda x, s=settings: attention.packed_attention(
+                x, num_heads=2, scale=0.3, need_weights=True, **s
+            )
+        )
+        found[f"packed, weights, {kind}"] = Example(f, [(2, 5, 24)])
     found["packed, learned mask"] = Example(lambda x, m: packed(x, m), [(2, 5, 24), (2, 5, 5)])
     return found
 
