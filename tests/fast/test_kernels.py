@@ -16,7 +16,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, ops, optim
 from tinygrad_attn.engine import kernels
 from tinygrad_attn.fast import threads, tuning
-from tinygrad_attn.fast.attention import Attention
+from tinygrad_attn.fast.attention import AttentionCall
 from tinygrad_attn.functional import attention
 
 
@@ -70,7 +70,16 @@ def attends(shapes: list[tuple[int, ...]], mask: Any = None, **settings: Any) ->
 
 
 def packed(x: Any, mask: Any = None, **settings: Any) -> Any:
-    return attention.packed_attention(x, mask, num_heads=2, scale=0.3, **settings)
+    return attention.packed_attention(x, mask, num_heads=2, scale=0.3, **settings)[0]
+
+
+def both(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the output and the weights as one tensor, so that both are compared."""
+
+    def call(*x: Any) -> Any:
+        return np.concatenate([result.ravel() for result in function(*x)])
+
+    return call
 
 
 def blind(*shape: int) -> np.ndarray:
@@ -126,6 +135,23 @@ def attention_examples() -> dict[str, Example]:
         "mask": {"mask": chance(5, 5)},
     }.items():
         found[f"packed, {kind}"] = Example(lambda x, s=settings: packed(x, **s), [(2, 5, 24)])
+    for kind, settings in {**KINDS, "mask": {"mask": blind(5, 7)}}.items():
+        f = both(attends(HEADS, need_weights=True, **settings))
+        found[f"attention, weights, {kind}"] = Example(f, HEADS)
+        found[f"attention, weights, {kind}, far"] = Example(f, HEADS, 10)
+    f = both(attends(TILES, need_weights=True, is_causal=True))
+    found["attention, weights, tiles"] = Example(f, TILES)
+    for kind, settings in {
+        "all": {},
+        "causal": {"is_causal": True},
+        "dropout": {"keep": chance(2, 2, 5, 5), "keep_scale": 2.0},
+    }.items():
+        f = both(
+            lambda x, s=settings: attention.packed_attention(
+                x, num_heads=2, scale=0.3, need_weights=True, **s
+            )
+        )
+        found[f"packed, weights, {kind}"] = Example(f, [(2, 5, 24)])
     found["packed, learned mask"] = Example(lambda x, m: packed(x, m), [(2, 5, 24), (2, 5, 5)])
     return found
 
@@ -311,11 +337,11 @@ def test_hidden_scores_do_no_harm_however_large(length, score):
 
 @pytest.mark.parametrize("length", [40, 900])
 def test_attention_keeps_nothing_without_a_graph(length):
-    x, y = np.ones((1, 1, length, 8), "f"), np.empty((1, 1, length, 8), "f")
+    x = np.ones((1, 1, length, 8), "f")
     for way, kept in [(ta.no_grad, False), (ta.enable_grad, True)]:
         with way():
-            call = Attention(x, x, x, None, scale=0.5)
-            call.forward(y)
+            call = AttentionCall(x, x, x, None, scale=0.5)
+            call.forward()
         assert bool(call.kept) is kept
 
 

@@ -1,6 +1,7 @@
 """Attention modules against PyTorch's, against the equation by hand, and where PyTorch has no answer (fully masked
 rows)."""
 
+import contextlib
 import itertools
 import math
 import threading
@@ -204,6 +205,22 @@ def test_the_same_numbers_whether_or_not_weights_are_asked_for(training):
         else:
             results.append(layer(x, x, x, need_weights=need_weights)[0].numpy())
     assert all(np.array_equal(r, results[0]) for r in results)
+
+
+@pytest.mark.parametrize("options", [{}, dict(kdim=4), dict(add_zero_attn=True)], ids=str)
+def test_recording_changes_no_bit_of_a_gradient(options):
+    layer = nn.MultiheadAttention(E, H, dropout=0.3, batch_first=True, **options)
+    x, memory = numbers(B, T, E).astype("f"), numbers(B, T, options.get("kdim", E)).astype("f")
+    gradients = []
+    for recording in (contextlib.nullcontext, record_attention):
+        ta_random.manual_seed(5)
+        layer.zero_grad()
+        with recording():
+            inputs = (x, memory, x) if options else (x, x, x)
+            layer(*inputs, need_weights=False)[0].sum().backward()
+        gradients.append([p.grad.numpy() for p in layer.parameters()])
+    for plain, recorded in zip(*gradients, strict=True):
+        np.testing.assert_array_equal(recorded, plain)
 
 
 def test_dropout_on_the_weights_is_torchs():

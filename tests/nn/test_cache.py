@@ -113,22 +113,115 @@ def test_a_mask_that_an_encoder_refuses_leaves_no_token_behind():
     )
 
 
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_call_that_ended_between_two_layers_is_found_out(after):
-    model, x, cache = encoder(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
-    if after:
-        model(x[:, :after], is_causal=True, cache=cache)
-    works = model.layers[1].forward
+class Scored(nn.Module):
+    """A model around an encoder-decoder that generates: what fails may lie after every attention."""
 
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+    def __init__(self):
+        self.encoder = encoder()
+        self.decoder = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2
+        )
+        self.scores = nn.Linear(8, 5)
 
-    model.layers[1].forward = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        model(x[:, after : after + 1], is_causal=True, cache=cache)
-    model.layers[1].forward = works
+    def forward(self, x, cache=None):
+        cached = {} if cache is None else {"cache": cache}
+        memory = np.ones((2, 3, 8), np.float32)
+        x = self.encoder(x, is_causal=True, **cached)
+        return self.scores(self.decoder(x, memory, tgt_is_causal=True, **cached))
+
+
+CALLED = [n for n, m in Scored().named_modules() if not isinstance(m, nn.ModuleList)]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("when", ["forward_pre_hook", "forward_hook"])
+@pytest.mark.parametrize("name", CALLED)
+def test_a_call_that_failed_can_be_repeated(name, when, before):
+    """Wherever it failed: before, in the middle of or after the layers."""
+    model, x, cache = Scored().eval(), ta_random.randn(2, 4, 8), nn.KeyValueCache()
+    expected = model(x).numpy()
+    if before:
+        model(x[:, :before], cache)
+    for _ in range(2):
+        register = getattr(dict(model.named_modules())[name], f"register_{when}")
+        with register(interrupted), pytest.raises(KeyboardInterrupt):
+            model(x[:, before : before + 1], cache)
+        assert cache.length == copy.copy(cache).length == before
+        assert cache.nbytes == (4 * before + 2 * 3 * bool(before)) * 2 * 2 * 8 * 4
+    for t in range(before, 4):
+        found = model(x[:, t : t + 1], cache).numpy()[:, 0]
+        np.testing.assert_allclose(found, expected[:, t], rtol=1e-4, atol=1e-5)
+    assert cache.length == 4
+
+
+def test_a_call_that_goes_on_after_a_failed_part_drops_only_that_part():
+    class Fallible(nn.Module):
+        def __init__(self):
+            self.first, self.second = encoder(1), encoder(1)
+
+        def forward(self, x, cache):
+            y = self.first(x, is_causal=True, cache=cache)
+            register = self.second.layers[0].linear2.register_forward_pre_hook
+            with register(interrupted), pytest.raises(KeyboardInterrupt):
+                self.second(y, is_causal=True, cache=cache)
+            return self.second(y, is_causal=True, cache=cache)
+
+    model, x, cache = Fallible(), ta_random.randn(2, 3, 8), nn.KeyValueCache()
+    expected = model.second(model.first(x, is_causal=True), is_causal=True).numpy()
+    for t in range(3):
+        out = model(x[:, t : t + 1], cache).numpy()[:, 0]
+        np.testing.assert_allclose(out, expected[:, t], rtol=1e-4, atol=1e-5)
+
+
+def test_a_copy_made_in_a_failed_call_is_not_changed_by_the_next_call():
+    model, x, cache, copies = encoder(1), ta_random.randn(2, 6, 8), nn.KeyValueCache(), []
+    expected = model(x, is_causal=True).numpy()[:, 5]
+    look = lambda *_: copies.append(copy.copy(cache)) or interrupted()
+    with no_grad():
+        for t in range(4):
+            model(x[:, t : t + 1], is_causal=True, cache=cache)
+        linear = model.layers[0].linear1
+        with linear.register_forward_pre_hook(look), pytest.raises(KeyboardInterrupt):
+            model(x[:, 4:5], is_causal=True, cache=cache)
+        model(x[:, 4:5] * 9, is_causal=True, cache=cache)
+        assert copies[0].length == cache.length == 5
+        found = model(x[:, 5:], is_causal=True, cache=copies[0]).numpy()[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loop_of_tokens_inside_a_module_fails_as_a_whole():
+    class Generator(nn.Module):
+        def __init__(self):
+            self.model, self.fails = encoder(), True
+
+        def forward(self, x, cache):
+            for t in range(x.shape[1]):
+                y = self.model(x[:, t : t + 1], is_causal=True, cache=cache)
+            if self.fails:
+                raise ZeroDivisionError
+            return y
+
+    generator, x, cache = Generator(), ta_random.randn(2, 7, 8), nn.KeyValueCache()
+    generator.model(x[:, :2], is_causal=True, cache=cache)
+    with no_grad(), pytest.raises(ZeroDivisionError):
+        generator(x[:, 2:], cache)
+    generator.fails = False
+    assert cache.length == 2
+    expected = generator.model(x, is_causal=True).numpy()[:, 6:]
+    np.testing.assert_allclose(generator(x[:, 2:], cache).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_that_was_not_called_as_a_module_is_found_out():
+    """Without a call of a module there is nothing that the cache could undo."""
+    first, second, x, cache = attention(), attention(), ta_random.randn(2, 1, 8), nn.KeyValueCache()
+    for _ in range(2):
+        first.forward(x, x, x, cache=cache)
     with pytest.raises(ValueError, match="an earlier call failed, create a new KeyValueCache"):
-        model(x[:, after : after + 1], is_causal=True, cache=cache)
+        second.forward(x, x, x, cache=cache)
 
 
 @pytest.mark.parametrize("past", [1, 3])

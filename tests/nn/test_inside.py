@@ -1,6 +1,7 @@
 """Hooks, activations, patches and summaries, against PyTorch and against closed forms."""
 
 import copy
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
+from tinygrad_attn.engine import Watcher, watching
 
 torch = require("torch")
 RNG = np.random.default_rng(0)
@@ -194,16 +196,89 @@ def test_flops_equal_the_closed_forms(seed):
     assert x.grad is None
 
 
-def test_flops_of_einsum():
-    class Bilinear(nn.Module):
+class Sums(nn.Module):
+    def forward(self, text, *operands):
+        return np.einsum(text, *operands)
+
+
+SIZES = dict(zip("bijklo", (2, 3, 4, 5, 6, 7)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("ij->ji", "ij->i", "ij->", "ii->i", "iii->", "bij->jb"),  # nothing is multiplied
+        *("ij,jk->ik", "ij,kj->ik", "bij,bjk->bik", "i,i->", "i,j->ij", "ij,ij->ij", "ij,k->"),
+        *("i,j,k->ijk", "ij,jk,kl->il", "ij,jk,kl,lo->io"),
+    ],
+)
+def test_flops_of_einsum_are_torchs(text):
+    """Forward and backward: operands are contracted two at a time, as `torch.einsum` does."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    arrays = [RNG.standard_normal([SIZES[a] for a in t]) for t in text.split("->")[0].split(",")]
+    ours = [Tensor(a, requires_grad=True) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    (row,) = Sums().summary(text, *ours).rows
+    with FlopCounterMode(display=False) as counter:
+        y = torch.einsum(text, *theirs)
+    assert row.forward == counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        y.sum().backward()
+    assert row.backward == counter.get_total_flops()
+    untracked = Sums().summary(text, *arrays[:-1], ours[-1]).rows[0]
+    assert untracked.forward == row.forward and untracked.backward <= row.backward
+
+
+def test_flops_of_einsum_follow_numpys_order():
+    a, b, c = (Tensor(np.ones(shape)) for shape in ((2, 50), (50, 50), (50, 3)))
+    (row,) = Sums().summary("ij,jk,kl->il", a, b, c).rows
+    assert row.forward == 2 * (2 * 50 * 50 + 2 * 50 * 3) and row.backward == 0
+    (row,) = Sums().summary("lk,kj,ji->li", c.T, b, a.T).rows
+    assert row.forward == 2 * (2 * 50 * 50 + 2 * 50 * 3)  # the last two first
+    (row,) = Sums().summary("ij,jk,kl->il", a.requires_grad_(), b, c).rows
+    assert row.backward == row.forward
+    weight, x, y = (Tensor(np.ones(shape)) for shape in ((4, 5, 6), (3, 5), (3, 6)))
+    (row,) = Sums().summary("bi,oij,bj->bo", x, weight, y).rows
+    assert row.forward == 2 * 3 * 4 * 5 * 6  # x and y first: they only multiply
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("options", [{}, dict(kdim=6), dict(add_bias_kv=True)], ids=str)
+def test_weights_cost_no_second_product(options, train):
+    """Not when they are returned, and not when they are recorded."""
+    layer = nn.MultiheadAttention(10, 2, 0.3, batch_first=True, **options).train(train)
+    x, memory = np.ones((2, 3, 10)), np.ones((2, 3, options.get("kdim", 10)))
+    value = np.ones((2, 3, 10)) if "kdim" in options else memory
+    inputs = (x, memory, value) if options else (x, x, x)
+    counts = [layer.summary(*inputs, need_weights=need).rows[0][5:] for need in (False, True)]
+    with ta.record_attention():
+        counts += [layer.summary(*inputs, need_weights=False).rows[0][5:]]
+    assert counts[0] == counts[1] == counts[2]
+    products = []
+
+    class Products(Watcher):
+        def computed(self, op, inputs, settings, output):
+            products.append((op.__name__, output.shape))
+
+    with ta.plain(), watching(Products()), ta.record_attention():
+        layer(*inputs)
+    scores = (2, 2, 3, 3 + ("add_bias_kv" in options))
+    assert products.count(("matmul", scores)) == 1 == products.count(("exp", scores))
+
+
+def test_a_summary_shows_nested_outputs_and_what_did_not_run():
+    class Nested(nn.Module):
         def __init__(self):
-            self.weight = nn.Parameter(np.ones((4, 5, 6)))
+            self.used, self.unused = nn.Linear(2, 3), nn.Linear(2, 3)
 
-        def forward(self, x, y):
-            return np.einsum("bi,oij,bj->bo", x, self.weight, y)
+        def forward(self, x):
+            y = self.used(x)
+            return Outcome(y, {"more": [y[0], None, (y[0, 0],)]})
 
-    (row,) = Bilinear().summary(np.ones((3, 5)), np.ones((3, 6))).rows
-    assert row.forward == 2 * 3 * 4 * 5 * 6
+    Outcome = namedtuple("Outcome", "first second")
+    rows = Nested().summary(np.ones((4, 2))).rows
+    assert [row.output for row in rows] == ["(4, 3), (3,), ()", "(4, 3)", "not called"]
 
 
 def test_a_summary_counts_a_shared_parameter_once():

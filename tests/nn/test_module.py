@@ -3,7 +3,10 @@
 import copy
 import itertools
 import operator
-from collections import OrderedDict
+import pickle
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -282,25 +285,106 @@ def test_repr_shows_the_settings(module, head):
     )
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        [nn.ReLU()],
-        {"a": nn.ReLU()},
-        {"a": [nn.ReLU()]},
-        [[1.0], [nn.Parameter([1.0])]],
-        [nn.Buffer([1.0])],
-    ],
-    ids=["list", "dict", "lists by name", "lists", "buffers"],
-)
-def test_a_plain_list_or_dict_of_parts_is_refused(value):
+HIDING: dict[str, Callable[[Any], Any]] = {
+    "list": lambda part: [part],
+    "dict": lambda part: {"a": part},
+    "tuple": lambda part: (part,),
+    "set": lambda part: {part},
+    "frozenset": lambda part: frozenset([part]),
+    "ordered dict": lambda part: OrderedDict(a=part),
+    "named tuple": lambda part: namedtuple("Pair", "first second")(1.0, part),
+}
+
+
+@pytest.mark.parametrize("part", [nn.ReLU(), nn.Parameter([1.0]), nn.Buffer([1.0])], ids=repr)
+@pytest.mark.parametrize("inner, outer", [*itertools.product(HIDING, [None, *HIDING])])
+def test_a_plain_collection_of_parts_is_refused(inner, outer, part):
+    """However deep the parts are, and when they are added."""
+    value = HIDING[inner](part)
+    if outer is not None:
+        try:
+            value = HIDING[outer](value)
+        except TypeError:
+            pytest.skip("not hashable")
     net = Net()
     net.layers = value
-    for walk in (net.parameters, net.modules, net.state_dict):
-        with pytest.raises(TypeError, match="Net.layers is a plain (list|dict) .* nn.ModuleList"):
+    for walk in (net.parameters, net.modules, net.state_dict, net.eval):
+        with pytest.raises(TypeError, match="Net.layers is a plain .* nn.ModuleList or nn.Module"):
             list(walk())
-    net.layers = [["names"], {"sizes": [1, 2]}, (nn.Linear(2, 2),)]  # the tuple is on purpose
+    net.layers = []
     assert len(list(net.parameters())) == 6
+    net.layers.append(value)
+    with pytest.raises(TypeError, match="Net.layers is a plain list of"):
+        list(net.parameters())
+
+
+def test_a_plain_collection_of_anything_else_is_allowed():
+    net = Net()
+    net.layers = [["names"], {"sizes": [1, 2]}, ("text", np.ones(2), Tensor([1.0])), {1, 2}, None]
+    assert len(list(net.parameters())) == 6
+
+
+class Scaled(nn.Parameter):
+    """A subclass with an attribute of its own."""
+
+    def __init__(self, data, scale):
+        super().__init__(data)
+        self.scale = scale
+
+
+class Sharded(nn.Parameter):
+    """A subclass with a slot of its own."""
+
+    __slots__ = ("rank",)
+
+    def __init__(self, data, rank):
+        super().__init__(data, requires_grad=False)
+        self.rank = rank
+
+
+class Counted(nn.Buffer):
+    def __init__(self, data, counts):
+        super().__init__(data, persistent=False)
+        self.counts = counts
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
+def test_subclasses_of_parts_survive_copies(copied):
+    net = nn.Module()
+    net.scaled, net.sharded = Scaled([1.0, 2.0], {"by": [3]}), Sharded(3.0, 1)
+    net.counted, net.again = Counted([4.0], [5]), net.scaled
+    net.scaled.name = "w"
+    twin = copied(net)
+    for name, part in vars(net).items():
+        if name != "_kinds":
+            other = getattr(twin, name)
+            assert type(other) is type(part) and other is not part, name
+            assert other.requires_grad == part.requires_grad and other.name == part.name
+            np.testing.assert_array_equal(other.numpy(), part.numpy())
+            assert not np.shares_memory(other.numpy(), part.numpy())
+    assert twin.again is twin.scaled and twin.scaled.scale == {"by": [3]} and twin.sharded.rank == 1
+    assert twin.counted.counts == [5] and not twin.counted.persistent
+    assert twin.scaled.scale is not net.scaled.scale
+    assert [n for n, _ in twin.named_parameters()] == ["scaled", "sharded"]
+    assert list(twin.state_dict()) == ["scaled", "sharded", "again"]
+    (twin.scaled * twin.scaled.scale["by"][0]).sum().backward()
+    assert twin.scaled.grad.tolist() == [3, 3] and net.scaled.grad is None
+
+
+def test_an_unpickled_model_computes_the_same_bits():
+    """Its arrays have another dtype object than NumPy's, so a kernel must not ask with `is`."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True)
+    twin = pickle.loads(pickle.dumps(layer))
+    assert twin.norm1.weight.dtype is not layer.norm1.weight.dtype
+    x, results = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32), []
+    for model in (layer, twin):
+        loss = (model(x) ** 2).sum()
+        loss.backward()
+        results.append([loss.numpy(), *(p.grad.numpy() for p in model.parameters())])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(

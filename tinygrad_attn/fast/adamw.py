@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from ..engine import kernel
 from ..optim import Adam
-from ..optim.optimizer import Work, apply_updates
+from ..optim.optimizer import apply_updates
 from . import tuning
 from .threads import tasks
 
 
-def _rule(
-    optimizer: Adam, group: Mapping[str, Any], step: int, dtype: np.dtype
-) -> Callable[..., None]:
+def _rule(optimizer, group, step, dtype):
     """Return the update rule of `optim`, rewritten for fewer passes over the arrays."""
     kind, (beta1, beta2) = dtype.type, map(float, group["betas"])
     decay, lr = float(group["weight_decay"]), float(group["lr"])
     root = math.sqrt(1 - beta2**step)  # rate and eps include both bias corrections
     rate, eps = kind(lr * root / (1 - beta1**step)), kind(float(group["eps"]) * root)
 
-    def rule(p: ndarray, g: ndarray, m: ndarray, v: ndarray, *largest: ndarray) -> None:
+    def rule(p, g, m, v, *largest):
         if group["maximize"]:
             g = -g
         if decay and optimizer.decoupled:
@@ -58,16 +53,16 @@ def _rule(
 
 
 @kernel(apply_updates)
-def update(optimizer: Any, work: list[Work]) -> Any:
+def update(optimizer, work):
     """Update all parameters in blocks."""
     values = [p for w in work for p in w.values]
     owners = {id(p if p.base is None else p.base) for p in values}
     if type(optimizer)._update is not Adam._update or len(owners) < len(values):
         return NotImplemented  # parameters that share memory need each other's updates
-    blocks: list[Callable[[], None]] = []
-    copied: list[tuple[ndarray, tuple[ndarray, ...]]] = []  # a flat array and what it consists of
+    blocks = []  # functions without arguments
+    copied = []  # pairs of a flat array and the arrays in it
 
-    def add(w: Work, step: int, flat: list[ndarray]) -> None:
+    def add(w, step, flat):
         rule, size = _rule(optimizer, w.group, step, flat[0].dtype), tuning.UPDATED_BLOCK
         for i in range(0, flat[0].size, size):
             blocks.append(partial(rule, *[x[i : i + size] for x in flat]))
@@ -80,10 +75,10 @@ def update(optimizer: Any, work: list[Work]) -> Any:
             else:
                 together[p.dtype, step].append((p, g, *state))
         for (_, step), members in together.items():
-            parts = list(zip(*members))
-            flat = [np.concatenate(arrays, axis=None) for arrays in parts]
+            columns = list(zip(*members))
+            flat = [np.concatenate(arrays, axis=None) for arrays in columns]
             add(w, step, flat)
-            copied += [pair for i, pair in enumerate(zip(flat, parts)) if i != 1]  # not gradients
+            copied += [pair for i, pair in enumerate(zip(flat, columns)) if i != 1]  # no gradients
 
     tasks(lambda n: blocks[n](), len(blocks), sum(p.size for p in values) >= tuning.SECOND_THREAD)
     for updated, arrays in copied:

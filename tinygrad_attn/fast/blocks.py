@@ -6,7 +6,6 @@ works on blocks of rows does so only once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +22,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 QUIET: dict[str, Any] = dict.fromkeys(("over", "under", "invalid", "divide"), "ignore")
 
 
-def ordinary(*operands: Any) -> list[Any] | None:
+def ordinary(*operands):
     """Return the arrays of these operands; all but the first may be None.
 
     Returns None if one is empty or not an array, or if they are not all float32 or all float64.
@@ -35,17 +34,17 @@ def ordinary(*operands: Any) -> list[Any] | None:
     for a in arrays:
         if a is None:
             continue
-        if type(a) is not ndarray or a.dtype is not first.dtype or not a.size or not a.ndim:
+        if type(a) is not ndarray or a.dtype != first.dtype or not a.size or not a.ndim:
             return None
     return arrays
 
 
-def matrix(x: ndarray) -> ndarray:
+def matrix(x):
     """Return x as a contiguous matrix, with the same last axis."""
     return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
-def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
+def by_rows(f, rows, width):
     """Call f on consecutive slices of the rows, each `width` elements wide, until all are done."""
     if rows * width <= tuning.BLOCK:
         f(slice(0, rows))
@@ -54,14 +53,14 @@ def by_rows(f: Callable[[slice], Any], rows: int, width: int) -> None:
     block = tuning.BLOCK_OF_THREADS if workers(big) > 1 else tuning.BLOCK
     step = max(1, block // width)
 
-    def run(start: int, stop: int) -> None:
+    def run(start, stop):
         for i in range(start, stop, step):
             f(slice(i, min(i + step, stop)))
 
     split(run, rows, big)
 
 
-def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> list[ndarray]:
+def by_elements(f, *arrays, results=1):
     """Return new arrays, filled by calling f(*blocks of the arrays, *blocks of the results)."""
     like = arrays[0]
     new = [np.empty(like.shape, like.dtype) for _ in range(results)]
@@ -71,12 +70,12 @@ def by_elements(f: Callable[..., Any], *arrays: ndarray, results: int = 1) -> li
 
 
 @lru_cache(maxsize=32)
-def ones(n: int, dtype: np.dtype) -> ndarray:
+def ones(n, dtype):
     """Return n ones: `x @ ones(n)` is the fastest way to sum rows, `ones(n) @ x` to sum columns."""
     return np.ones(n, dtype)
 
 
-def row_sums(x: ndarray) -> ndarray:
+def row_sums(x):
     """Return the sums over the last axis."""
     n = x.shape[-1]
     if n > tuning.SUMMED_BY_PRODUCT:
@@ -84,13 +83,13 @@ def row_sums(x: ndarray) -> ndarray:
     return dot(x.reshape(-1, n), ones(n, x.dtype)).reshape(x.shape[:-1])
 
 
-def in_range(total: ndarray, low: float, high: float) -> bool:
+def in_range(total, low, high):
     """Return whether low < total < high everywhere; return False if there is a NaN."""
     # argmin() takes a third of the time that min() takes.
     return bool(total.item(total.argmin()) > low and total.item(total.argmax()) < high)
 
 
-def sum_of_rows(g: ndarray) -> ndarray:
+def sum_of_rows(g):
     """Return ones @ g, computed in halves because very long float32 sums lose digits."""
     half = len(g) // 2
     if half < tuning.HALVED_ROWS:

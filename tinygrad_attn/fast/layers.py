@@ -8,10 +8,8 @@ float64, and returns NotImplemented for anything else.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from .. import functional as F
 from ..engine import array_of, kernel, op
@@ -33,7 +31,7 @@ from .threads import dot, keep_freed, split, workers
 # ---- products and linear layers
 
 
-def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
+def product(a, b, bias, few):
     """Return a @ b + bias without using our threads; with few rows, BLAS may use its own."""
     if a.size == 1 or b.size == 1:
         y = a * b  # dot with a single 0 gives zeros even where the other operand is NaN
@@ -46,7 +44,7 @@ def product(a: ndarray, b: ndarray, bias: ndarray | None, few: bool) -> ndarray:
     return y
 
 
-def products(rows: int, *factors: Any) -> list[ndarray]:
+def products(rows, *factors):
     """Return a @ b + bias for each (a, b, bias), on several threads if they are large.
 
     `rows` is the number of rows of the activations. With few rows, no other work is worth a thread.
@@ -60,13 +58,13 @@ def products(rows: int, *factors: Any) -> list[ndarray]:
 
     cuts = n // math.gcd(n, len(factors))  # parts of each product; two threads share two uncut
 
-    def run(start: int, stop: int) -> None:
+    def run(start, stop):
         for i in range(start, stop):
             (a, b, bias), y = factors[i // cuts], results[i // cuts]
-            part = slice(len(a) * (i % cuts) // cuts, len(a) * (i % cuts + 1) // cuts)
-            np.matmul(a[part], b, out=y[part])
+            rows_cut = slice(len(a) * (i % cuts) // cuts, len(a) * (i % cuts + 1) // cuts)
+            np.matmul(a[rows_cut], b, out=y[rows_cut])
             if bias is not None:
-                y[part] += bias
+                y[rows_cut] += bias
 
     split(run, cuts * len(factors))
     return results
@@ -83,13 +81,13 @@ def linear(x, weight, bias):
 def _linear_vjp(g, _y, x, weight, _bias, *, needs):
     g = matrix(g)
     factors = [(g, weight, None)] * needs[0] + [(g.T, matrix(x), None)] * needs[1]
-    found = products(len(g), *factors) if factors else []
-    dx = found[0].reshape(x.shape) if needs[0] else None
-    return dx, found[-1] if needs[1] else None, sum_of_rows(g) if needs[2] else None
+    gradients = products(len(g), *factors) if factors else []
+    dx = gradients[0].reshape(x.shape) if needs[0] else None
+    return dx, gradients[-1] if needs[1] else None, sum_of_rows(g) if needs[2] else None
 
 
 @kernel(F.linear)
-def linear_kernel(x: Any, weight: Any, bias: Any = None) -> Any:
+def linear_kernel(x, weight, bias=None):
     """The kernel for x (..., I), weight (O, I) and bias (O,) or None."""
     arrays = ordinary(x, weight, bias)
     if not arrays:
@@ -179,7 +177,7 @@ layer_norm.vjp_all(normalise_vjp)
 rms_norm.vjp_all(normalise_vjp)
 
 
-def _over_last_axis(norm: Any, x: Any, shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
+def _over_last_axis(norm, x, shape, weight, bias, eps):
     arrays = ordinary(x, weight, bias)
     if not arrays or type(eps) is not float:
         return NotImplemented
@@ -245,12 +243,12 @@ def _softmax_vjp(g, y, _x):
 
 
 @kernel(F.softmax)
-def softmax_kernel(x: Any, axis: int = -1) -> Any:
+def softmax_kernel(x, axis=-1):
     """The kernel for x (..., n) and the last axis."""
     return softmax(x) if type(axis) is int and axis == -1 and ordinary(x) else NotImplemented
 
 
-def shifted_exponentials(x: ndarray, out: ndarray) -> tuple[ndarray, ndarray]:
+def shifted_exponentials(x, out):
     """Write exp(x - maximum) of each row to out; return the maxima and the sums."""
     top = x.max(-1)
     np.exp(np.subtract(x, top[:, None], out=out), out=out)
@@ -302,7 +300,7 @@ def _cross_entropy_vjp(g, _y, x, *, label_smoothing, saved, **_settings):
 
 
 @kernel(label_cross_entropy)
-def cross_entropy_kernel(x: Any, weight: Any = None, **settings: Any) -> Any:
+def cross_entropy_kernel(x, weight=None, **settings):
     """The kernel for x (N, C) and labels (N,), without class weights."""
     quick = ordinary(x) and x.ndim == 2 and weight is None
     return cross_entropy(x, **settings) if quick else NotImplemented
@@ -357,7 +355,7 @@ def _gelu_vjp(g, _y, x, *, saved):
 
 
 @kernel(F.gelu)
-def gelu_kernel(x: Any, approximate: str = "none") -> Any:
+def gelu_kernel(x, approximate="none"):
     """The kernel for float32 arrays with at least one axis, without the tanh approximation."""
     quick = approximate == "none" and ordinary(x) and x.dtype == np.float32
     return gelu(x) if quick else NotImplemented

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -17,18 +16,18 @@ from .layers import products
 from .threads import dot
 
 
-def kernel_of(plain: Op, forward: Any, *vjps: Any) -> Op:
-    """Return an op that replaces `plain`, with another forward function and perhaps other VJPs."""
-    made = Op(forward, broadcasts=plain.broadcasts, stands_for=plain)
-    made.__name__ = plain.__name__
-    return made.vjp(*vjps or plain.vjps)
+def kernel_of(replaced, forward, *vjps):
+    """Return an op with another forward function and perhaps other VJPs than the replaced op."""
+    made = Op(forward, broadcasts=replaced.broadcasts, stands_for=replaced)
+    made.__name__ = replaced.__name__
+    return made.vjp(*vjps or replaced.vjps)
 
 
 # ---- sums over broadcast axes
 
 
 @kernel(sum_to)
-def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
+def sum_to_kernel(g, shape):
     """Sum by a product with ones, which is up to twenty times as fast as NumPy's sum over rows."""
     if g.__class__ is not ndarray or g.dtype.char not in "fd":
         return NotImplemented
@@ -46,15 +45,15 @@ def sum_to_kernel(g: Any, shape: tuple[int, ...]) -> Any:
 _BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 
 
-def _relu(x: ndarray) -> ndarray:
+def _relu(x):
     return by_elements(lambda x, y: np.maximum(x, 0, out=y), x)[0]
 
 
-def _relu_vjp(g: Any, y: Any, _x: Any) -> Any:
+def _relu_vjp(g, y, _x):
     """Return g where y is not 0, including where it is NaN, like PyTorch."""
     bits, zero = _BITS[y.dtype], np.zeros((), y.dtype)
 
-    def run(g: ndarray, y: ndarray, dx: ndarray) -> None:
+    def run(g, y, dx):
         np.multiply(g.view(bits), y != zero, out=dx.view(bits))
 
     return by_elements(run, g, y)[0]
@@ -64,7 +63,7 @@ relu = kernel_of(ops.relu, _relu, _relu_vjp)
 
 
 @kernel(ops.relu)
-def relu_kernel(x: Any) -> Any:
+def relu_kernel(x):
     """The kernel for x with at least one axis."""
     return relu(x) if ordinary(x) else NotImplemented
 
@@ -72,7 +71,7 @@ def relu_kernel(x: Any) -> Any:
 # ---- products of any number of rows with one matrix
 
 
-def _matmul(a: ndarray, b: ndarray) -> ndarray:
+def _matmul(a, b):
     """Return a @ b, computed as one product with the rows of all leading axes of a."""
     rows = matrix(a)
     return products(len(rows), (rows, b, None))[0].reshape(*a.shape[:-1], b.shape[1])
@@ -87,7 +86,7 @@ matmul = kernel_of(
 
 
 @kernel(ops.matmul)
-def matmul_kernel(a: Any, b: Any) -> Any:
+def matmul_kernel(a, b):
     """The kernel for a (..., M, K) and b (K, N)."""
     arrays = ordinary(a, b)
     if not arrays or b is None:
@@ -100,7 +99,7 @@ def matmul_kernel(a: Any, b: Any) -> Any:
 # ---- gradients of slices, and of rows of a table
 
 
-def _scatter(g: ndarray, *, index: Any, shape: tuple[int, ...]) -> ndarray:
+def _scatter(g, *, index, shape):
     """Write g to a slice, or add rows using one flat index: np.add.at takes five times as long."""
     if type(index) is not ndarray:
         out = np.zeros(shape, g.dtype)
@@ -119,7 +118,7 @@ scatter = kernel_of(ops.scatter, _scatter)
 
 
 @kernel(ops.scatter)
-def scatter_kernel(g: Any, *, index: Any, shape: tuple[int, ...]) -> Any:
+def scatter_kernel(g, *, index, shape):
     """The kernel for a basic index; and for g (..., E), integers (...) and shape (V, E)."""
     if not ordinary(g):
         return NotImplemented

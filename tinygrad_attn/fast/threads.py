@@ -143,9 +143,9 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
 
 def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
     """Call f(start, stop) for consecutive parts of range(n), one for each thread."""
-    parts = max(1, min(workers(big), n))
-    cuts = [n * i // parts for i in range(parts + 1)]
-    tasks(lambda i: f(cuts[i], cuts[i + 1]), parts, big)
+    count = max(1, min(workers(big), n))
+    cuts = [n * i // count for i in range(count + 1)]
+    tasks(lambda i: f(cuts[i], cuts[i + 1]), count, big)
 
 
 # ---- freed memory is kept for the next array

@@ -17,7 +17,6 @@ import numpy as np
 from .. import ops
 from ..engine import array_of, reference
 from ..errors import describe
-from ..ops.shapes import float16_in_float32
 from ..tensor import Tensor
 from . import checks
 from .basic import draw_keep, largest, softmax
@@ -105,7 +104,6 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
 
 
 @reference
-@float16_in_float32
 def attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Tensor:
@@ -138,40 +136,39 @@ def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Te
     return e / totals
 
 
-def weights_as_applied(
+@reference
+def attention(
     q: Any,
     k: Any,
+    v: Any,
     mask: Any = None,
     *,
-    scale: float,
-    is_causal: bool = False,
     keep: np.ndarray | None = None,
     keep_scale: float = 1.0,
-) -> Tensor:
-    """softmax(q k^T scale + mask) keep keep_scale: the weights (..., T, S) after dropout.
+    need_weights: bool = False,
+    **settings: Any,
+) -> tuple[Tensor, Any]:
+    """w v with w = softmax(q k^T scale + mask) keep keep_scale, without argument checks.
 
-    `keep` (..., T, S) is True for the weights that dropout keeps, and `keep_scale` is 1 / (1 - p).
+    `settings` are those of `attention_weights`. `keep` (..., T, S) is True for the weights that
+    dropout keeps, and `keep_scale` is 1 / (1 - p). (..., T, D), (..., S, D), (..., S, V) -> output
+    (..., T, V), and w (..., T, S) with `need_weights`, else None.
     """
-    weights = attention_weights(q, k, mask, scale=scale, is_causal=is_causal)
-    return weights if keep is None else weights * (keep * weights.dtype.type(keep_scale))
+    weights = attention_weights(q, k, mask, **settings)
+    if keep is not None:
+        weights = weights * (keep * weights.dtype.type(keep_scale))
+    output = ops.matmul(weights, v)
+    return output, weights if need_weights else None
 
 
 @reference
-@float16_in_float32
-def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tensor:
-    """softmax(q k^T scale + mask) v: the product of `weights_as_applied` and v, without checks.
-
-    (..., T, D), (..., S, D), (..., S, V) -> (..., T, V).
-    """
-    weights = weights_as_applied(q, k, mask, **settings)
-    return ops.matmul(weights, v)
-
-
-@reference
-def packed_attention(packed: Any, mask: Any = None, *, num_heads: int, **settings: Any) -> Tensor:
-    """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D)."""
+def packed_attention(
+    packed: Any, mask: Any = None, *, num_heads: int, **settings: Any
+) -> tuple[Tensor, Any]:
+    """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D), and weights."""
     heads = unpack_heads(packed, num_heads)
-    return merge_heads(attention(heads[0], heads[1], heads[2], mask, **settings))
+    output, weights = attention(heads[0], heads[1], heads[2], mask, **settings)
+    return merge_heads(output), weights
 
 
 def drawn(shape: tuple[int, ...], p: float) -> dict[str, Any]:
@@ -223,5 +220,5 @@ def scaled_dot_product_attention(
         "is_causal": is_causal,
         **drawn(shape, dropout_p),
     }
-    out = attention(q, k, v, mask, **settings)
-    return (out, weights_as_applied(q, k, mask, **settings)) if need_weights else out
+    output, weights = attention(q, k, v, mask, need_weights=need_weights, **settings)
+    return (output, weights) if need_weights else output

@@ -13,12 +13,12 @@ from ..tree import tree_leaves, tree_map
 
 
 class Scope:
-    """One call of a module, and the call that encloses it."""
+    """One call of a module, the call that encloses it, and whether it raised an exception."""
 
-    __slots__ = ("module", "outer")
+    __slots__ = ("module", "outer", "failed")
 
     def __init__(self, module: Any, outer: Scope | None) -> None:
-        self.module, self.outer = module, outer
+        self.module, self.outer, self.failed = module, outer, False
 
 
 def enclosing(scope: Any) -> Iterator[Any]:

@@ -12,25 +12,25 @@ from .module import Module
 class _Numbered(Module):
     """A container that stores its children as attributes "0", "1" and so on."""
 
-    _parts_keep_names = False
+    _slices_keep_names = False
 
     def __len__(self) -> int:
-        return len(self._own(Module))
+        return len(self._attributes(Module))
 
     def __iter__(self) -> Iterator[Any]:
-        return (module for _, module in self._own(Module))
+        return (module for _, module in self._attributes(Module))
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = self._own(Module)[index]
-        if not isinstance(found, list):
-            return found[1]
-        part = type(self).__new__(type(self))  # a subclass may have its own __init__
-        for number, (name, module) in enumerate(found):
-            part.add_module(name if self._parts_keep_names else str(number), module)
-        return part
+        selected = self._attributes(Module)[index]
+        if isinstance(selected, tuple):
+            return selected[1]
+        new = type(self).__new__(type(self))  # a subclass may have its own __init__
+        for number, (name, module) in enumerate(selected):
+            new.add_module(name if self._slices_keep_names else str(number), module)
+        return new
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self.add_module(self._own(Module)[index][0], module)
+        self.add_module(self._attributes(Module)[index][0], module)
 
     def append(self, module: Module) -> Self:
         """Append a module. Returns the container."""
@@ -55,7 +55,7 @@ class ModuleList(_Numbered):
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self.extend(modules or ())
 
-    def _repr_children(self) -> list[tuple[str, str]]:
+    def _repr_children(self):
         """Return the rows of repr(), with equal neighbours merged: `(0-5): 6 x Linear(...)`."""
         rows = []
         for text, equal in groupby(range(len(self)), lambda number: repr(self[number])):
@@ -73,16 +73,16 @@ class Sequential(_Numbered):
     Like torch.nn.Sequential.
     """
 
-    _parts_keep_names = True
+    _slices_keep_names = True
 
-    def __init__(self, *modules: Any) -> None:
+    def __init__(self, *modules) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):
             for name, module in modules[0].items():
                 self.add_module(name, module)
         else:
             self.extend(modules)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input -> f_n(... f_1(input))"""
         for module in self:
             input = module(input)
@@ -94,20 +94,20 @@ class ModuleDict(Module, MutableMapping[str, Module]):
 
     __eq__, __hash__ = Module.__eq__, Module.__hash__
 
-    def __init__(self, modules: Any = None) -> None:
+    def __init__(self, modules=None) -> None:
         self.update(modules or {})
 
     def __setitem__(self, name: str, module: Module) -> None:
         self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Any:
-        return dict(self._own(Module))[name]
+        return dict(self._attributes(Module))[name]
 
     def __delitem__(self, name: str) -> None:
         delattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._own(Module))
+        return (name for name, _ in self._attributes(Module))
 
     def __len__(self) -> int:
-        return len(self._own(Module))
+        return len(self._attributes(Module))

@@ -77,7 +77,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return gains[nonlinearity]
 
 
-def _fans(tensor: Tensor) -> dict[str, int]:
+def _fans(tensor):
     """Return the number of inputs per output (fan_in) and of outputs per input (fan_out)."""
     if tensor.ndim < 2:
         raise ValueError(f"fan in and fan out require at least 2 axes, got {describe(tensor)}.")
@@ -97,7 +97,7 @@ def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor).values())))
 
 
-def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+def _kaiming_std(tensor, a, mode, nonlinearity):
     fans = _fans(tensor)
     check_choice(mode, [*fans], "mode", "kaiming")
     return calculate_gain(nonlinearity, a) / math.sqrt(fans[mode] or 1)  # 1 for an empty tensor

@@ -1,25 +1,22 @@
-"""Look inside a model: attention weights, outputs, FLOPs, and calls with parts replaced."""
+"""Look inside a model: attention weights, outputs, and calls with parts replaced."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..engine import Listener, Variable, context, enable_grad, heard, listening, plain, tracked
+from ..engine import Listener, Variable, context, heard, listening, tracked
 from ..engine.backward import accumulate
 from ..errors import describe, nearest
-from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
-from .calls import dotted_name, enclosing
+from .calls import dotted_name
 from .module import Buffer, Module, Parameter
 
 # ---- attention weights
@@ -259,89 +256,3 @@ def functional_call(
     finally:
         for attributes, name, p in rows:
             attributes[name] = p
-
-
-# ---- the table of a model
-
-
-class Row(NamedTuple):
-    """The summary of one module."""
-
-    name: str
-    kind: str
-    output: str
-    parameters: int
-    trainable: int
-    forward: int  # FLOPs of matrix products
-    backward: int
-
-    def cells(self) -> tuple[str, ...]:
-        depth = self.name.count(".") + bool(self.name)
-        label = "  " * depth + self.name.rpartition(".")[2] or self.kind
-        trained = f"{self.trainable / self.parameters:.0%}" if self.parameters else ""
-        numbers = f"{self.parameters:,}", trained, f"{self.forward:,}", f"{self.backward:,}"
-        return label, self.kind, self.output, *numbers
-
-
-class Summary:
-    """The rows that `summary` returns. repr() aligns them in a table."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        self.rows = rows
-
-    def __repr__(self) -> str:
-        headings = "module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward"
-        table = [headings, *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table)]
-        aligned = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>>>>", widths))
-        lines = [aligned.format(*cells).rstrip() for cells in table]
-        lines.insert(1, "-" * max(map(len, lines)))
-        return "\n".join(lines)
-
-
-class _Products(Listener):
-    """Counts the FLOPs of matrix products in each module, and notes the shapes of outputs."""
-
-    def __init__(self) -> None:
-        self.forward, self.backward = Counter[Module](), Counter[Module]()
-        self.shapes: dict[Module, str] = {}
-
-    def returned(self, module: Module, output: Any) -> None:
-        shapes = (x.shape for x in tree_leaves(output) if hasattr(x, "shape"))
-        self.shapes[module] = ", ".join(map(str, shapes))
-
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        if op.__name__ == "matmul":
-            flops = 2 * output.size * inputs[0].shape[-1]
-        elif op.__name__ == "einsum":
-            sizes: dict[str, int] = {}
-            for labels, x in zip(settings["labels"], inputs):
-                sizes |= zip(labels, x.shape)
-            flops = 2 * math.prod(sizes.values())
-        else:
-            return
-        for scope in enclosing(context.scope):
-            self.forward[scope.module] += flops
-            self.backward[scope.module] += flops * sum(map(tracked, inputs))
-
-
-def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
-    """Run the model once and return a table of its modules.
-
-    FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.
-    Each row counts a shared parameter once. The state of the random generator is restored.
-    """
-    products, generator = _Products(), get_rng_state()
-    try:
-        with plain(), enable_grad(), listening(products):
-            model(*inputs, **kwargs)
-    finally:
-        set_rng_state(generator)
-    rows = []
-    for name, module in model.named_modules():
-        total = sum(p.size for p in module.parameters())
-        trainable = sum(p.size for p in module.parameters() if p.requires_grad)
-        kind, shape = type(module).__name__, products.shapes.get(module, "--")
-        flops = products.forward[module], products.backward[module]
-        rows.append(Row(name, kind, shape, total, trainable, *flops))
-    return Summary(rows)

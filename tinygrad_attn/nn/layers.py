@@ -17,7 +17,7 @@ from . import init
 from .module import Buffer, Module, Parameter
 
 
-def floating(x: Any, like: Any) -> Any:
+def floating(x, like):
     """Convert integers and booleans to the dtype of `like`: a tensor, or a module's parameters."""
     if isinstance(x, (Tensor, np.ndarray)) and x.dtype.kind == "f":
         return x  # fast path for the usual case
@@ -29,7 +29,7 @@ def floating(x: Any, like: Any) -> Any:
 class Identity(Module):
     """y = x"""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input -> input"""
         return input
 
@@ -47,7 +47,7 @@ class Linear(Module):
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
         self.bias: Any = init.uniform_(empty(out_features), -bound, bound) if bias else None
 
-    def forward(self, input: Any) -> Tensor:
+    def forward(self, input) -> Tensor:
         """(..., in) -> (..., out). Raises ValueError if the last size differs."""
         return F.linear(input, self.weight, self.bias)
 
@@ -73,7 +73,7 @@ class Embedding(Module):
         if self.padding_idx is not None:
             self.weight._data[self.padding_idx] = 0
 
-    def forward(self, input: Any) -> Tensor:
+    def forward(self, input) -> Tensor:
         """(...) integers -> (..., E). Raises TypeError or ValueError for an invalid index."""
         return F.embedding(input, self.weight, self.padding_idx)
 
@@ -115,7 +115,7 @@ class LayerNorm(_Norm):
         empty = Parameter.empty(*self.normalized_shape)
         self.bias = init.zeros_(empty) if elementwise_affine and bias else None
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         x = floating(input, self.weight)
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -127,7 +127,7 @@ class RMSNorm(_Norm):
     By default, `eps` is the epsilon of x's dtype. Zhang and Sennrich, 2019; like torch.nn.RMSNorm.
     """
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         x = floating(input, self.weight)
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
@@ -145,7 +145,7 @@ class Dropout(Module):
         check_probability(p, "Dropout")
         self.p = p
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input of any shape -> the same shape"""
         return F.dropout(input, self.p, self.training)
 
@@ -158,7 +158,7 @@ class _Elementwise(Module):
     def __init__(self, inplace: bool = False) -> None:
         pass
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input of any shape -> the same shape"""
         return type(self).function(input)
 
@@ -195,7 +195,7 @@ class GELU(Module):
     def __init__(self, approximate: str = "none") -> None:
         self.approximate = approximate
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input of any shape -> the same shape"""
         return F.gelu(input, self.approximate)
 
@@ -208,7 +208,7 @@ class Softmax(Module):
     def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
         self.axis = axis if dim is None else dim
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input of any shape -> the same shape"""
         return F.softmax(input, self.axis)
 
@@ -216,7 +216,7 @@ class Softmax(Module):
 class LogSoftmax(Softmax):
     """y_i = x_i - log sum_j exp(x_j) along an axis"""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input) -> Any:
         """input of any shape -> the same shape"""
         return F.log_softmax(input, self.axis)
 
@@ -229,7 +229,7 @@ class MSELoss(Module):
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input, target) -> Any:
         """Two tensors of the same shape -> (), or their shape with reduction="none"."""
         return F.mse_loss(input, target, self.reduction)
 
@@ -244,7 +244,7 @@ class CrossEntropyLoss(Module):
 
     def __init__(
         self,
-        weight: Any = None,
+        weight=None,
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
@@ -253,7 +253,7 @@ class CrossEntropyLoss(Module):
         self.ignore_index, self.reduction = ignore_index, reduction
         self.label_smoothing = label_smoothing
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input, target) -> Any:
         """Logits (B, C, ...), and class indices (B, ...) or probabilities (B, C, ...) -> ()"""
         return F.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
@@ -269,7 +269,7 @@ class _Positions(Module):
     def __init__(self, max_len: int, d_model: int, batch_first: bool) -> None:
         self.max_len, self.d_model, self.batch_first = max_len, d_model, batch_first
 
-    def forward(self, x: Any, offset: int = 0) -> Tensor:
+    def forward(self, x, offset: int = 0) -> Tensor:
         """(B, T, E), or (T, B, E) with batch_first=False, or (T, E) -> the same shape.
 
         `offset` is the position of the first token. Raises ValueError for positions past max_len.
@@ -304,7 +304,7 @@ class SinusoidalPositionalEncoding(_Positions):
         self.pe = Buffer(F.sinusoidal_positions(max_len, d_model), persistent=False)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Any, offset: int = 0) -> Tensor:
+    def forward(self, x, offset: int = 0) -> Tensor:
         """Add the positions, with dropout. Shapes are as in LearnedPositionalEncoding."""
         return self.dropout(super().forward(x, offset))
 

@@ -5,6 +5,7 @@ As in PyTorch, parameters come first, then buffers, then modules, each in the or
 
 from __future__ import annotations
 
+import copy
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
@@ -18,21 +19,30 @@ from ..tensor.convert import as_value, floating_dtype
 from .calls import Hook, Scope, call_with_hooks, dotted_name
 
 
+def _deep_copy(self, memo):
+    """Copy the values, and what a subclass adds in attributes or slots, but not the gradient."""
+    new = memo[id(self)] = Tensor.__deepcopy__(self, memo)
+    attributes, slots = self.__getstate__()
+    for name, value in {**(attributes or {}), **slots}.items():
+        if not hasattr(Tensor, name):
+            setattr(new, name, copy.deepcopy(value, memo))
+    return new
+
+
 class StateValue(Tensor):
     """A Tensor that shares memory with a module. `p -= x` raises TypeError."""
 
     __slots__ = ()
+    __deepcopy__ = _deep_copy
 
-    def _assigned(self, other: Any) -> Any:
+    def _assigned(self, other):
         raise TypeError(f"p -= x would leave {describe(self)} unchanged. Write p.data -= x.data.")
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
     __imatmul__ = _assigned
 
     @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
         """Let PyTorch's `load_state_dict` copy the value into a PyTorch parameter."""
         if function.__name__ != "copy_":
             return super().__torch_function__(function, types, args, kwargs)
@@ -61,15 +71,11 @@ class Buffer(Tensor):
     """
 
     __slots__ = ("persistent",)
+    __deepcopy__ = _deep_copy
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(data)
         self.persistent = persistent
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new = super().__deepcopy__(memo)
-        new.persistent = self.persistent  # type: ignore[attr-defined]
-        return new
 
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
@@ -82,11 +88,11 @@ def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
 IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])
 
 
-def _hides_parts(value: Any) -> bool:
-    """Return whether a nested list or dict contains modules, parameters or buffers."""
-    if isinstance(value, LISTS):
+def _hides_parts(value):
+    """Return whether a collection contains modules, parameters or buffers, also in another one."""
+    if isinstance(value, COLLECTIONS):
         return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, (Module, Parameter, Buffer))
+    return isinstance(value, (Parameter, Buffer, Module))
 
 
 class Module:
@@ -106,8 +112,8 @@ class Module:
     training: bool = True
     _shown: tuple[str, ...] = ()
     _hooks: tuple[Hook, ...] = ()
-    _names_by_kind: dict[Any, list[str]] = {}
-    """Maps each of KINDS to attribute names in the order of assignment. Copies may share it."""
+    _kinds: dict[str, Any] = {}
+    """Maps attributes to one of KINDS, in the order of assignment. Copies may share the dict."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
@@ -118,7 +124,7 @@ class Module:
         outer = here["scope"]
         if here["modules"] is not None:
             here["modules"].note(self)
-        here["scope"] = Scope(self, outer)
+        scope = here["scope"] = Scope(self, outer)
         try:
             if self._hooks:
                 output = call_with_hooks(self, args, kwargs)
@@ -130,10 +136,11 @@ class Module:
             for listener in here["listeners"]:
                 listener.returned(self, output)
             return output
-        except Exception as error:
+        except BaseException as error:
+            scope.failed = True
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
-                error.add_note(f"in the module {dotted_name(here['scope'])!r}")
+                error.add_note(f"in the module {dotted_name(scope)!r}")
             raise
         finally:
             here["scope"] = outer
@@ -185,7 +192,7 @@ class Module:
                 "trained nor saved. Write nn.Parameter(value)."
             )
         if value is not None:
-            kind = self._kind_of(name)
+            kind = self._kinds.get(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
                     f"{name!r} of {type(self).__name__} is a Parameter, but {describe(value)} "
@@ -194,27 +201,24 @@ class Module:
             if kind is Buffer and not isinstance(value, (Parameter, Buffer)):
                 old = self.__dict__.get(name)
                 value = Buffer(value, persistent=getattr(old, "persistent", True))
-            self._note_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
+            self._set_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
-        self._note_kind(name, None)
+        self._set_kind(name, None)
 
-    def _kind_of(self, name: str) -> Any:
-        return next((kind for kind, names in self._names_by_kind.items() if name in names), None)
-
-    def _note_kind(self, name: str, kind: Any) -> None:
+    def _set_kind(self, name, kind):
         """Record the kind of an attribute: one of KINDS, or None."""
-        if kind is not self._kind_of(name):
-            names = {k: [n for n in known if n != name] for k, known in self._names_by_kind.items()}
+        if kind is not self._kinds.get(name):
+            kinds = {n: k for n, k in self._kinds.items() if n != name}
             if kind is not None:
-                names[kind] = [*names.get(kind, ()), name]
-            object.__setattr__(self, "_names_by_kind", names)
+                kinds[name] = kind
+            object.__setattr__(self, "_kinds", kinds)
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
-        self._note_kind(name, Buffer)
+        self._set_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -231,48 +235,50 @@ class Module:
 
     # ---- walking the tree
 
-    def _own(self, kind: Any) -> list[tuple[str, Any]]:
-        """Return the (name, value) pairs of the attributes of this kind."""
-        values, names = self.__dict__, self._names_by_kind.get(kind, ())
-        return [(name, values[name]) for name in names if values.get(name) is not None]
+    def _attributes(self, kind):
+        """Return (name, value) for the attributes of this kind that are not None."""
+        values = self.__dict__
+        return [
+            (name, values[name])
+            for name, its_kind in self._kinds.items()
+            if its_kind is kind and values.get(name) is not None
+        ]
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """Iterate over (dotted name, module), parents first. This module's name is "".
 
-        Raises TypeError for a module in a plain list or dict.
+        Raises TypeError for a module in a plain list, tuple, set or dict.
         """
-        seen: set[int] = set()
+        seen = set[Module]()
         pending = [("", self)]
         while pending:
             path, module = pending.pop()
-            if remove_duplicate and id(module) in seen:
+            if remove_duplicate and module in seen:
                 continue
-            seen.add(id(module))
+            seen.add(module)
             yield path, module
-            if Module in module._names_by_kind:
-                outer = path and f"{path}."
-                pending += [(outer + name, child) for name, child in module._own(Module)[::-1]]
-            for name in module._names_by_kind.get(LISTS, ()):
-                value = vars(module).get(name)
-                if _hides_parts(value):
+            outer = path and f"{path}."
+            for name, kind in reversed(module._kinds.items()):
+                value = module.__dict__.get(name)
+                if kind is Module and value is not None:
+                    pending.append((outer + name, value))
+                elif kind is COLLECTIONS and _hides_parts(value):
                     raise TypeError(
                         f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
                         "modules or parameters, which would be neither trained nor saved. Write "
                         "nn.ModuleList or nn.ModuleDict, and setattr(self, name, p) for parameters."
                     )
 
-    def _named_parts(
-        self, *kinds: type, recurse: bool = True, once: bool = True
-    ) -> Iterator[tuple[str, Module, str, Any]]:
+    def _named_parts(self, *kinds, recurse=True, once=True):
         """Yield (dotted name, module, name, value) for each attribute of these kinds."""
-        seen: set[int] = set()
+        seen = set[Any]()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
             for kind in kinds:
-                for name in module._names_by_kind.get(kind, ()):
-                    value = values.get(name)
-                    if value is not None and not (once and id(value) in seen):
-                        seen.add(id(value))
+                for name, its_kind in module._kinds.items():
+                    value = values.get(name) if its_kind is kind else None
+                    if value is not None and not (once and value in seen):
+                        seen.add(value)
                         yield outer + name, module, name, value
 
     def modules(self) -> Iterator[Module]:
@@ -366,33 +372,34 @@ class Module:
             raise TypeError(
                 f"load_state_dict takes a mapping like ta.load(path), got {describe(state_dict)}."
             )
-        own = {name: value._array() for name, value in self.state_dict().items()}
-        missing = [name for name in own if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in own]
-        values = {name: as_value(name, state_dict[name]) for name in own if name in state_dict}
+        arrays = {name: value._array() for name, value in self.state_dict().items()}
+        missing = [name for name in arrays if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in arrays]
+        values = {name: as_value(name, state_dict[name]) for name in arrays if name in state_dict}
         problems = []
         for name, value in values.items():
-            here = own[name].shape
-            if value.shape != here:
-                text = f"shape: {name!r} is {here} in the module but {value.shape} in the mapping."
-                problems.append(text)
-                if value.shape == here[::-1]:
-                    problems[-1] += " Transpose the value."
+            shape = arrays[name].shape
+            if value.shape != shape:
+                hint = " Transpose the value." if value.shape == shape[::-1] else ""
+                problems.append(
+                    f"shape: {name!r} is {shape} in the module but {value.shape} in the mapping."
+                    + hint
+                )
         if strict:
-            problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
+            problems += [f"missing: {name!r} {arrays[name].shape}" for name in missing]
             few = missing[:20]  # nearest() is slow
             problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
         if problems:
             head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
         for name, value in values.items():
-            own[name][...] = value
-        inplace.changed(*[own[name] for name in values])
+            arrays[name][...] = value
+        inplace.changed(*[arrays[name] for name in values])
         return IncompatibleKeys(missing, unexpected)
 
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module once and return a table of modules, shapes, parameters and FLOPs."""
-        from .inside import summary  # avoids an import cycle
+        from .summary import summary  # avoids an import cycle
 
         return summary(self, *inputs, **kwargs)
 
@@ -400,8 +407,8 @@ class Module:
         """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    def _repr_children(self) -> list[tuple[str, str]]:
-        return [(name, repr(child)) for name, child in self._own(Module)]
+    def _repr_children(self):
+        return [(name, repr(child)) for name, child in self._attributes(Module)]
 
     def __repr__(self) -> str:
         head, extra = type(self).__name__, self.extra_repr()
@@ -411,5 +418,5 @@ class Module:
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
 
 
-LISTS = (list, dict)  # searched for hidden parts, which raise TypeError
-KINDS = (Parameter, Buffer, Module, LISTS)
+COLLECTIONS = (list, tuple, set, frozenset, dict)  # parts inside are refused
+KINDS = (Parameter, Buffer, Module, COLLECTIONS)

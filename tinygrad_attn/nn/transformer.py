@@ -48,7 +48,7 @@ class FeedForward(Module):
         self.linear2 = Linear(d_ff, d_model)
         self.activation = activation_function(activation)
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x) -> Tensor:
         """(..., d_model) -> (..., d_model)"""
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
@@ -71,13 +71,11 @@ class _Layer(Module):
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
-        attention = partial(
-            MultiheadAttention, d_model, nhead, dropout, bias, batch_first=batch_first
-        )
+        heads = partial(MultiheadAttention, d_model, nhead, dropout, bias, batch_first=batch_first)
         norm = partial(LayerNorm, d_model, layer_norm_eps, bias=bias)
-        self.self_attn = attention()
+        self.self_attn = heads()
         if self._reads_memory:
-            self.multihead_attn = attention()
+            self.multihead_attn = heads()
         self.linear1 = Linear(d_model, dim_feedforward, bias)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias)
@@ -90,13 +88,13 @@ class _Layer(Module):
             self.dropout3 = Dropout(dropout)
         self.activation = activation_function(activation)
 
-    def _residual(self, x: Any, norm: Any, dropout: Any, block: Function) -> Any:
+    def _residual(self, x, norm, dropout, block):
         return x + dropout(block(norm(x))) if self.norm_first else norm(x + dropout(block(x)))
 
     _feed_forward: Any = FeedForward.forward  # uses linear1, activation, dropout, linear2
 
 
-def _masks(mask: Any, padding: Any, is_causal: Any, cache: dict[str, Any]) -> dict[str, Any]:
+def _masks(mask, padding, is_causal, cache):
     """Return the keyword arguments for an attention call."""
     masks = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": is_causal}
     return {**masks, "need_weights": False, **cache}
@@ -110,9 +108,9 @@ class TransformerEncoderLayer(_Layer):
 
     def forward(
         self,
-        src: Any,
-        src_mask: Any = None,
-        src_key_padding_mask: Any = None,
+        src,
+        src_mask=None,
+        src_key_padding_mask=None,
         is_causal: bool | None = False,
         **cache: KeyValueCache,
     ) -> Tensor:
@@ -137,12 +135,12 @@ class TransformerDecoderLayer(_Layer):
 
     def forward(
         self,
-        tgt: Any,
-        memory: Any,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        tgt,
+        memory,
+        tgt_mask=None,
+        memory_mask=None,
+        tgt_key_padding_mask=None,
+        memory_key_padding_mask=None,
         tgt_is_causal: bool | None = False,
         memory_is_causal: bool = False,
         **cache: KeyValueCache,
@@ -153,10 +151,10 @@ class TransformerDecoderLayer(_Layer):
         `memory_key_padding_mask` (B, S). True means blocked. With a `cache`, tgt contains only the
         new tokens.
         """
-        own = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
-        seen = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
-        attend = lambda x: self.self_attn(x, x, x, **own)[0]
-        read = lambda x: self.multihead_attn(x, memory, memory, **seen)[0]
+        to_itself = _masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal, cache)
+        to_memory = _masks(memory_mask, memory_key_padding_mask, memory_is_causal, cache)
+        attend = lambda x: self.self_attn(x, x, x, **to_itself)[0]
+        read = lambda x: self.multihead_attn(x, memory, memory, **to_memory)[0]
         x = self._residual(floating(tgt, self), self.norm1, self.dropout1, attend)
         x = self._residual(x, self.norm2, self.dropout2, read)
         return self._residual(x, self.norm3, self.dropout3, self._feed_forward)
@@ -169,7 +167,7 @@ class _Stack(Module):
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         self.num_layers, self.norm = num_layers, norm
 
-    def _run(self, x: Any, *args: Any, **named: Any) -> Any:
+    def _run(self, x, *args, **named):
         for layer in self.layers:
             x = layer(x, *args, **named)
         return x if self.norm is None else self.norm(x)
@@ -193,9 +191,9 @@ class TransformerEncoder(_Stack):
 
     def forward(
         self,
-        src: Any,
-        mask: Any = None,
-        src_key_padding_mask: Any = None,
+        src,
+        mask=None,
+        src_key_padding_mask=None,
         is_causal: bool | None = None,
         **cache: KeyValueCache,
     ) -> Tensor:
@@ -210,7 +208,7 @@ class TransformerDecoder(_Stack):
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
 
-    def forward(self, tgt: Any, memory: Any, *masks: Any, **named: Any) -> Tensor:
+    def forward(self, tgt, memory, *masks, **named) -> Tensor:
         """tgt (T, B, E), memory (S, B, E) -> (T, B, E). Arguments are as in the layer."""
         return self._run(tgt, memory, *masks, **named)
 
@@ -256,14 +254,14 @@ class Transformer(Module):
 
     def forward(
         self,
-        src: Any,
-        tgt: Any,
-        src_mask: Any = None,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        src_key_padding_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        src,
+        tgt,
+        src_mask=None,
+        tgt_mask=None,
+        memory_mask=None,
+        src_key_padding_mask=None,
+        tgt_key_padding_mask=None,
+        memory_key_padding_mask=None,
         src_is_causal: bool | None = None,
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
