@@ -35,7 +35,7 @@ def ordinary(*operands: Any) -> list[Any] | None:
     for a in arrays:
         if a is None:
             continue
-        if type(a) is not ndarray or a.dtype is not first.dtype or not a.size or not a.ndim:
+        if type(a) is not ndarray or a.dtype != first.dtype or not a.size or not a.ndim:
             return None
     return arrays
 

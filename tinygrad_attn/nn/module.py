@@ -66,11 +66,6 @@ class Buffer(Tensor):
         super().__init__(data)
         self.persistent = persistent
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new = super().__deepcopy__(memo)
-        new.persistent = self.persistent  # type: ignore[attr-defined]
-        return new
-
 
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Set the gradients to None, or to zeros."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import Symbolic, Variable, tensor_of
+from ..engine import Symbolic, Variable, array_of, inplace, tensor_of
 from ..errors import describe, written_here
 
 # ---- the tables
@@ -148,6 +148,17 @@ def cast(x: Any, dtype: Any) -> Any:
 # ---- the hooks
 
 
+def read_only(x: Any) -> Any:
+    """Return x with Tensors replaced by arrays that a NumPy function cannot change in place."""
+    if isinstance(x, SEQUENCES):
+        return tuple(map(read_only, x))
+    if not (isinstance(x, Variable) and inplace.has_memory(x._data)):
+        return array_of(x)
+    array = x._data.view()
+    array.flags.writeable = False
+    return array
+
+
 def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) -> Any:
     """Handle calls to Tensor.__array_ufunc__ that are not simply `UFUNCS[ufunc](*inputs)`."""
     name = f"{ufunc.__name__}.{method}".removesuffix(".__call__")
@@ -158,7 +169,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple, kwargs: dict[str, Any]) 
             "shape=a.shape) instead of a[rows] += t, or a += t.data if no gradient is needed."
         )
     if ufunc in PLAIN or not floating(inputs):
-        y = getattr(ufunc, method)(*plain(inputs), **{k: plain(v) for k, v in kwargs.items()})
+        settings = {name: read_only(value) for name, value in kwargs.items()}
+        y = getattr(ufunc, method)(*read_only(inputs), **settings)
         return _wrapped(y) if ufunc in UFUNCS else y
     f = UFUNCS.get(ufunc)
     if f is None or method != "__call__":
@@ -182,7 +194,7 @@ def array_function(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if function not in PLAIN:
             raise no_rule(f"{function.__module__}.{function.__name__}".replace("numpy", "np"))
     # Without a gradient, NumPy computes the result.
-    y = function(*plain(args), **{k: plain(v) for k, v in kwargs.items()})
+    y = function(*read_only(args), **{name: read_only(value) for name, value in kwargs.items()})
     return y if f is None or function is np.where and len(args) == 1 else _wrapped(y)
 
 
@@ -190,7 +202,9 @@ def _wrapped(y: Any) -> Any:
     """Wrap NumPy's results for integer or boolean Tensors in Tensors."""
     if isinstance(y, (list, tuple)):
         return type(y)(*map(_wrapped, y)) if hasattr(y, "_fields") else type(y)(map(_wrapped, y))
-    return tensor_of(y) if isinstance(y, (np.ndarray, np.generic)) and y.dtype.kind in "fiub" else y
+    if not isinstance(y, (np.ndarray, np.generic)) or y.dtype.kind not in "fiub":
+        return y
+    return tensor_of(y if y.flags.writeable else y.copy())
 
 
 def no_rule(name: str) -> TypeError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -184,10 +185,16 @@ class Tensor(Variable):
         return self._node is None
 
     def __len__(self) -> int:
+        if not self._data.ndim:
+            raise TypeError(
+                f"{describe(self)} is a single number, so it has no length and cannot be iterated. "
+                "Write t.item() to read the number, t.reshape(1) for a sequence of length 1, or "
+                "torch.from_numpy(t.numpy()) for a PyTorch tensor."
+            )
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self._data)))
+        return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
@@ -284,22 +291,19 @@ class Tensor(Variable):
 
     clone = copy
 
-    def __copy__(self) -> Tensor:
-        return self
-
     def __getstate__(self) -> Any:
+        """Return what copies and pickles contain: all attributes except the gradient."""
         if self._node is not None:
             raise TypeError(
-                "only leaf tensors can be deep-copied or pickled. To copy only the values of an "
-                "output, call .detach() first; a copy made by .clone() stays in the graph."
+                "only leaf tensors can be copied by the copy module or pickled. To copy only the "
+                "values of an output, call .detach() first; a copy made by .clone() stays in the "
+                "graph."
             )
-        return object.__getstate__(self)
+        attributes, slots = object.__getstate__(self)  # type: ignore[misc]
+        return attributes, {**slots, "_grad": None}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self.__getstate__()  # It raises for an output.
-        new = type(self)._of(self._data.copy(), self.requires_grad)
-        new.name = self.name
-        return new
+    def __copy__(self) -> Tensor:
+        return deepcopy(self)  # As copies of arrays, it has its own memory.
 
     # ---- NumPy and PyTorch
 
@@ -401,6 +405,12 @@ class Tensor(Variable):
                 "needed, change the tensor inside ta.no_grad()."
             )
         array = as_data(value, self._data.dtype)
+        if isinstance(value, Variable) and np.may_share_memory(array, self._data):
+            raise ValueError(
+                f"the assigned value is a view of {describe(self)} itself. To exchange elements, "
+                "as shuffle does, would copy some of them twice and lose others. Write "
+                "t[index] = value.copy(), or t[rng.permutation(len(t))] for a shuffled Tensor."
+            )
         try:
             self._array()[as_index(index)] = array
         except (ValueError, IndexError) as error:
