@@ -6,7 +6,6 @@ import inspect
 import linecache
 import re
 import textwrap
-from functools import cache
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
@@ -53,7 +52,6 @@ def equation_of(function: Any) -> str:
     return EQUATIONS.get(function.__name__, clause.rstrip("."))
 
 
-@cache
 def equation(op: Any) -> str:
     of_numpy = not op.input_names and not op.variadic
     known = EQUATIONS.get(op.__name__) if of_numpy else equation_of(op.stands_for)
@@ -67,11 +65,10 @@ def letter(op: Any, i: int) -> str:
     return names[i] if i < len(names) else f"x{i}"
 
 
-@cache
 def rule(op: Any, i: int) -> str:
     """Return the gradient for input i as a formula of g, y and the inputs, or "" if unknown."""
     name = op.stands_for.__name__
-    if name in RULES and op.__module__.startswith(PACKAGE):
+    if name in RULES and f"{op.__module__}.".startswith(f"{PACKAGE}."):
         known = RULES[name].split("; ")
         return known[min(i, len(known) - 1)]
     vjp = _vjp(op, i)
@@ -84,7 +81,6 @@ def rule(op: Any, i: int) -> str:
     return text if line == end else ""
 
 
-@cache
 def code(op: Any, i: int) -> tuple[str, str]:
     """Return the source of the VJP for input i, and its file and line, or two empty strings."""
     try:
