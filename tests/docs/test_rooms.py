@@ -97,7 +97,9 @@ def test_a_cache_is_keyed_by_values_and_not_by_objects_that_it_would_keep_alive(
     assert not found, f"{found}: a cache keeps its arguments; annotate numbers and texts as such"
 
 
-@pytest.mark.parametrize("file, inside", [("ops/x.py", True), ("../tinygrad_attn_user/x.py", False)])
+@pytest.mark.parametrize(
+    "file, inside", [("ops/x.py", True), ("../tinygrad_attn_user/x.py", False)]
+)
 def test_a_folder_whose_name_begins_with_the_packages_name_is_not_the_package(file, inside):
     """Who wrote a line decides what an error text quotes and what a traced program is called."""
     path = (PACKAGE / file).resolve()

@@ -42,9 +42,7 @@ def values(x):
 
 
 def assert_close(a, b, **tolerance):
-    np.testing.assert_allclose(
-        values(a), values(b), **({"rtol": 1e-10, "atol": 1e-12} | tolerance)
-    )
+    np.testing.assert_allclose(values(a), values(b), **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
 
 
 def test_everything_agrees_with_torch():
@@ -186,12 +184,18 @@ def test_an_array_that_a_pullback_needs_is_watched():
         pullback(np.ones(3))
 
 
-@pytest.mark.parametrize("method", ["BFGS", "CG", "L-BFGS-B", "TNC", "SLSQP", "Newton-CG", "trust-exact"])
+@pytest.mark.parametrize(
+    "method", ["BFGS", "CG", "L-BFGS-B", "TNC", "SLSQP", "Newton-CG", "trust-exact"]
+)
 def test_scipy_minimises_with_our_derivatives(method):
     optimize = require("scipy.optimize")
     loss = lambda x: np.sum((x - 3) ** 2 * (1 + x**2))
-    settings = {"hess": lambda x: hessian(loss, x)} if method in ("Newton-CG", "trust-exact") else {}
-    found = optimize.minimize(value_and_grad(loss), np.full(3, 2.0), jac=True, method=method, **settings)
+    settings = (
+        {"hess": lambda x: hessian(loss, x)} if method in ("Newton-CG", "trust-exact") else {}
+    )
+    found = optimize.minimize(
+        value_and_grad(loss), np.full(3, 2.0), jac=True, method=method, **settings
+    )
     assert type(found.x) is np.ndarray and np.allclose(found.x, 3, atol=1e-3)
 
 

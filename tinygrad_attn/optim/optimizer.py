@@ -55,8 +55,9 @@ class Optimizer:
     """The base class of SGD, Adam and AdamW.
 
     `params` is an iterable of parameters, of pairs (name, parameter), or of groups with their own
-    settings, such as {"params": [...], "lr": 1e-4}. A set raises TypeError. A parameter whose `.grad` is None is not changed. `state[p]` is
-    the state of parameter p, which `state_dict` includes.
+    settings, such as {"params": [...], "lr": 1e-4}. A set raises TypeError. A parameter whose
+    `.grad` is None is not changed. `state[p]` is the state of parameter p, which `state_dict`
+    includes.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -209,7 +210,7 @@ class Optimizer:
             group.update(new)
 
     def _loaded_settings(self, group: Group, saved: Group) -> dict[str, Any]:
-        """Return the saved settings of a group. Raises ValueError if another kind of optimiser saved them."""
+        """Return a group's saved settings; raise ValueError for another kind of optimiser."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):

@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import RETAINED, Op, Variable, backward, context, inplace, tracked
+from ..engine import RETAINED, Op, Variable, array_of, backward, context, inplace, tracked
 from ..errors import MissingName, describe, explain, warn, written_here, wrong_keyword
 from .convert import (
     as_array,
-    as_data,
-    as_gradient,
     as_index,
     as_sizes,
     get_default_dtype,
+    new_array,
     set_default_dtype,
 )
-from .numpy_dispatch import FUNCTIONS, PLAIN, UFUNCS, array_function, array_ufunc, plain
-from .numpy_functions import transpose
+from .numpy_dispatch import call_function, call_ufunc
+from .numpy_functions import FUNCTIONS, UFUNCS, transpose
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -45,7 +44,7 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:
     """Return the method of an operator that has no derivative and returns a plain array."""
-    return lambda a, b: function(a._data, plain(b))
+    return lambda a, b: function(a._data, array_of(b))
 
 
 class Tensor(Variable):
@@ -62,7 +61,7 @@ class Tensor(Variable):
     __array_priority__ = 1000
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
-        array = as_array(data, dtype)
+        array = new_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._node = self.name = None
         self._tracked = False
@@ -98,7 +97,7 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = as_data(value, self._data.dtype)
+        array = as_array(value, self._data.dtype)
         if self._tracked and array.dtype.kind != "f":
             raise TypeError(
                 f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
@@ -122,7 +121,7 @@ class Tensor(Variable):
     @grad.setter
     def grad(self, value: Any) -> None:
         if value is not None:
-            value = value if isinstance(value, Tensor) else Tensor(as_gradient(value, self.dtype))
+            value = value if isinstance(value, Tensor) else Tensor(value, dtype=self.dtype)
             if value.shape != self.shape:
                 raise ValueError(
                     f"a gradient must have its tensor's shape, but got {value.shape} for "
@@ -299,7 +298,8 @@ class Tensor(Variable):
                 "values of an output, call .detach() first; a copy made by .clone() stays in the "
                 "graph."
             )
-        attributes, slots = object.__getstate__(self)  # type: ignore[misc]
+        state: Any = object.__getstate__(self)
+        attributes, slots = state
         return attributes, {**slots, "_grad": None}
 
     def __copy__(self) -> Tensor:
@@ -330,14 +330,16 @@ class Tensor(Variable):
         return np.array(self._data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        f = UFUNCS.get(ufunc) if self._data.dtype.kind == "f" else None
-        if f is None or kwargs or method != "__call__":
-            return array_ufunc(ufunc, method, inputs, kwargs)
+        f = UFUNCS.get(ufunc)
+        if f is None or kwargs or method != "__call__" or self._data.dtype.kind != "f":
+            return call_ufunc(f, ufunc, method, inputs, kwargs)
         return f(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        f = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
-        return array_function(function, args, kwargs) if f is None else f(*args, **kwargs)
+        f = FUNCTIONS.get(function)
+        if f is None or self._data.dtype.kind != "f":
+            return call_function(f, function, args, kwargs)
+        return f(*args, **kwargs)
 
     @classmethod
     def __torch_function__(
@@ -404,7 +406,7 @@ class Tensor(Variable):
                 "np.where(mask, value, t) or join parts with np.concatenate; if no gradient is "
                 "needed, change the tensor inside ta.no_grad()."
             )
-        array = as_data(value, self._data.dtype)
+        array = as_array(value, self._data.dtype)
         if isinstance(value, Variable) and np.may_share_memory(array, self._data):
             raise ValueError(
                 f"the assigned value is a view of {describe(self)} itself. To exchange elements, "
@@ -612,4 +614,4 @@ def _check_keywords(name: str, wrong: dict[str, Any]) -> None:
 
 
 Variable._kind = Tensor
-MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN))
+MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS))

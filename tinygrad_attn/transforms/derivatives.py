@@ -17,7 +17,6 @@ import numpy as np
 from ..engine import Variable, context, enable_grad, grad
 from ..errors import describe, is_integer
 from ..tensor import Tensor
-from ..tensor.convert import as_gradient
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
@@ -41,7 +40,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """Return the cotangent or tangent v as a Tensor with the shape of `like`."""
     if not isinstance(v, Variable):
-        v = Tensor._of(as_gradient(v, like.dtype))
+        v = Tensor(v, dtype=like.dtype)
     if v.shape != like.shape:
         raise ValueError(f"{requirement}: got {v.shape} for {describe(like)}.")
     return v
@@ -111,7 +110,7 @@ def vjp(
     def pullback(g: Any) -> tuple[Any, ...]:
         cotangent = _direction(g, y, "g must have y's shape")
         # g may come from an enclosing transform although no input does.
-        again = recorded or cotangent._tracked and _recorded(create_graph)
+        again = recorded or cotangent.requires_grad and _recorded(create_graph)
         slopes = _gradients([y], inputs, [cotangent], again, True)
         return tuple(_returned(slope, again, x, g) for slope, x in zip(slopes, xs))
 

@@ -407,9 +407,7 @@ def functions(marks: Marks, mine: Duals) -> None:
             "This is f(x), but J v, the tangent, comes second.": mixed(x),
         },
     )
-    marks.compare(
-        "g . (J v) is (g J) . v", lambda: g @ jvp(mixed, x, v)[1], pullback(g)[0] @ v
-    )
+    marks.compare("g . (J v) is (g J) . v", lambda: g @ jvp(mixed, x, v)[1], pullback(g)[0] @ v)
     for shape in ((3,), (2, 3), ()):
         x = random(*shape)
         right = ta.value_and_grad(wave)(x)[1]
