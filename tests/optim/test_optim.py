@@ -559,9 +559,6 @@ def test_clip_edge_cases():
 @pytest.mark.parametrize(
     "dtype, shape, value",
     [
-        ("float16", (40,), 300.0),
-        ("float16", (40,), 1e-5),
-        ("float16", (), 6e4),
         ("float32", (), 1e25),
         ("float32", (1, 1), 1e-30),
         ("float64", (1,), 1e200),
@@ -577,11 +574,9 @@ def test_powers_of_gradients_overflow_no_sooner_than_torchs(dtype, shape, value,
     p.grad, q.grad = Tensor(gradient), torch.tensor(gradient)
     expected = torch.nn.utils.clip_grad_norm_([q], 1.0, norm_type)
     assert optim.clip_grad_norm_([p], 1.0, norm_type) == pytest.approx(
-        expected.item(), rel=1e-2 if dtype == "float16" else 1e-6, abs=0
+        expected.item(), rel=1e-6, abs=0
     )
-    np.testing.assert_allclose(
-        p.grad._data, q.grad.numpy(), rtol=1e-2 if dtype == "float16" else 1e-6
-    )
+    np.testing.assert_allclose(p.grad._data, q.grad.numpy(), rtol=1e-6)
 
 
 def test_clipping_a_spent_generator_is_told():

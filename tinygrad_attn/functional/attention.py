@@ -17,7 +17,6 @@ import numpy as np
 from .. import ops
 from ..engine import array_of, reference
 from ..errors import describe
-from ..ops.shapes import float16_in_float32
 from ..tensor import Tensor
 from . import checks
 from .basic import draw_keep, largest, softmax
@@ -105,7 +104,6 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
 
 
 @reference
-@float16_in_float32
 def attention_weights(
     q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
 ) -> Tensor:
@@ -157,7 +155,6 @@ def weights_as_applied(
 
 
 @reference
-@float16_in_float32
 def attention(q: Any, k: Any, v: Any, mask: Any = None, **settings: Any) -> Tensor:
     """`weights_as_applied` times v, without argument checks.
 

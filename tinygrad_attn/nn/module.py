@@ -309,7 +309,7 @@ class Module:
 
         Create the optimiser afterwards.
         """
-        dtype = floating_dtype(dtype, "a module")
+        dtype = floating_dtype(dtype, "a module", trainable=True)
         for *_, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)

@@ -20,7 +20,7 @@ def set_default_dtype(dtype: Any) -> None:
     The initial value is float32. Raises TypeError for a dtype that is not floating-point.
     """
     global _default_dtype
-    _default_dtype = floating_dtype(dtype, "the default")
+    _default_dtype = floating_dtype(dtype, "the default", trainable=True)
 
 
 def get_default_dtype() -> np.dtype:
@@ -28,13 +28,18 @@ def get_default_dtype() -> np.dtype:
     return _default_dtype
 
 
-def floating_dtype(dtype: Any, what: str) -> np.dtype:
+def is_trainable(dtype: np.dtype) -> bool:
+    """Return whether the dtype is floating-point, and not half precision."""
+    return dtype.kind == "f" and dtype.itemsize > 2
+
+
+def floating_dtype(dtype: Any, what: str, *, trainable: bool = False) -> np.dtype:
     """Return a floating-point dtype; raise TypeError for any other, including None."""
     try:
         found = np.dtype(object if dtype is None else dtype)
     except (TypeError, ValueError):
         found = np.dtype(object)
-    if found.kind != "f":
+    if found.kind != "f" or trainable and not is_trainable(found):
         raise TypeError(
             f"the dtype of {what} must be a floating-point dtype, such as np.float32 or "
             f"np.float64, got {describe(dtype)}."

@@ -21,6 +21,7 @@ from .convert import (
     as_index,
     as_sizes,
     get_default_dtype,
+    is_trainable,
     new_array,
     set_default_dtype,
 )
@@ -98,7 +99,7 @@ class Tensor(Variable):
     @data.setter
     def data(self, value: Any) -> None:
         array = as_array(value, self._data.dtype)
-        if self._tracked and array.dtype.kind != "f":
+        if self._tracked and not is_trainable(array.dtype):
             raise TypeError(
                 f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
             )
@@ -141,10 +142,10 @@ class Tensor(Variable):
                 f"requires_grad must be True or False, got {describe(value)}. To set the dtype, "
                 "write Tensor(data, dtype=...); to set the shape, write Tensor(np.zeros((2, 3)))."
             )
-        if value and self._data.dtype.kind != "f":
+        if value and not is_trainable(self._data.dtype):
             raise TypeError(
-                "only floating-point tensors can require a gradient, but this is "
-                f"{describe(self)}. Write .astype(np.float32) first."
+                "only floating-point tensors can require a gradient, in single precision or more, "
+                f"but this is {describe(self)}. Write .astype(np.float32) first."
             )
         if not value and self._node is not None:
             raise ValueError(
