@@ -274,8 +274,14 @@ def cross_entropy(
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
     labels = checks.integers(target, "cross_entropy", "target").astype(np.int64)
     checks.check_labels(x, labels, axis, ignore_index)
-    settings = dict(ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
-    return label_cross_entropy(x, weight, target=labels, **settings)
+    return label_cross_entropy(
+        x,
+        weight,
+        target=labels,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
 
 
 def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:

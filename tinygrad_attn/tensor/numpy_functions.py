@@ -67,7 +67,7 @@ def take(a, indices, axis=None):
     # Moving the positions of a whole embedding table would take a lot of memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
     places = as_index(indices)
-    if np.result_type(places) == bool:
+    if np.result_type(places).kind == "b":
         places = np.multiply(places, 1)  # NumPy reads True as 1 here.
     return ops.getitem(a, index=(slice(None),) * axis + (places,))
 
