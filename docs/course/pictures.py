@@ -108,7 +108,7 @@ def complex_step() -> None:
 def softmax_jacobian() -> None:
     """Chapter 6: every output depends on every score."""
     x = np.array([2.0, 1.0, 0.0, -1.0])
-    jacobian = ta.jacobian(F.softmax, x).numpy()
+    jacobian = ta.jacobian(F.softmax, x)
     figure, ax = plt.subplots(figsize=(3.4, 3))
     image = ax.imshow(jacobian, cmap="PuOr", vmin=-0.4, vmax=0.4)
     for i, j in np.ndindex(4, 4):

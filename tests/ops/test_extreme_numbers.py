@@ -103,88 +103,18 @@ def test_log_softmax_and_cross_entropy_far_from_zero(offset):
         np.testing.assert_allclose(da.numpy(), db.numpy(), rtol=1e-5, atol=1e-7)
 
 
-# ---- half precision
-
-
-@pytest.mark.parametrize("f", [F.layer_norm, F.rms_norm])
-def test_norms_in_half_precision_of_numbers_whose_squares_overflow(f):
-    rng = np.random.default_rng(0)
-    x, g = (400 * rng.standard_normal((3, 64))).astype("f2"), rng.standard_normal((3, 64))
-    results = []
-    for dtype in ("f2", "f8"):
-        t = Tensor(x.astype(dtype), requires_grad=True)
-        with np.errstate(over="raise"):
-            y = f(t, 64)
-            (slope,) = ta.grad(y, t, g.astype("f2").astype(dtype))
-        assert y.dtype == slope.dtype == dtype
-        results.append((y.numpy(), slope.numpy()))
-    for a, b in zip(*results, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=3e-3 * np.abs(b).max())
-
-
-WAVE = np.cos(np.arange(9000)).reshape(3000, 3)
-HALVES = {  # a function, and numbers at which float16 itself loses the result or its slope
-    "sum": (lambda x: np.sum(x, axis=0), np.ones((3000, 2))),
-    "var": (lambda x: np.var(x, axis=0), WAVE / 10 + 0.25),
-    "std": (lambda x: np.std(x, axis=0), WAVE / 10 + 0.25),
-    "cumsum": (lambda x: np.cumsum(x, axis=0), np.ones((3000, 2))),
-    "einsum": (lambda x: np.einsum("ij->j", x), np.ones((3000, 2))),
-    "norm": (lambda x: np.linalg.norm(x, axis=1), 1e4 * WAVE[:9] + 1),
-    "small norm": (lambda x: np.linalg.norm(x, axis=1), 1e-5 * WAVE[:9]),
-    "Frobenius": (np.linalg.norm, 1e3 * WAVE[:9]),
-    "broadcast": (lambda x: x + np.zeros((5000, 3), "f2"), WAVE[:1]),
-    "sigmoid": (F.sigmoid, np.linspace(-12, -11.1, 99)),
-    "logaddexp": (lambda x: np.logaddexp(x, 0), np.linspace(-12, -11.1, 99)),
-    "logaddexp2": (lambda x: np.logaddexp2(0, x), np.linspace(-17, -16, 99)),
-    "silu": (F.silu, np.linspace(-12, -11.1, 99)),
-    "gelu": (F.gelu, np.linspace(-5, -3, 99)),
-    "tanh gelu": (
-        lambda x: F.gelu(x, approximate="tanh"),
-        np.array([-3e4, -300, -4, -1, 0, 2, 50, 6e4]),
-    ),
-    "softmax": (lambda x: F.softmax(x, axis=0), WAVE),
-    "long softmax": (F.softmax, WAVE.reshape(2, -1)),
-    "log_softmax": (lambda x: F.log_softmax(x, axis=0), WAVE),
-    "logsumexp": (lambda x: F.logsumexp(x, axis=0), WAVE),
-    "layer_norm": (lambda x: F.layer_norm(x, 3, np.ones(3, "f2")), WAVE),
-    "soft": (lambda x: F.cross_entropy(x, np.full((3, 3000), 0.25, "f2")), WAVE.T),
-    "weights": (
-        lambda x: F.scaled_dot_product_attention(x, x, x, need_weights=True)[1][:3],
-        WAVE[:1000] / 10,
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-@pytest.mark.parametrize("name", HALVES)
-def test_half_precision_is_rounded_once_and_not_at_every_step(name):
-    """As PyTorch: NumPy adds up the rows of a float16 array in float16, where 2,048 + 1 is 2,048."""
-    f, x = HALVES[name]
-    x, results = x.astype("f2"), []
-    for dtype in ("f2", "f8"):
-        t = Tensor(x.astype(dtype), requires_grad=True)
-        y = f(t)
-        g = (1 + np.cos(np.arange(y.size)) / 2).reshape(y.shape).astype("f2")
-        (slope,) = ta.grad(y, t, g.astype(y.dtype))
-        assert y.dtype == slope.dtype == dtype
-        results.append((y.numpy(), slope.numpy()))
-    for found, exact in zip(*results, strict=True):
-        smallest_steps = 1e-7
-        atol = max(2e-3 * np.abs(exact).max(), smallest_steps)
-        np.testing.assert_allclose(found, exact.astype("f2"), rtol=0.01, atol=atol)
+# ---- slopes of a divisor
 
 
 @pytest.mark.parametrize(
     "g, a, b", [(100, 1e4, 10), (1e-3, 0.1, 1e-3), (0, 1, 1e-4), (-2, 0.5, 200)]
 )
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
-def test_the_slope_of_a_divisor_is_finite_where_either_factor_alone_is_not(g, a, b, dtype):
+def test_the_slope_of_a_divisor_is_finite_where_either_factor_alone_is_not(g, a, b):
     """-g / b y: a small divisor makes y / b infinite, and a zero gradient, as np.where gives it, would make NaN of that."""
-    if dtype == "f4":  # the same at the ends of float32
-        g, a, b = g * abs(g) ** 6, a**7, b**7
-    b = Tensor(np.array([b], dtype), requires_grad=True)
-    (np.array([a], dtype) / b).backward(np.array([g], dtype))
-    exact = -float(np.array(g, dtype)) * float(np.array(a, dtype)) / float(b.item()) ** 2
+    g, a, b = g * abs(g) ** 6, a**7, b**7  # at the ends of float32
+    b = Tensor(np.array([b], np.float32), requires_grad=True)
+    (np.array([a], np.float32) / b).backward(np.array([g], np.float32))
+    exact = -float(np.array(g, np.float32)) * float(np.array(a, np.float32)) / float(b.item()) ** 2
     np.testing.assert_allclose(b.grad.numpy(), [exact], rtol=5e-3)
 
 

@@ -9,7 +9,8 @@ from numpytable import CASES, FLAT, P, R
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
 from tinygrad_attn.check import gradgradcheck
-from tinygrad_attn.tensor.numpy_dispatch import FUNCTIONS, PLAIN, UFUNCS
+from tinygrad_attn.tensor.numpy_dispatch import CONSTANTS
+from tinygrad_attn.tensor.numpy_functions import FUNCTIONS, UFUNCS
 
 IDS = [f"{i}-{function.__name__}" for i, (_, function, _, _) in enumerate(CASES)]
 pytestmark = pytest.mark.filterwarnings("ignore:numpy.fix is deprecated")
@@ -124,7 +125,7 @@ def every_function():
 
 @pytest.mark.parametrize(
     "f",
-    [f for f in dict.fromkeys(every_function()) if f not in {*UFUNCS, *FUNCTIONS, *PLAIN}],
+    [f for f in dict.fromkeys(every_function()) if f not in {*UFUNCS, *FUNCTIONS, *CONSTANTS}],
     ids=lambda f: f.__name__,
 )
 def test_a_function_without_a_rule_is_refused_by_name(f):

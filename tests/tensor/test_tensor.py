@@ -4,6 +4,7 @@ import copy
 import math
 import operator
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from numpytable import P, R
 from support import require
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor
+from tinygrad_attn import Tensor, nn
+from tinygrad_attn.engine import history
 
 
 def t(*shape, dtype=np.float64):
@@ -41,6 +43,14 @@ def test_numbers_and_lists_take_the_default_dtype_and_arrays_keep_theirs():
         (lambda: Tensor([[1, 2], [3]]), ValueError, "differ in length"),
         (lambda: Tensor([t(3), t(3)]), TypeError, "np.stack or np.concatenate"),
         (lambda: Tensor([1], dtype=int, requires_grad=True), TypeError, "floating-point"),
+        (
+            lambda: Tensor(np.ones(2, np.float16), requires_grad=True),
+            TypeError,
+            r"single precision or more.*\.astype\(np\.float32\)",
+        ),
+        (lambda: setattr(t(3), "data", np.ones(3, np.float16)), TypeError, "cannot be float16"),
+        (lambda: nn.Linear(2, 2).astype(np.float16), TypeError, "or np.float64, got <class 'num"),
+        (lambda: ta.set_default_dtype("float16"), TypeError, "or np.float64, got 'float16'"),
         (lambda: ta.tensor([1.0]), TypeError, r"Write ta\.Tensor"),
         (lambda: setattr(t(3), "data", np.ones(3, int)), TypeError, "its dtype cannot be int64"),
         (lambda: setattr(t(3), "grad", np.ones(4)), ValueError, "its tensor's shape"),
@@ -55,7 +65,11 @@ def test_numbers_and_lists_take_the_default_dtype_and_arrays_keep_theirs():
         (lambda: t(2, 4).reshape(2, 4 / 2), TypeError, "divide with // instead of /"),
         (lambda: t(3)[np.array([0.0])], IndexError, r"index\.astype\(int\)"),
         (lambda: copy.deepcopy(t(3) * 2), TypeError, r"call \.detach\(\) first"),
+        (lambda: copy.copy(t(3) * 2), TypeError, r"call \.detach\(\) first"),
         (lambda: pickle.dumps(t(3) * 2), TypeError, "only leaf tensors"),
+        (lambda: len(Tensor(1.0)), TypeError, r"single number.*no length.*t\.item\(\)"),
+        (lambda: list(t(2).sum()), TypeError, "cannot be iterated"),
+        (lambda: iter(t()), TypeError, "cannot be iterated"),
     ],
 )
 def test_what_is_refused(make, kind, message):
@@ -169,6 +183,54 @@ def test_values_are_written_in_place():
         square.sum().backward()
 
 
+IN_PLACE = {  # functions that change their argument, of NumPy, of Python and of the user
+    "Generator.shuffle": lambda t: np.random.default_rng(1).shuffle(t),
+    "np.random.shuffle": np.random.shuffle,
+    "random.shuffle": random.Random(1).shuffle,
+    "swap": lambda t: operator.setitem(t, 0, t[1]),
+    "swap of columns": lambda t: operator.setitem(t, np.s_[:, 0], t[:, 1]),
+    "Generator.permuted": lambda t: np.random.default_rng(1).permuted(t, out=t),
+    "copyto": lambda t: np.copyto(t, 1),
+    "place": lambda t: np.place(t, np.ones((6, 2), bool), [1]),
+    "put": lambda t: np.put(t, [0], [1]),
+    "putmask": lambda t: np.putmask(t, np.ones((6, 2), bool), 1),
+    "put_along_axis": lambda t: np.put_along_axis(t, np.zeros((1, 2), int), 1, 0),
+    "fill_diagonal": lambda t: np.fill_diagonal(t, 1),
+    "at": lambda t: np.add.at(t, [0], 1),
+    "out": lambda t: np.add(np.ones((6, 2), t.dtype), 1, out=t),
+    "sum with out": lambda t: np.sum(np.ones((3, 6, 2), t.dtype), axis=0, out=t),
+    "sum with out by position": lambda t: np.sum(np.ones((3, 6, 2), t.dtype), 0, None, t),
+    "clip with out": lambda t: np.clip(t, 0, 1, out=t),
+    "partition": lambda t: t.partition(1),
+    "sort": lambda t: t.sort(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:you are shuffling")
+@pytest.mark.parametrize("dtype", [float, int])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_would_change_a_tensor_in_place_is_refused(name, dtype):
+    before = np.arange(12).reshape(6, 2).astype(dtype)
+    x = Tensor(before)
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        IN_PLACE[name](x)
+    assert np.array_equal(x.numpy(), before)
+
+
+def test_a_shuffle_is_told_what_to_write():
+    x, rng = Tensor(np.arange(12.0).reshape(6, 2)), np.random.default_rng(1)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="as shuffle does") as refused:
+        rng.shuffle(x)
+    assert "t[rng.permutation(len(t))]" in str(refused.value)
+    assert sorted(x[rng.permutation(len(x))].tolist()) == x.tolist()
+    x[0], x[1] = x[1].copy(), x[0].copy()
+    assert x[:2].tolist() == [[2, 3], [0, 1]]
+    one = Tensor(np.arange(6.0))  # NumPy reads its elements as numbers, which no write changes
+    with pytest.warns(UserWarning):
+        rng.shuffle(one)
+    assert sorted(one.tolist()) == [0, 1, 2, 3, 4, 5]
+
+
 def test_an_update_under_no_grad_that_only_renames_is_refused():
     p = t(2)
     with ta.no_grad(), pytest.raises(TypeError, match=r"Write p\.data -= x\.data"):
@@ -178,13 +240,66 @@ def test_an_update_under_no_grad_that_only_renames_is_refused():
     assert q is not p and p.is_leaf and not q.is_leaf
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_leaves_are_copied_and_pickled(copied):
-    x = Tensor(np.ones(2), requires_grad=True)
+class Scaled(nn.Parameter):
+    """A subclass with a constructor and an attribute of its own."""
+
+    def __init__(self, scale):
+        super().__init__(scale * np.ones(2))
+        self.scale = scale
+
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+}
+LEAVES = {
+    "Tensor": lambda: Tensor(np.ones(2), requires_grad=True),
+    "constant": lambda: Tensor([1, 2], dtype=int),
+    "number": lambda: Tensor(2.5, requires_grad=True),
+    "view": lambda: Tensor(np.ones((3, 2))).detach()[1],
+    "Parameter": lambda: nn.Parameter([1.0, 2.0]),
+    "Buffer": lambda: nn.Buffer([1.0], persistent=False),
+    "subclass": lambda: Scaled(3),
+}
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+@pytest.mark.parametrize("copied", COPIES)
+def test_leaves_are_copied_and_pickled(copied, leaf):
+    """The copy is another tensor of the same class, with memory of its own and no gradient yet."""
+    x = LEAVES[leaf]()
     x.name = "w"
-    y = copied(x)
-    assert y.tolist() == [1, 1] and y.requires_grad and y.name == "w" and y.data is not x.data
-    assert copy.copy(x) is x and np.shares_memory(x.detach().data, x.data)
+    if x.requires_grad:
+        x.grad = np.ones(x.shape)
+    y = COPIES[copied](x)
+    assert y is not x and type(y) is type(x) and y.is_leaf and y._grad is None
+    same = ("dtype", "shape", "requires_grad", "name", "persistent", "scale")
+    assert all(getattr(y, name, None) == getattr(x, name, None) for name in same)
+    before = x.tolist()
+    assert y.tolist() == before
+    y.data[...] = 7
+    y.name, y.requires_grad = "changed", False
+    assert x.tolist() == before and x.name == "w" and (x.grad is not None or not x.requires_grad)
+
+
+def test_copies_keep_what_is_one_object_one_object():
+    x = Scaled(2.0)
+    for one, other in (copy.deepcopy([x, x]), pickle.loads(pickle.dumps([x, x]))):
+        assert one is other
+    module = nn.Linear(2, 2)
+    module.weight = Scaled(2.0)
+    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert type(twin.weight) is Scaled and twin.weight.scale == 2.0
+
+
+def test_a_pickled_model_runs_in_its_kernels():
+    """Unpickled arrays have dtypes that are equal to, but not the same object as, NumPy's own."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())
+    twin, x = pickle.loads(pickle.dumps(model)), pickle.loads(pickle.dumps(Tensor(np.ones((3, 8)))))
+    x = x.astype(np.float32)
+    names = lambda y: [t._node.op.__name__ for t in history([y])]
+    assert names(twin(x)) == names(model(x))
 
 
 def test_arrays_of_tensors_and_masked_arrays():
@@ -199,5 +314,9 @@ def test_torch_and_tensors():
     torch = require("torch")
     x = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
     assert Tensor(x).dtype == np.float32 and Tensor(torch.ones(2).double()).dtype == np.float64
+    for make in (torch.tensor, torch.as_tensor, torch.asarray):
+        for shape in ((), (2,), (2, 2)):
+            with pytest.raises(TypeError, match=r"torch\.from_numpy\(t\.numpy\(\)\)"):
+                make(Tensor(np.ones(shape)))
     with pytest.raises(TypeError, match=r"PyTorch's softmax accepts only .*Write F\.softmax"):
         torch.softmax(Tensor([1.0]), -1)

@@ -280,8 +280,8 @@ def where_in_place(g, y, condition, a, b):
 def weight_outside(norm, g, x, weight, **settings):
     """Return the gradients of norm(x) * weight for x (wrong) and for the weight (right)."""
     h, pullback = transforms.vjp(lambda x: norm(x, **settings), x)
-    dx = pullback(g)[0].numpy() * (1 if weight is None else weight)
-    return dx, sum_to(g * h.numpy(), np.shape(weight))
+    dx = pullback(g)[0] * (1 if weight is None else weight)
+    return dx, sum_to(g * h, np.shape(weight))
 
 
 layer_norm, rms_norm = functional.layer_norm, functional.rms_norm

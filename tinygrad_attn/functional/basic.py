@@ -15,7 +15,6 @@ import numpy as np
 from .. import ops, random
 from ..engine import array_of, reference
 from ..errors import describe
-from ..ops.shapes import float16_in_float32
 from ..tensor import Tensor, get_default_dtype
 from . import checks
 from .checks import operand, real
@@ -40,7 +39,6 @@ def tanh(x: Any) -> Tensor:
     return ops.tanh(real(x, "tanh"))
 
 
-@float16_in_float32
 def silu(x: Any, inplace: bool = False) -> Tensor:
     """silu(x) = x sigmoid(x), for any shape. (Elfwing et al. 2017, arXiv:1702.03118)"""
     x = real(x, "silu")
@@ -48,7 +46,6 @@ def silu(x: Any, inplace: bool = False) -> Tensor:
 
 
 @reference
-@float16_in_float32
 def gelu(x: Any, approximate: str = "none") -> Tensor:
     """gelu(x) = x P(n <= x) = x (1 + erf(x / sqrt 2)) / 2, where n is standard normal.
 
@@ -74,7 +71,6 @@ def largest(x: Any, axis: Axis | None) -> Any:
 
 
 @reference
-@float16_in_float32
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; the shape stays the same.
 
@@ -88,7 +84,6 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @reference
-@float16_in_float32
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0."""
     x = real(x, "log_softmax")
@@ -97,7 +92,6 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @reference
-@float16_in_float32
 def logsumexp(x: Any, axis: Axis, keepdims: bool = False) -> Tensor:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow."""
     x = real(x, "logsumexp")
@@ -119,7 +113,6 @@ def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
 
 
 @reference
-@float16_in_float32
 def layer_norm(
     x: Any,
     normalized_shape: int | Sequence[int],
@@ -143,7 +136,6 @@ def layer_norm(
 
 
 @reference
-@float16_in_float32
 def rms_norm(
     x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
@@ -282,8 +274,14 @@ def cross_entropy(
         return _soft_cross_entropy(x, target, weight, reduction, label_smoothing)
     labels = checks.integers(target, "cross_entropy", "target").astype(np.int64)
     checks.check_labels(x, labels, axis, ignore_index)
-    settings = dict(ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
-    return label_cross_entropy(x, weight, target=labels, **settings)
+    return label_cross_entropy(
+        x,
+        weight,
+        target=labels,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
 
 
 def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:
@@ -293,7 +291,6 @@ def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:
 
 
 @reference
-@float16_in_float32
 def label_cross_entropy(
     x: Any,
     weight: Any = None,
@@ -323,7 +320,6 @@ def label_cross_entropy(
         return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
 
 
-@float16_in_float32
 def _soft_cross_entropy(
     x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
 ) -> Tensor:

@@ -112,6 +112,7 @@ class LayerNorm(_Norm):
         bias: bool = True,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine)
+        self.eps: float
         empty = Parameter.empty(*self.normalized_shape)
         self.bias = init.zeros_(empty) if elementwise_affine and bias else None
 

@@ -5,7 +5,6 @@ As in PyTorch, parameters come first, then buffers, then modules, each in the or
 
 from __future__ import annotations
 
-import copy
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
@@ -19,21 +18,10 @@ from ..tensor.convert import as_value, floating_dtype
 from .calls import Hook, Scope, call_with_hooks, dotted_name
 
 
-def _deep_copy(self, memo):
-    """Copy the values, and what a subclass adds in attributes or slots, but not the gradient."""
-    new = memo[id(self)] = Tensor.__deepcopy__(self, memo)
-    attributes, slots = self.__getstate__()
-    for name, value in {**(attributes or {}), **slots}.items():
-        if not hasattr(Tensor, name):
-            setattr(new, name, copy.deepcopy(value, memo))
-    return new
-
-
 class StateValue(Tensor):
     """A Tensor that shares memory with a module. `p -= x` raises TypeError."""
 
     __slots__ = ()
-    __deepcopy__ = _deep_copy
 
     def _assigned(self, other):
         raise TypeError(f"p -= x would leave {describe(self)} unchanged. Write p.data -= x.data.")
@@ -71,7 +59,6 @@ class Buffer(Tensor):
     """
 
     __slots__ = ("persistent",)
-    __deepcopy__ = _deep_copy
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         super().__init__(data)
@@ -330,7 +317,7 @@ class Module:
 
         Create the optimiser afterwards.
         """
-        dtype = floating_dtype(dtype, "a module")
+        dtype = floating_dtype(dtype, "a module", trainable=True)
         for *_, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor._data = tensor._data.astype(dtype)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import op, sum_to
-from .shapes import broadcast_to, float16_in_float32, scatter
+from .shapes import broadcast_to, scatter
 
 _LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy numbers them
 _OPTIMIZED = 1 << 12  # size of an operand from which NumPy's search for a good order pays off
@@ -56,7 +56,6 @@ matmul.vjp(_matmul_by_left, _matmul_by_right)
 
 
 @op(broadcasts=True)
-@float16_in_float32
 def einsum(*operands, labels, result):
     """y[result] = the product of the operands, summed over the labels that are not in `result`.
 

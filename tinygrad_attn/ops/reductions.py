@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ..engine import Variable, array_of, op
-from .shapes import broadcast_to, flip, float16_in_float32, inverse, transpose
+from .shapes import broadcast_to, flip, inverse, transpose
 
 
 def axes_of(x, axis):
@@ -35,18 +35,12 @@ def count(x, axis):
     return math.prod(x.shape[a] for a in axes_of(x, axis))
 
 
-def _divisor_of(g, n):
-    """Return n, a divisor of g, as float32 if it would become infinite in float16."""
-    return np.float32(n) if n > 65_504 and g.dtype == np.float16 else n
-
-
 def divisor(x):
     """Replace zeros in x with inf, so that dividing by x gives 0 there, with slope 0."""
     return np.where(array_of(x) == 0, np.inf, x)
 
 
 @op
-@float16_in_float32
 def sum(x, *, axis=None, keepdims=False):
     """y = sum of x over the axes."""
     return x.sum(axis=axis, keepdims=keepdims)
@@ -63,13 +57,12 @@ def mean(x, *, axis=None, keepdims=False):
 
 mean.vjp(
     lambda g, _y, _x, *, axis, keepdims: broadcast_to(
-        kept(g, _x, axis) / _divisor_of(g, count(_x, axis) or 1), shape=_x.shape
+        kept(g, _x, axis) / (count(_x, axis) or 1), shape=_x.shape
     )
 )
 
 
 @op
-@float16_in_float32
 def var(x, *, axis=None, ddof=0, keepdims=False):
     """y = (1/(n - ddof)) sum of (x - mean)^2"""
     # NumPy's var subtracts the mean again, which removes what rounding left of it.
@@ -89,7 +82,6 @@ var.vjp(
 
 
 @op
-@float16_in_float32
 def std(x, *, axis=None, ddof=0, keepdims=False):
     """y = sqrt(var(x)); where y is 0, the gradient is 0 too, as in PyTorch."""
     return np.sqrt(var.forward(x, axis=axis, ddof=ddof, keepdims=keepdims))
@@ -97,15 +89,12 @@ def std(x, *, axis=None, ddof=0, keepdims=False):
 
 std.vjp(
     lambda g, y, x, *, axis, ddof, keepdims: (
-        kept(g, x, axis)
-        / _divisor_of(g, count(x, axis) - ddof)
-        * (_centred(x, axis) / divisor(kept(y, x, axis)))
+        kept(g, x, axis) / (count(x, axis) - ddof) * (_centred(x, axis) / divisor(kept(y, x, axis)))
     )
 )
 
 
 @op
-@float16_in_float32  # in float16 300^2 is infinite, and (1e-4)^2 is 0
 def l2_norm(x, *, axis=None, keepdims=False):
     """y = sqrt(sum of x^2), with slope 0 at the zero vector, as in torch.linalg.vector_norm."""
     return np.sqrt((x * x).sum(axis=axis, keepdims=keepdims))
@@ -179,7 +168,6 @@ prod.vjp(_prod_vjp)
 
 
 @op
-@float16_in_float32
 def cumsum(x, *, axis=None):
     """y_i = x_0 + ... + x_i along the axis, or over the flattened array."""
     return x.cumsum(axis=axis)
@@ -194,7 +182,6 @@ cumsum.vjp(_cumsum_vjp)
 
 
 @op
-@float16_in_float32
 def cumprod(x, *, axis=None):
     """y_i = x_0 ... x_i along the axis, or over the flattened array.
 

@@ -5,8 +5,6 @@ They return a view wherever NumPy does.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -263,25 +261,3 @@ def sort(x: Any, axis: int | None = -1) -> Any:
 def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
     """Move the kth element to its sorted position, between the smaller and the larger elements."""
     return take_along_axis(x, indices=np.argpartition(array_of(x), kth, axis), axis=axis)
-
-
-def float16_in_float32(function: Callable) -> Callable:
-    """Wrap a function to compute in float32 on float16 inputs and round once, as PyTorch does.
-
-    In float16 itself, 300^2 and e^12 are infinite, and repeatedly adding 1 stops at 2,048.
-    """
-
-    @functools.wraps(function)
-    def rounded(x: Any, *others: Any, **settings: Any) -> Any:
-        half = getattr(x, "dtype", None) == np.float16
-        if not half or any(
-            a.dtype.kind == "f" and a.dtype != np.float16 for a in others if hasattr(a, "dtype")
-        ):
-            return function(x, *others, **settings)
-        wide = [
-            astype(a, dtype=np.float32) if hasattr(a, "dtype") and a.dtype == np.float16 else a
-            for a in (x, *others)
-        ]
-        return astype(function(*wide, **settings), dtype=np.float16)
-
-    return rounded

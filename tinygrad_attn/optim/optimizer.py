@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import inplace, reference
-from ..errors import describe, is_number, warn
+from ..errors import describe, is_number, nearest, warn
 from ..nn.module import Parameter, zero_gradients
 from ..tensor import Tensor
 
@@ -34,6 +34,15 @@ class Work(NamedTuple):
     states: list[list[Array]]  # for each of `_state_names`, the arrays of all parameters
 
 
+def _check_ordered(params: Any) -> None:
+    """Raise TypeError for a set, because a state dict refers to parameters by their order."""
+    if isinstance(params, set | frozenset):
+        raise TypeError(
+            "the order of parameters in a set differs from run to run, so a saved state would be "
+            "loaded into other parameters. Pass a list, such as list(model.parameters())."
+        )
+
+
 @reference
 def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
     """Update each parameter and its state."""
@@ -45,9 +54,10 @@ def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
 class Optimizer:
     """The base class of SGD, Adam and AdamW.
 
-    `params` is an iterable of parameters, or of groups with their own settings, such as
-    {"params": [...], "lr": 1e-4}. A parameter whose `.grad` is None is not changed. `state[p]` is
-    the state of parameter p, which `state_dict` includes.
+    `params` is an iterable of parameters, of pairs (name, parameter), or of groups with their own
+    settings, such as {"params": [...], "lr": 1e-4}. A set raises TypeError. A parameter whose
+    `.grad` is None is not changed. `state[p]` is the state of parameter p, which `state_dict`
+    includes.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -59,6 +69,7 @@ class Optimizer:
                 f"an optimiser takes a list of parameters, got {type(params).__name__}. Write "
                 "SGD(model.parameters()) for a module, or SGD([p]) for one tensor."
             )
+        _check_ordered(params)
         params = list(params)
         are_groups = params and isinstance(params[0], Mapping)
         for group in params if are_groups else [{"params": params}]:
@@ -71,19 +82,26 @@ class Optimizer:
         object.__setattr__(self, name, value)
 
     def add_param_group(self, group: Group) -> None:
-        """Add parameters with their own settings. Raises the same errors as the constructor."""
-        if "params" not in group or {*group} - {*self.defaults, "params", "initial_lr"}:
-            known = f"'params', and may have {[*self.defaults]}"
-            raise ValueError(f"a parameter group must have {known}; got {sorted(group)}.")
-        given = group["params"]
-        params = [given] if isinstance(given, Tensor) else list(given)
-        if not params:
+        """Add parameters with their own settings. Raises the same errors as the constructor.
+
+        `group["params"]` may consist of pairs (name, parameter), whose names are then listed under
+        "param_names". The group may have other keys, which no optimiser reads.
+        """
+        if "params" not in group:
+            raise ValueError(f"a parameter group must have the key 'params'; got {sorted(group)}.")
+        for key in {*group} - {*self.defaults, "params"}:
+            if hint := nearest(key, self.defaults):
+                raise ValueError(f"an optimiser does not read {key!r} in a parameter group.{hint}")
+        items = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+        _check_ordered(items)
+        pairs = [item if isinstance(item, tuple) else (None, item) for item in items]
+        if not pairs:
             raise ValueError(
                 "the optimiser got no parameters. Parameters of a module are of type nn.Parameter. "
                 "To read the generator model.parameters() twice, write list(model.parameters())."
             )
         taken = {id(p) for p in self._parameters()}
-        for i, p in enumerate(params):
+        for i, (name, p) in enumerate(pairs):
             if not isinstance(p, Tensor):
                 raise TypeError(f"only Tensors can be trained, but item {i} is {describe(p)}.")
             if not p.is_leaf or not p.requires_grad and not isinstance(p, Parameter):
@@ -92,9 +110,12 @@ class Optimizer:
                     "requires_grad=True."
                 )
             if id(p) in taken:
-                raise ValueError(f"{p.name or f'item {i}'} is in two parameter groups.")
-        distinct = list({id(p): p for p in params}.values())  # a duplicate is updated once
+                raise ValueError(f"{name or p.name or f'item {i}'} is in two parameter groups.")
+        names = {id(p): name for name, p in reversed(pairs)}
+        distinct = list({id(p): p for _, p in pairs}.values())  # a duplicate is updated once
         full = {**self.defaults, **group, "params": distinct}
+        if any(names.values()):
+            full["param_names"] = [names[id(p)] for p in distinct]
         self._check(full)
         self.param_groups.append(full)
 
@@ -181,19 +202,21 @@ class Optimizer:
         ours, theirs = [[len(g["params"]) for g in groups] for groups in (self.param_groups, saved)]
         if ours != theirs:
             raise ValueError(f"the saved groups have {theirs} parameters, the optimiser's {ours}.")
-        settings, params = [self._loaded_settings(group) for group in saved], self._parameters()
+        pairs, params = zip(self.param_groups, saved), self._parameters()
+        settings = [self._loaded_settings(*pair) for pair in pairs]
         entries = [(params[int(i)], entry) for i, entry in state_dict["state"].items()]
         self.state = defaultdict(dict, {p: _loaded_history(p, entry) for p, entry in entries})
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
-    def _loaded_settings(self, saved: Group) -> dict[str, Any]:
-        """Return the saved settings. Raises ValueError if another kind of optimiser saved them."""
+    def _loaded_settings(self, group: Group, saved: Group) -> dict[str, Any]:
+        """Return a group's saved settings; raise ValueError for another kind of optimiser."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
         if not required <= {*saved} or decoupled and not getattr(self, "decoupled", True):
             raise ValueError(f"{type(self).__name__}: another kind of optimiser saved this state.")
-        settings = {key: saved[key] for key in saved if key in {*self.defaults, "initial_lr"}}
+        known = {*self.defaults, *group, "initial_lr"} - {"params"}
+        settings = {key: saved[key] for key in saved if key in known}
         self._check({**self.defaults, **settings})
         return settings
 

@@ -20,11 +20,11 @@ __all__ = ["Schedule", "clip_grad_norm_", "noam", "warmup_cosine"]
 
 
 def _norm(x: Array, norm_type: float) -> float:
-    """Return the norm of x flattened to a vector, computed in float32 if x is float16."""
+    """Return the norm of x flattened to a vector."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
         return abs(float(x[0]))
-    return float(np.linalg.norm(x.astype(np.float32) if x.dtype == np.float16 else x, norm_type))
+    return float(np.linalg.norm(x, norm_type))
 
 
 def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:

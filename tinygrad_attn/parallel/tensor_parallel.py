@@ -46,11 +46,6 @@ class ShardedParameter(Parameter):
         super().__init__(data)
         self.group = group
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        new: Any = super().__deepcopy__(memo)
-        new.group = self.group
-        return new
-
 
 def _mine(array: np.ndarray, ranks: Group, axis: int = 0) -> np.ndarray:
     """Split an array into one equal part per rank, and return this rank's part."""

@@ -8,6 +8,7 @@ the number is the same in each call. If any other code reads a number, tracing r
 from __future__ import annotations
 
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -66,8 +67,10 @@ def frames() -> Iterator[Any]:
         frame = frame.f_back
 
 
-def is_in(frame: Any, *folders: str) -> bool:
-    return bool(frame.f_code.co_filename.startswith(folders))
+def is_in(frame: Any, *places: str) -> bool:
+    """Return whether the frame's code is in one of these files or folders."""
+    file = frame.f_code.co_filename
+    return any(file == place or file.startswith(place + os.sep) for place in places)
 
 
 def is_public(frame: Any) -> bool:

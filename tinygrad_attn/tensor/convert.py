@@ -20,7 +20,7 @@ def set_default_dtype(dtype: Any) -> None:
     The initial value is float32. Raises TypeError for a dtype that is not floating-point.
     """
     global _default_dtype
-    _default_dtype = floating_dtype(dtype, "the default")
+    _default_dtype = floating_dtype(dtype, "the default", trainable=True)
 
 
 def get_default_dtype() -> np.dtype:
@@ -28,13 +28,18 @@ def get_default_dtype() -> np.dtype:
     return _default_dtype
 
 
-def floating_dtype(dtype: Any, what: str) -> np.dtype:
+def is_trainable(dtype: np.dtype) -> bool:
+    """Return whether the dtype is floating-point, and not half precision."""
+    return dtype.kind == "f" and dtype.itemsize > 2
+
+
+def floating_dtype(dtype: Any, what: str, *, trainable: bool = False) -> np.dtype:
     """Return a floating-point dtype; raise TypeError for any other, including None."""
     try:
         found = np.dtype(object if dtype is None else dtype)
     except (TypeError, ValueError):
         found = np.dtype(object)
-    if found.kind != "f":
+    if found.kind != "f" or trainable and not is_trainable(found):
         raise TypeError(
             f"the dtype of {what} must be a floating-point dtype, such as np.float32 or "
             f"np.float64, got {describe(dtype)}."
@@ -42,67 +47,53 @@ def floating_dtype(dtype: Any, what: str) -> np.dtype:
     return found
 
 
-def as_array(data: Any, dtype: Any) -> np.ndarray:
-    """Convert the data passed to Tensor's constructor to a new array."""
-    data = array_of(_from_torch(data))
-    if isinstance(data, Symbolic):
-        return data.copy() if dtype is None else data.astype(dtype)  # type: ignore[attr-defined]
-    if dtype is None and isinstance(data, (float, int)) and not isinstance(data, bool | np.generic):
-        dtype = _default_dtype
-    elif isinstance(data, (list, tuple)):
-        if holds("_node", data):
-            raise TypeError(
-                f"making a Tensor from a {type(data).__name__} of Tensors would lose their graph. "
-                "Join the Tensors with np.stack or np.concatenate, or call .item() on each one. "
-                "If a function returned several Tensors, unpack the result: y, weights = ..."
-            )
-        try:
-            found = np.array(data)
-        except ValueError as error:
-            raise ragged(error) from None
-        if dtype is None and found.dtype.kind in "fiu" and not holds("__array__", data):
-            dtype = _default_dtype
-    array = np.array(check_numbers(data), dtype=dtype)
-    return check_numbers(array, dtype)
+def as_array(x: Any, dtype: Any = None) -> Any:
+    """Return the values of a Tensor, array, torch tensor, number or nested list as an array.
 
-
-def check_numbers(data: Any, dtype: Any = None) -> np.ndarray:
-    """Return an array of real numbers or booleans; raise TypeError for anything else."""
-    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+    Numbers and lists of numbers get `dtype`; anything that has a dtype keeps it. The array shares
+    memory with x where possible. Raises TypeError for anything but real numbers and booleans.
+    """
+    x = array_of(_from_torch(x))
+    if isinstance(x, Symbolic):
+        return x
+    if _contains("_node", x):
+        raise TypeError(
+            f"making a Tensor from a {type(x).__name__} of Tensors would lose their graph. Join "
+            "the Tensors with np.stack or np.concatenate, or call .item() on each one. If a "
+            "function returned several Tensors, unpack the result: y, weights = ..."
+        )
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
         raise TypeError(
             "converting a masked array to a Tensor would lose the mask. Write x.filled(0)."
         )
-    array = np.asarray(data)
-    if array.dtype.kind in "fiub":
-        return array
-    given = describe(data) if dtype is None else f"dtype={dtype!r}"
-    hint = " Did a function forget to return its result?" if data is None else ""
-    raise TypeError(f"a Tensor can hold only real numbers or booleans; got {given}.{hint}")
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(
+            "the rows of this list differ in length. Pad them to the same length (and hide the "
+            f"padding with F.padding_mask), or make one Tensor for each row. NumPy says: {error}"
+        ) from None
+    if array.dtype.kind not in "fiub":
+        hint = " Did a function forget to return its result?" if x is None else ""
+        raise TypeError(
+            f"a Tensor can hold only real numbers or booleans; got {describe(x)}.{hint}"
+        )
+    without_dtype = array.dtype.kind != "b" and not _contains("__array__", x)
+    return array.astype(dtype) if dtype is not None and without_dtype else array
 
 
-def ragged(error: ValueError) -> ValueError:
-    """Return the error for a list whose rows differ in length."""
-    return ValueError(
-        "the rows of this list differ in length. Pad them to the same length (and hide the "
-        f"padding with F.padding_mask), or make one Tensor for each row. NumPy says: {error}"
-    )
-
-
-def as_data(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Convert a value that will be written into a tensor, without a copy where possible.
-
-    Arrays keep their own dtype; Python numbers and lists get the tensor's dtype.
-    """
-    if isinstance(value, Variable):
-        return np.asarray(value._data)
-    array = check_numbers(_from_torch(value))
-    return array if hasattr(value, "__array__") else np.asarray(value, dtype)
+def new_array(x: Any, dtype: Any = None) -> Any:
+    """Return a copy of the values of x, by default with the default dtype for numbers and lists."""
+    array = as_array(x, _default_dtype if dtype is None else None)
+    if isinstance(array, Symbolic):
+        return array.copy() if dtype is None else array.astype(dtype)  # type: ignore[attr-defined]
+    return as_array(np.array(array, dtype))  # It raises for dtypes such as complex.
 
 
 def as_value(name: str, value: Any) -> np.ndarray:
     """Return a state dict's value as a plain array; raise TypeError if it is not numeric."""
     try:
-        return check_numbers(array_of(_from_torch(value)))
+        return as_array(value)
     except (TypeError, ValueError):
         raise TypeError(
             f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, got "
@@ -118,18 +109,11 @@ def _from_torch(x: Any) -> Any:
     return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()  # NumPy has no bfloat16
 
 
-def holds(name: str, data: Any) -> bool:
-    """Return whether data, or any item in a nested list or tuple, has the named attribute."""
-    if isinstance(data, (list, tuple)):
-        return any(holds(name, x) for x in data)
-    return hasattr(data, name)
-
-
-def copied(array: Any) -> Any:
-    """Return a copy of the array, unaffected by later changes to the original."""
-    if isinstance(array, Symbolic):
-        return array
-    return np.array(np.asarray(array))  # With some objects even np.array shares memory.
+def _contains(attribute: str, x: Any) -> bool:
+    """Return whether x, or any item in a nested list or tuple, has the attribute."""
+    if isinstance(x, (list, tuple)):
+        return any(_contains(attribute, item) for item in x)
+    return hasattr(x, attribute)
 
 
 def as_index(index: Any) -> Any:
@@ -147,7 +131,8 @@ def as_index(index: Any) -> Any:
     index = array_of(index)
     if isinstance(index, (int, np.generic)):
         return index
-    array = copied(index)
+    # With some objects even np.array shares memory.
+    array: Any = index if isinstance(index, Symbolic) else np.array(np.asarray(index))
     if array.dtype.kind not in "iub":
         raise IndexError(
             f"an index must contain integers or booleans, got {describe(index)}; write "
@@ -166,8 +151,3 @@ def as_sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
         raise TypeError(
             f"sizes and axes must be integers, got {tuple(sizes)}; divide with // instead of /."
         ) from None
-
-
-def as_gradient(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a copy, in the tensor's dtype, of a value assigned to .grad."""
-    return np.array(check_numbers(array_of(_from_torch(value))), dtype)

@@ -1,6 +1,6 @@
 """Implementations of NumPy's functions for Tensors. Parameters have NumPy's names.
 
-Importing this module fills the table `FUNCTIONS` of numpy_dispatch.py.
+The tables `UFUNCS` and `FUNCTIONS` at the end of the file map NumPy's functions to these.
 """
 
 from __future__ import annotations
@@ -14,86 +14,74 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .. import ops
+from ..engine import array_of
 from ..errors import describe, warn
 from ..ops.products import parse
-from .convert import as_sizes, copied
-from .numpy_dispatch import FUNCTIONS, cast, floating, implements, plain, refuse, together
-
-_UNSET: Any = np._NoValue
-
+from .convert import as_index, as_sizes
+from .numpy_dispatch import cast, differentiable, operands, read_only, refused, with_arguments_of
 
 # ---- functions that move or repeat elements
 
 
-def moved(function: Callable, x: Any, *args: Any, **kwargs: Any) -> Any:
+def moved(function, x, *args, **kwargs):
     """Return function(x, ...) for a NumPy function that only moves or repeats elements.
 
     The function is applied to the positions of the elements, and the output consists of the
     elements at the resulting positions. x is an array or a nested list of arrays.
     """
-    parts = together(_leaves(x))
+    parts = operands(_leaves(x))
     starts = np.cumsum([0, *(part.size for part in parts)]).tolist()
     positions = [np.arange(n, n + p.size).reshape(p.shape) for n, p in zip(starts, parts)]
     flat = [ops.reshape(part, shape=(-1,)) for part in parts]
     elements = flat[0] if len(flat) == 1 else ops.concatenate(*flat)
-    settings = {k: plain(v) for k, v in kwargs.items()}
-    places = function(_nested(x, iter(positions)), *plain(args), **settings)
+    settings = {name: array_of(value) for name, value in kwargs.items()}
+    places = function(_nested(x, iter(positions)), *read_only(args), **settings)
     if isinstance(places, (list, tuple)):
         return type(places)(ops.getitem(elements, index=p) for p in places)
     return ops.getitem(elements, index=places)
 
 
-def _leaves(x: Any) -> list[Any]:
+def _leaves(x):
     return [leaf for part in x for leaf in _leaves(part)] if isinstance(x, list | tuple) else [x]
 
 
-def _nested(x: Any, leaves: Any) -> Any:
+def _nested(x, leaves):
     return [_nested(p, leaves) for p in x] if isinstance(x, list | tuple) else next(leaves)
 
 
-def _moving(function: Any) -> Callable:
+def moving(function):
     """Return an implementation of a function that moves the elements of its first argument."""
     first = next(iter(inspect.signature(function).parameters))
 
-    def by_moving(*args: Any, **kwargs: Any) -> Any:
+    def by_moving(*args, **kwargs):
         x, *rest = args or (kwargs.pop(first),)
         return moved(function, x, *rest, **kwargs)
 
     return by_moving
 
 
-MOVING_NAMES = """
-    block column_stack delete diagonal dstack flip fliplr flipud repeat resize roll rot90 tile
-    fft.fftshift fft.ifftshift linalg.diagonal
-"""
-for _name in MOVING_NAMES.split():
-    _function = functools.reduce(getattr, _name.split("."), np)
-    FUNCTIONS[_function] = _moving(_function)
-
-
-@implements(np.take)
-def _take(a, indices, axis=None):
+def take(a, indices, axis=None):
     # Moving the positions of a whole embedding table would take a lot of memory.
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
-    places = copied(plain(indices))
-    places = places.astype(int) if places.dtype == bool else places  # NumPy reads True as 1 here.
+    places = as_index(indices)
+    if np.result_type(places).kind == "b":
+        places = np.multiply(places, 1)  # NumPy reads True as 1 here.
     return ops.getitem(a, index=(slice(None),) * axis + (places,))
 
 
-@implements(np.pad)
-def _pad(array, pad_width, mode="constant", constant_values=0):
+def pad(array, pad_width, mode="constant", constant_values=0):
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         return moved(np.pad, array, pad_width, mode)
     if mode != "constant":
-        refuse("np.pad", "mode", mode)
+        raise refused("np.pad", "mode", mode)
     pairs = np.broadcast_to(pad_width, (array.ndim, 2)).tolist()
     return ops.pad(array, width=tuple(map(tuple, pairs)), value=constant_values)
 
 
-@implements(np.diag)
-def _diag(v, k=0):
+def diag(v, k=0):
     if v.ndim != 1:
         return moved(np.diag, v, k)
     along, n = np.arange(v.shape[0]), v.shape[0] + abs(k)
@@ -103,7 +91,6 @@ def _diag(v, k=0):
 # ---- shapes
 
 
-@implements(np.transpose)
 def transpose(a, axes=None):
     """Permute the axes; warn if a matrix stays unchanged where PyTorch would transpose it."""
     axes = None if axes is None else tuple(axes)
@@ -116,38 +103,36 @@ def transpose(a, axes=None):
     return ops.transpose(a, axes=axes)
 
 
-def _reshaping(function: Callable) -> Callable:
+def reshaping(function):
     """Return an implementation of a reshaping function; NumPy computes the new shape."""
 
-    def reshaped(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def reshaped(x, *args, **kwargs):
         shape = function(np.broadcast_to(False, x.shape), *args, **kwargs).shape
         return ops.reshape(x, shape=shape)
 
     return reshaped
 
 
-def _permuting(function: Callable) -> Callable:
+def permuting(function):
     """Return an implementation of an axis permutation; NumPy computes the new order."""
 
-    def permuted(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def permuted(x, *args, **kwargs):
         sizes = np.empty(tuple(range(x.ndim)), bool)  # Axis i has size i.
         return ops.transpose(x, axes=function(sizes, *args, **kwargs).shape)
 
     return permuted
 
 
-def _of_each(f: Callable) -> Callable:
-    return lambda *arys: f(arys[0]) if len(arys) == 1 else tuple(map(f, together(arys)))
+def of_each(f):
+    return lambda *arys: f(arys[0]) if len(arys) == 1 else tuple(map(f, operands(arys)))
 
 
-@implements(np.broadcast_arrays)
-def _broadcast_arrays(*args):
+def broadcast_arrays(*args):
     shape = np.broadcast_shapes(*(np.shape(x) for x in args))
-    return tuple(ops.broadcast_to(x, shape=shape) for x in together(args))
+    return tuple(ops.broadcast_to(x, shape=shape) for x in operands(args))
 
 
-@implements(np.lib.stride_tricks.sliding_window_view)
-def _sliding_window_view(x, window_shape, axis=None):
+def windows(x, window_shape, axis=None):
     sizes = tuple(np.atleast_1d(window_shape).tolist())
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim, "axis", True)
     return ops.windows(x, sizes=sizes, axes=axes)
@@ -156,32 +141,32 @@ def _sliding_window_view(x, window_shape, axis=None):
 # ---- joins and splits
 
 
-def _concatenate(arrays, axis=0):
-    return ops.concatenate(*together(arrays), axis=axis)
+def concatenate(arrays, axis=0):
+    return ops.concatenate(*operands(arrays), axis=axis)
 
 
-def _atleast(n: int, parts: Any) -> list[Any]:
-    return [x if x.ndim >= n else x.reshape((1,) * (n - x.ndim) + x.shape) for x in together(parts)]
+def at_least(n, arrays):
+    arrays = operands(arrays)
+    return [x if x.ndim >= n else x.reshape((1,) * (n - x.ndim) + x.shape) for x in arrays]
 
 
-@implements(np.hstack)
-def _hstack(tup):
-    parts = _atleast(1, tup)
-    return _concatenate(parts, int(parts[0].ndim > 1))
+def hstack(tup):
+    parts = at_least(1, tup)
+    return concatenate(parts, int(parts[0].ndim > 1))
 
 
-def _slice(x: Any, axis: int, *bounds: Any) -> Any:
+def slice_of(x, axis, *bounds):
     return x[(slice(None),) * (axis % x.ndim) + (slice(*bounds),)]
 
 
-def _splitting(cut: Callable, along: int | None = None) -> Callable:
+def splitting(cut, along=None):
     """Return an implementation of np.split, or of a variant that cuts along a fixed axis."""
 
     def split(ary, indices_or_sections, axis=0):
         axis = axis if along is None else min(along, ary.ndim - 1)
-        parts = cut(np.arange(ary.shape[axis]), plain(indices_or_sections))
+        parts = cut(np.arange(ary.shape[axis]), array_of(indices_or_sections))
         bounds = [(int(p[0]), int(p[-1]) + 1) if p.size else (0, 0) for p in parts]
-        return [_slice(ary, axis, *pair) for pair in bounds]
+        return [slice_of(ary, axis, *pair) for pair in bounds]
 
     return split
 
@@ -189,69 +174,62 @@ def _splitting(cut: Callable, along: int | None = None) -> Callable:
 # ---- elements
 
 
-@implements(np.where)
-def _where(condition, x=_UNSET, y=_UNSET):
-    return np.nonzero(plain(condition)) if x is _UNSET else ops.where(plain(condition), x, y)
+def where(condition, *choices):
+    condition = array_of(condition)
+    return ops.where(condition, *choices) if choices else np.nonzero(condition)
 
 
-@implements(np.clip)
-def _clip(a, a_min=None, a_max=None, min=None, max=None):
+def clip(a, a_min=None, a_max=None, min=None, max=None):
     return ops.clip(a, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
-@implements(np.select)
-def _select(condlist, choicelist, default=0):
-    *choices, y = together([*choicelist, default])
+def select(condlist, choicelist, default=0):
+    *choices, y = operands([*choicelist, default])
     for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
-        y = ops.where(plain(condition), choice, y)
+        y = ops.where(array_of(condition), choice, y)
     return y
 
 
-@implements(np.nan_to_num)
-def _nan_to_num(x, nan=0.0, posinf=None, neginf=None):
-    values, limits = plain(x), np.finfo(x.dtype)
+def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
+    values, limits = array_of(x), np.finfo(x.dtype)
     x = ops.where(np.isnan(values), nan, x)
-    x = ops.where(np.isposinf(values), float(limits.max) if posinf is None else posinf, x)
-    return ops.where(np.isneginf(values), float(limits.min) if neginf is None else neginf, x)
+    x = ops.where(values == math.inf, float(limits.max) if posinf is None else posinf, x)
+    return ops.where(values == -math.inf, float(limits.min) if neginf is None else neginf, x)
 
 
-@implements(np.sinc)
-def _sinc(x):
+def sinc(x):
     x = x * math.pi
     z = x * x
-    small = plain(z) < 0.01  # A power series has the right derivatives there.
+    small = array_of(z) < 0.01  # A power series has the right derivatives there.
     x, z = ops.where(small, 1, x), ops.where(small, z, 0)
     series = 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110))))
     return ops.where(small, series, ops.sin(x) / x)
 
 
-@implements(np.full_like)
-def _full_like(a, fill_value):
-    if not floating(fill_value):
-        return np.full_like(plain(a), plain(fill_value))
+def full_like(a, fill_value):
+    if not differentiable(fill_value):
+        return np.full_like(array_of(a), array_of(fill_value))
     return ops.broadcast_to(cast(fill_value, a.dtype), shape=np.shape(a))
 
 
 # ---- differences
 
 
-@implements(np.diff)
-def _diff(a, n=1, axis=-1, prepend=_UNSET, append=_UNSET):
-    ends = [x for x in (prepend, a, append) if x is not _UNSET]
+def diff(a, n=1, axis=-1, prepend=None, append=None):
+    ends = [x for x in (prepend, a, append) if x is not None and x is not np._NoValue]
     if n and len(ends) > 1:
         one = [1 if i == axis % a.ndim else size for i, size in enumerate(a.shape)]
-        a = _concatenate([x if np.ndim(x) else np.broadcast_to(x, one) for x in ends], axis)
+        a = concatenate([x if np.ndim(x) else np.broadcast_to(x, one) for x in ends], axis)
     for _ in range(n):
-        a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
+        a = slice_of(a, axis, 1, None) - slice_of(a, axis, None, -1)
     return a
 
 
-@implements(np.gradient)
-def _gradient(f, *varargs, axis=None, edge_order=1):
+def gradient(f, *varargs, axis=None, edge_order=1):
     axes = normalize_axis_tuple(range(f.ndim) if axis is None else axis, f.ndim)
     steps = varargs if len(varargs) > 1 else (varargs or (1.0,)) * len(axes)
     if edge_order != 1:
-        refuse("np.gradient", "edge_order", edge_order)
+        raise refused("np.gradient", "edge_order", edge_order)
     if any(f.shape[i] < 2 for i in axes):
         raise ValueError(
             f"np.gradient needs at least two elements along each axis, got {describe(f)}."
@@ -260,20 +238,19 @@ def _gradient(f, *varargs, axis=None, edge_order=1):
     return slopes[0] if len(slopes) == 1 else tuple(slopes)
 
 
-def _slopes(f: Any, axis: int, h: Any) -> Any:
+def _slopes(f, axis, h):
     """Return np.gradient along one axis; h is the spacing of the elements, or their positions."""
     gaps = np.diff(h) if np.ndim(h) else h * np.ones(f.shape[axis] - 1, f.dtype)
     gaps = gaps.reshape(-1, *(1,) * (f.ndim - 1 - axis))
-    slopes, left, right = _diff(f, axis=axis) / gaps, gaps[:-1], gaps[1:]
-    before, after = _slice(slopes, axis, None, -1), _slice(slopes, axis, 1, None)
+    slopes, left, right = diff(f, axis=axis) / gaps, gaps[:-1], gaps[1:]
+    before, after = slice_of(slopes, axis, None, -1), slice_of(slopes, axis, 1, None)
     middle = (right * before + left * after) / (left + right)
-    ends = _slice(slopes, axis, None, 1), _slice(slopes, axis, -1, None)
-    return _concatenate([ends[0], middle, ends[1]], axis)
+    ends = slice_of(slopes, axis, None, 1), slice_of(slopes, axis, -1, None)
+    return concatenate([ends[0], middle, ends[1]], axis)
 
 
-@implements(np.linspace)
-def _linspace(start, stop, num=50, endpoint=True, axis=0):
-    start, stop = together([start, stop])
+def linspace(start, stop, num=50, endpoint=True, axis=0):
+    start, stop = operands([start, stop])
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(start.dtype, stop.dtype))
     share = share.reshape(-1, *(1,) * max(start.ndim, stop.ndim))
     return np.moveaxis(start * (1 - share) + stop * share, 0, axis)
@@ -282,19 +259,23 @@ def _linspace(start, stop, num=50, endpoint=True, axis=0):
 # ---- products
 
 
-def _dot(a, b):
+def dot(a, b):
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return ops.multiply(a, b)
-    return ops.matmul(a, b) if np.ndim(b) <= 2 else _tensordot(a, b, (-1, -2))
+    return ops.matmul(a, b) if np.ndim(b) <= 2 else tensordot(a, b, (-1, -2))
 
 
-def _inner(a, b):
-    return ops.multiply(a, b) if np.ndim(a) == 0 or np.ndim(b) == 0 else _tensordot(a, b, (-1, -1))
+def inner(a, b):
+    return ops.multiply(a, b) if np.ndim(a) == 0 or np.ndim(b) == 0 else tensordot(a, b, (-1, -1))
 
 
-@implements(np.tensordot)
-def _tensordot(a, b, axes=2):
-    a, b = together([a, b])
+def vecdot(a, b, axis=-1):
+    a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
+    return ops.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
+
+
+def tensordot(a, b, axes=2):
+    a, b = operands([a, b])
     left, right = (range(a.ndim - axes, a.ndim), range(axes)) if np.ndim(axes) == 0 else axes
     left, right = normalize_axis_tuple(left, a.ndim), normalize_axis_tuple(right, b.ndim)
     n, sizes = len(left), [a.shape[i] for i in left]
@@ -310,28 +291,25 @@ def _tensordot(a, b, axes=2):
     return ops.matmul(rows, columns).reshape(outer_a + outer_b)
 
 
-@implements(np.einsum)
-def _einsum(*operands, optimize=True):
-    arrays, labels, result = parse(operands, np.ndim)
-    return ops.einsum(*together(arrays), labels=labels, result=result)
+def einsum(*operands_and_labels, optimize=True):
+    arrays, labels, result = parse(operands_and_labels, np.ndim)
+    return ops.einsum(*operands(arrays), labels=labels, result=result)
 
 
-def _outer(a, b):
-    a, b = together([a, b])
+def outer(a, b):
+    a, b = operands([a, b])
     return a.reshape(-1, 1) * b.reshape(1, -1)
 
 
-@implements(np.kron)
-def _kron(a, b):
+def kron(a, b):
     n = max(np.ndim(a), np.ndim(b))
-    a, b = _atleast(n, [a, b])
+    a, b = at_least(n, [a, b])
     a_odd, b_even = tuple(range(1, 2 * n, 2)), tuple(range(0, 2 * n, 2))
     blocks = np.expand_dims(a, a_odd) * np.expand_dims(b, b_even)
     return blocks.reshape([i * j for i, j in zip(a.shape, b.shape)])
 
 
-@implements(np.cross)
-def _cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
+def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
@@ -345,21 +323,19 @@ def _cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 # ---- np.linalg
 
 
-@implements(np.linalg.norm)
-def _norm(x, ord=None, axis=None, keepdims=False):
+def norm(x, ord=None, axis=None, keepdims=False):
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     if ord is None:
         return ops.l2_norm(x, axis=axes, keepdims=keepdims)
     if len(axes) == 1:
-        return _vector_norm(x, axes, keepdims, ord)
+        return vector_norm(x, axes, keepdims, ord)
     if len(axes) != 2:
         raise ValueError(f"np.linalg.norm of {describe(x)} needs axis= with one or two axes.")
     y = _matrix_norm(np.moveaxis(x, axes, (-2, -1)), ord)
     return np.expand_dims(y, axes) if keepdims else y
 
 
-@implements(np.linalg.vector_norm)
-def _vector_norm(x, axis=None, keepdims=False, ord=2):
+def vector_norm(x, axis=None, keepdims=False, ord=2):
     settings, size = {"axis": axis, "keepdims": keepdims}, ops.absolute(x)
     if ord == 2:
         return ops.l2_norm(x, **settings)
@@ -370,13 +346,13 @@ def _vector_norm(x, axis=None, keepdims=False, ord=2):
     return _power(ops.sum(_power(size, ord), **settings), 1 / ord)
 
 
-def _power(x: Any, p: float) -> Any:
+def _power(x, p):
     """Return x^p for x >= 0, with slope 0 at 0, as in torch.linalg.vector_norm."""
-    zero = plain(x) == 0
+    zero = array_of(x) == 0
     return ops.where(zero, 0 if p > 0 else math.inf, ops.power(ops.where(zero, 1, x), p))
 
 
-def _matrix_norm(x: Any, ord: Any) -> Any:
+def _matrix_norm(x, ord):
     if ord == "fro":
         return ops.l2_norm(x, axis=(-2, -1))
     if ord == "nuc":
@@ -397,14 +373,12 @@ SVDResult = namedtuple("SVDResult", "U S Vh")
 QRResult = namedtuple("QRResult", "Q R")
 
 
-@implements(np.linalg.eigh)
-def _eigh(a, UPLO="L"):
+def eigh(a, UPLO="L"):
     # Computed alone, eigenvalues have a derivative even where the vectors have none.
     return EighResult(ops.eigvalsh(a, uplo=UPLO), ops.eigh(a, uplo=UPLO)[..., 1:].mT)
 
 
-@implements(np.linalg.svd)
-def _svd(a, full_matrices=True, compute_uv=True):
+def svd(a, full_matrices=True, compute_uv=True):
     if not compute_uv:
         return ops.singular_values(a)
     m, n = a.shape[-2:]
@@ -414,93 +388,144 @@ def _svd(a, full_matrices=True, compute_uv=True):
     return SVDResult(triplets[..., :m].mT, ops.singular_values(a), triplets[..., m + 1 :])
 
 
-@implements(np.linalg.qr)
-def _qr(a, mode="reduced"):
+def qr(a, mode="reduced"):
     if mode not in ("reduced", "r"):
-        refuse("np.linalg.qr", "mode", mode)
+        raise refused("np.linalg.qr", "mode", mode)
     m, n = a.shape[-2:]
     both = ops.qr(a[..., :m])  # The first m columns determine Q.
     q, r = both[..., :m, :], both[..., m:, :]
     if n > m:
-        r = _concatenate([r, ops.matmul(q.mT, a[..., m:])], -1)
+        r = concatenate([r, ops.matmul(q.mT, a[..., m:])], -1)
     return r if mode == "r" else QRResult(q, r)
 
 
-# ---- one-line functions
+# ---- the tables
 
-SHORT: dict[Any, Callable] = {
-    np.append: lambda arr, values, axis=None: _concatenate([arr, values], axis),
-    np.array_split: _splitting(np.array_split),
+UFUNCS: dict[Any, Callable] = ops.UFUNCS | {
+    np.positive: lambda x: x,
+    np.conjugate: lambda x: x,
+    np.fabs: ops.absolute,
+    np.rint: lambda x: ops.round(x),
+    np.degrees: lambda x: x * (180 / math.pi),
+    np.rad2deg: lambda x: x * (180 / math.pi),
+    np.radians: lambda x: x * (math.pi / 180),
+    np.deg2rad: lambda x: x * (math.pi / 180),
+    np.divmod: lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
+    np.vecdot: vecdot,
+}
+"""Maps each ufunc to a function that takes Tensors."""
+
+IMPLEMENTATIONS: dict[Any, Callable] = {
+    np.amax: ops.max,
+    np.amin: ops.min,
+    np.angle: lambda z, deg=False: ops.arctan2(0.0, z) * (180 / math.pi if deg else 1),
+    np.append: lambda arr, values, axis=None: concatenate([arr, values], axis),
+    np.around: ops.round,
+    np.array_split: splitting(np.array_split),
     np.astype: cast,
+    np.atleast_1d: of_each(reshaping(np.atleast_1d)),
+    np.atleast_2d: of_each(reshaping(np.atleast_2d)),
+    np.atleast_3d: of_each(reshaping(np.atleast_3d)),
+    np.block: moving(np.block),
+    np.broadcast_arrays: broadcast_arrays,
     np.broadcast_to: lambda array, shape: ops.broadcast_to(array, shape=as_sizes([shape])),
-    np.concatenate: _concatenate,
+    np.clip: clip,
+    np.column_stack: moving(np.column_stack),
+    np.concatenate: concatenate,
     np.copy: ops.clone,
+    np.cross: cross,
     np.cumprod: ops.cumprod,
     np.cumsum: ops.cumsum,
-    np.diagflat: lambda v, k=0: _diag(v.reshape(-1), k),
-    np.dot: _dot,
-    np.dsplit: _splitting(np.split, 2),
-    np.hsplit: _splitting(np.split, 1),
+    np.delete: moving(np.delete),
+    np.diag: diag,
+    np.diagflat: lambda v, k=0: diag(v.reshape(-1), k),
+    np.diagonal: moving(np.diagonal),
+    np.diff: diff,
+    np.dot: dot,
+    np.dsplit: splitting(np.split, 2),
+    np.dstack: moving(np.dstack),
+    np.einsum: einsum,
+    np.expand_dims: reshaping(np.expand_dims),
+    np.fft.fftshift: moving(np.fft.fftshift),
+    np.fft.ifftshift: moving(np.fft.ifftshift),
+    np.flip: moving(np.flip),
+    np.fliplr: moving(np.fliplr),
+    np.flipud: moving(np.flipud),
+    np.full_like: full_like,
+    np.gradient: gradient,
+    np.hsplit: splitting(np.split, 1),
+    np.hstack: hstack,
     np.imag: lambda val: ops.where(True, 0, val),
-    np.angle: lambda z, deg=False: ops.arctan2(0.0, z) * (180 / math.pi if deg else 1),
-    np.inner: _inner,
+    np.inner: inner,
+    np.kron: kron,
     np.linalg.cholesky: lambda a, upper=False: ops.cholesky(a.mT).mT if upper else ops.cholesky(a),
     np.linalg.det: ops.det,
+    np.linalg.diagonal: moving(np.linalg.diagonal),
+    np.linalg.eigh: eigh,
     np.linalg.eigvalsh: lambda a, UPLO="L": ops.eigvalsh(a, uplo=UPLO),
     np.linalg.inv: ops.inv,
-    np.linalg.multi_dot: lambda arrays: functools.reduce(_dot, arrays),
+    np.linalg.multi_dot: lambda arrays: functools.reduce(dot, arrays),
+    np.linalg.norm: norm,
     np.linalg.pinv: ops.pinv,
-    np.linalg.slogdet: lambda a: np.linalg.slogdet(plain(a))._replace(logabsdet=ops.logabsdet(a)),
-    np.linalg.solve: lambda a, b: ops.solve(*together([a, b])),
+    np.linalg.qr: qr,
+    np.linalg.slogdet: lambda a: np.linalg.slogdet(a._data)._replace(logabsdet=ops.logabsdet(a)),
+    np.linalg.solve: lambda a, b: ops.solve(*operands([a, b])),
+    np.linalg.svd: svd,
     np.linalg.svdvals: ops.singular_values,
+    np.linalg.vector_norm: vector_norm,
+    np.linspace: linspace,
     np.matrix_transpose: lambda x: ops.swapaxes(x, a=-1, b=-2),
     np.max: ops.max,
     np.mean: ops.mean,
+    np.meshgrid: lambda *xi, indexing="xy": moved(
+        lambda places: np.meshgrid(*places, indexing=indexing), list(xi)
+    ),
     np.min: ops.min,
-    np.outer: _outer,
+    np.moveaxis: permuting(np.moveaxis),
+    np.nan_to_num: nan_to_num,
+    np.outer: outer,
+    np.pad: pad,
     np.partition: ops.partition,
     np.prod: ops.prod,
     np.ravel: lambda a: ops.reshape(a, shape=(-1,)),
     np.real: ops.clone,
     np.real_if_close: ops.clone,
+    np.repeat: moving(np.repeat),
     np.reshape: lambda a, shape=None, newshape=None: ops.reshape(  # `newshape` until NumPy 2.1
         a, shape=as_sizes([newshape if shape is None else shape])
     ),
+    np.resize: moving(np.resize),
+    np.roll: moving(np.roll),
+    np.rollaxis: permuting(np.rollaxis),
+    np.rot90: moving(np.rot90),
     np.round: ops.round,
+    np.select: select,
+    np.sinc: sinc,
     np.sort: ops.sort,
-    np.split: _splitting(np.split),
-    np.stack: lambda arrays, axis=0: ops.stack(*together(arrays), axis=axis),
+    np.split: splitting(np.split),
+    np.squeeze: reshaping(np.squeeze),
+    np.stack: lambda arrays, axis=0: ops.stack(*operands(arrays), axis=axis),
     np.std: ops.std,
     np.sum: ops.sum,
     np.swapaxes: lambda a, axis1, axis2: ops.swapaxes(a, a=axis1, b=axis2),
+    np.take: take,
     np.take_along_axis: lambda arr, indices, axis=-1: ops.take_along_axis(
-        arr, indices=copied(plain(indices)), axis=axis
+        arr, indices=as_index(indices), axis=axis
     ),
+    np.tensordot: tensordot,
+    np.tile: moving(np.tile),
     np.trace: lambda a, offset=0, axis1=0, axis2=1: ops.sum(
         np.diagonal(a, offset, axis1, axis2), axis=-1
     ),
+    np.transpose: transpose,
     np.tril: ops.tril,
     np.triu: ops.triu,
     np.var: ops.var,
-    np.vdot: lambda a, b: ops.matmul(*(x.reshape(-1) for x in together([a, b]))),
-    np.vsplit: _splitting(np.split, 0),
-    np.vstack: lambda tup: _concatenate(_atleast(2, tup)),
+    np.vdot: lambda a, b: ops.matmul(*(x.reshape(-1) for x in operands([a, b]))),
+    np.vsplit: splitting(np.split, 0),
+    np.vstack: lambda tup: concatenate(at_least(2, tup)),
+    np.where: where,
+    sliding_window_view: windows,
 }
-for _function, _answer in SHORT.items():
-    implements(_function)(_answer)
-
-FUNCTIONS |= {
-    np.around: FUNCTIONS[np.round],
-    np.amax: FUNCTIONS[np.max],
-    np.amin: FUNCTIONS[np.min],
-    np.atleast_1d: _of_each(_reshaping(np.atleast_1d)),
-    np.atleast_2d: _of_each(_reshaping(np.atleast_2d)),
-    np.atleast_3d: _of_each(_reshaping(np.atleast_3d)),
-    np.expand_dims: _reshaping(np.expand_dims),
-    np.meshgrid: lambda *xi, indexing="xy": moved(
-        lambda p: np.meshgrid(*p, indexing=indexing), list(xi)
-    ),
-    np.moveaxis: _permuting(np.moveaxis),
-    np.rollaxis: _permuting(np.rollaxis),
-    np.squeeze: _reshaping(np.squeeze),
-}
+FUNCTIONS = {f: with_arguments_of(f, g) for f, g in IMPLEMENTATIONS.items()}
+"""Maps each other NumPy function to one that takes the same arguments and handles Tensors."""

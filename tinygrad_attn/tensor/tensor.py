@@ -9,24 +9,25 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..engine import Hooks, Op, Variable, backward, context, inplace, tracked
+from ..engine import Hooks, Op, Variable, array_of, backward, context, inplace, tracked
 from ..errors import MissingName, describe, explain, warn, written_here, wrong_keyword
 from .convert import (
     as_array,
-    as_data,
-    as_gradient,
     as_index,
     as_sizes,
     get_default_dtype,
+    is_trainable,
+    new_array,
     set_default_dtype,
 )
-from .numpy_dispatch import FUNCTIONS, PLAIN, UFUNCS, array_function, array_ufunc, plain
-from .numpy_functions import transpose
+from .numpy_dispatch import call_function, call_ufunc
+from .numpy_functions import FUNCTIONS, UFUNCS, transpose
 
 __all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
@@ -45,7 +46,7 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:
     """Return the method of an operator that has no derivative and returns a plain array."""
-    return lambda a, b: function(a._data, plain(b))
+    return lambda a, b: function(a._data, array_of(b))
 
 
 class TensorHook(AbstractContextManager["TensorHook"]):
@@ -79,7 +80,7 @@ class Tensor(Variable):
     __array_priority__ = 1000
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
-        array = as_array(data, dtype)
+        array = new_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._node = self.name = None
         self._tracked = False
@@ -114,8 +115,8 @@ class Tensor(Variable):
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = as_data(value, self._data.dtype)
-        if self._tracked and array.dtype.kind != "f":
+        array = as_array(value, self._data.dtype)
+        if self._tracked and not is_trainable(array.dtype):
             raise TypeError(
                 f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
             )
@@ -139,7 +140,7 @@ class Tensor(Variable):
     @grad.setter
     def grad(self, value: Any) -> None:
         if value is not None:
-            value = value if isinstance(value, Tensor) else Tensor(as_gradient(value, self.dtype))
+            value = value if isinstance(value, Tensor) else Tensor(value, dtype=self.dtype)
             if value.shape != self.shape:
                 raise ValueError(
                     f"a gradient must have its tensor's shape, but got {value.shape} for "
@@ -159,10 +160,10 @@ class Tensor(Variable):
                 f"requires_grad must be True or False, got {describe(value)}. To set the dtype, "
                 "write Tensor(data, dtype=...); to set the shape, write Tensor(np.zeros((2, 3)))."
             )
-        if value and self._data.dtype.kind != "f":
+        if value and not is_trainable(self._data.dtype):
             raise TypeError(
-                "only floating-point tensors can require a gradient, but this is "
-                f"{describe(self)}. Write .astype(np.float32) first."
+                "only floating-point tensors can require a gradient, in single precision or more, "
+                f"but this is {describe(self)}. Write .astype(np.float32) first."
             )
         if not value and self._node is not None:
             raise ValueError(
@@ -202,10 +203,16 @@ class Tensor(Variable):
         return self._node is None
 
     def __len__(self) -> int:
+        if not self._data.ndim:
+            raise TypeError(
+                f"{describe(self)} is a single number, so it has no length and cannot be iterated. "
+                "Write t.item() to read the number, t.reshape(1) for a sequence of length 1, or "
+                "torch.from_numpy(t.numpy()) for a PyTorch tensor."
+            )
         return len(self._data)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self._data)))
+        return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
         text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
@@ -320,23 +327,20 @@ class Tensor(Variable):
 
     clone = copy
 
-    def __copy__(self) -> Tensor:
-        return self
-
     def __getstate__(self) -> Any:
+        """Return what copies and pickles contain: all attributes except the gradient."""
         if self._node is not None:
             raise TypeError(
-                "only leaf tensors can be deep-copied or pickled. To copy only the values of an "
-                "output, call .detach() first; a copy made by .clone() stays in the graph."
+                "only leaf tensors can be copied by the copy module or pickled. To copy only the "
+                "values of an output, call .detach() first; a copy made by .clone() stays in the "
+                "graph."
             )
-        slots: dict[str, Any] = object.__getstate__(self)[1]  # type: ignore[index]
-        return None, slots | {"_tracked": self.requires_grad}  # without hooks
+        state: Any = object.__getstate__(self)
+        attributes, slots = state
+        return attributes, {**slots, "_grad": None, "_tracked": self.requires_grad}  # no hooks
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self.__getstate__()  # It raises for an output.
-        new = type(self)._of(self._data.copy(), self.requires_grad)
-        new.name = self.name
-        return new
+    def __copy__(self) -> Tensor:
+        return deepcopy(self)  # As copies of arrays, it has its own memory.
 
     # ---- NumPy and PyTorch
 
@@ -362,14 +366,16 @@ class Tensor(Variable):
         return np.array(inplace.hand_out(self._array()), dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        f = UFUNCS.get(ufunc) if self._data.dtype.kind == "f" else None
-        if f is None or kwargs or method != "__call__":
-            return array_ufunc(ufunc, method, inputs, kwargs)
+        f = UFUNCS.get(ufunc)
+        if f is None or kwargs or method != "__call__" or self._data.dtype.kind != "f":
+            return call_ufunc(f, ufunc, method, inputs, kwargs)
         return f(*inputs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        f = FUNCTIONS.get(function) if self._data.dtype.kind == "f" else None
-        return array_function(function, args, kwargs) if f is None else f(*args, **kwargs)
+        f = FUNCTIONS.get(function)
+        if f is None or self._data.dtype.kind != "f":
+            return call_function(f, function, args, kwargs)
+        return f(*args, **kwargs)
 
     @classmethod
     def __torch_function__(
@@ -436,7 +442,13 @@ class Tensor(Variable):
                 "np.where(mask, value, t) or join parts with np.concatenate; if no gradient is "
                 "needed, change the tensor inside ta.no_grad()."
             )
-        array = as_data(value, self._data.dtype)
+        array = as_array(value, self._data.dtype)
+        if isinstance(value, Variable) and np.may_share_memory(array, self._data):
+            raise ValueError(
+                f"the assigned value is a view of {describe(self)} itself. To exchange elements, "
+                "as shuffle does, would copy some of them twice and lose others. Write "
+                "t[index] = value.copy(), or t[rng.permutation(len(t))] for a shuffled Tensor."
+            )
         try:
             self._array()[as_index(index)] = array
         except (ValueError, IndexError) as error:
@@ -638,4 +650,4 @@ def _check_keywords(name: str, wrong: dict[str, Any]) -> None:
 
 
 Variable._kind = Tensor
-MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS, *PLAIN))
+MissingName.fill(Tensor, (*FUNCTIONS, *UFUNCS))

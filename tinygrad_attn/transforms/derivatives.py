@@ -1,6 +1,8 @@
 """Transforms of functions: vjp, jvp, value_and_grad, jacobian, hessian and hvp.
 
-Inputs may be Tensors, arrays or numbers; outputs are Tensors. Transforms can be nested:
+Tensors in, Tensors out; arrays and numbers in, arrays out. A gradient is an array if its argument
+was one, and so is the value of f if no differentiated argument is a Tensor. f itself always gets
+Tensors. Results that will be differentiated again are always Tensors. Transforms can be nested:
 `jacobian(lambda x: value_and_grad(f)(x)[1], x)` is a Hessian. Outside another transform, pass
 `create_graph=True` to make derivatives differentiable.
 """
@@ -15,7 +17,6 @@ import numpy as np
 from ..engine import Variable, context, enable_grad, grad
 from ..errors import describe, is_integer
 from ..tensor import Tensor
-from ..tensor.convert import as_gradient
 
 
 def _input(x: Any, create_graph: bool) -> Tensor:
@@ -39,7 +40,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
 def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     """Return the cotangent or tangent v as a Tensor with the shape of `like`."""
     if not isinstance(v, Variable):
-        v = Tensor._of(as_gradient(v, like.dtype))
+        v = Tensor(v, dtype=like.dtype)
     if v.shape != like.shape:
         raise ValueError(f"{requirement}: got {v.shape} for {describe(like)}.")
     return v
@@ -81,14 +82,22 @@ def _recorded(create_graph: bool | None) -> bool:
     return context.depth > 0 and bool(context.recording) if create_graph is None else create_graph
 
 
-def _outcome(y: Tensor, create_graph: bool) -> Tensor:
-    """Return f's output, detached unless it will be differentiated."""
-    return y if create_graph else Tensor._of(y._data)
+def _returned(result: Tensor, create_graph: bool, *arguments: Any) -> Any:
+    """Return a result as it is if it will be differentiated, and otherwise outside the graph.
+
+    The result is then an array, unless one of the arguments is a Tensor.
+    """
+    if create_graph:
+        return result
+    if any(isinstance(x, Variable) for x in arguments):
+        return Tensor._of(result._data)
+    array = result.numpy()
+    return array if array.ndim else array[()]
 
 
 def vjp(
     f: Callable[..., Any], *xs: Any, create_graph: bool | None = None
-) -> tuple[Tensor, Callable[[Any], tuple[Tensor, ...]]]:
+) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Return `(y, pullback)`, where y = f(*xs) and `pullback(g)` is a tuple of g^T dy/dx.
 
     The tuple has one element for each x. g must have y's shape (else ValueError). The pullback may
@@ -98,18 +107,19 @@ def vjp(
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
 
-    def pullback(g: Any) -> tuple[Tensor, ...]:
-        g = _direction(g, y, "g must have y's shape")
+    def pullback(g: Any) -> tuple[Any, ...]:
+        cotangent = _direction(g, y, "g must have y's shape")
         # g may come from an enclosing transform although no input does.
-        again = recorded or g._tracked and _recorded(create_graph)
-        return _gradients([y], inputs, [g], again, True)
+        again = recorded or cotangent.requires_grad and _recorded(create_graph)
+        slopes = _gradients([y], inputs, [cotangent], again, True)
+        return tuple(_returned(slope, again, x, g) for slope, x in zip(slopes, xs))
 
-    return _outcome(y, recorded), pullback
+    return _returned(y, recorded, *xs), pullback
 
 
 def jvp(
     f: Callable[..., Any], xs: Any, vs: Any, *, create_graph: bool | None = None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Any, Any]:
     """Return `(y, tangent)`, where y = f(*xs) and tangent is the sum of (dy/dx) v over xs and vs.
 
     `xs` and `vs` are both sequences, or both a single Tensor, array or number. Raises ValueError
@@ -130,12 +140,12 @@ def jvp(
     seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
     pulled = _gradients([y], inputs, [seed], True, True)
     (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
-    return _outcome(y, recorded), tangent
+    return _returned(y, recorded, *xs), _returned(tangent, recorded, *xs)
 
 
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, create_graph: bool | None = None
-) -> Callable[..., tuple[Tensor, Any]]:
+) -> Callable[..., tuple[Any, Any]]:
     """Return a function that computes f(*args) and its gradient with respect to args[argnums].
 
     The gradient is a tuple if `argnums` is a sequence. Keyword arguments are passed on to f. f must
@@ -148,7 +158,7 @@ def value_and_grad(
         what = "argnums must be an index, or indices. Pass values as in value_and_grad(f)(x)"
         raise TypeError(f"{what}; got {describe(argnums)}.")
 
-    def both(*args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+    def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if any(not -len(args) <= i < len(args) for i in chosen):
             raise TypeError(
                 f"argnums={argnums} (counted from 0) is out of range for {len(args)} positional "
@@ -165,29 +175,30 @@ def value_and_grad(
                 f"returned {describe(y)}. Reduce the output first, for example with .sum() or "
                 ".mean(), or use vjp or jacobian."
             )
-        found = _gradients([y], inputs, [None], recorded, False)
-        return _outcome(y, recorded), found if several else found[0]
+        slopes = _gradients([y], inputs, [None], recorded, False)
+        differentiated = [args[i] for i in places]
+        value = _returned(y, recorded, *differentiated)
+        found = tuple(_returned(d, recorded, x) for d, x in zip(slopes, differentiated))
+        return value, found if several else found[0]
 
     return both
 
 
-def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
+def jacobian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Any:
     """Return all dy_i / dx_j with shape y.shape + x.shape, using one backward pass for each y_i."""
     recorded = _recorded(create_graph)
-    x = _input(x, recorded)
-    y = _call(f, [x])
+    leaf = _input(x, recorded)
+    y = _call(f, [leaf])
     rows: list[Any] = []
     for i in range(y.size):
         one_hot = np.zeros(y.shape, y.dtype)
         one_hot.flat[i] = 1
-        rows += _gradients([y], [x], [one_hot], recorded, i < y.size - 1)
-    if not rows:
-        return Tensor._of(np.zeros(y.shape + x.shape, x.dtype))
-    stacked: Any = np.stack(rows)
-    return stacked.reshape(*y.shape, *x.shape)
+        rows += _gradients([y], [leaf], [one_hot], recorded, i < y.size - 1)
+    stacked: Any = np.stack(rows) if rows else Tensor._of(np.zeros(0, leaf.dtype))
+    return _returned(stacked.reshape(*y.shape, *leaf.shape), recorded, x)
 
 
-def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Tensor:
+def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) -> Any:
     """Return d^2 f / (dx_i dx_j) for all i and j, with shape x.shape + x.shape.
 
     f must return a single number (else ValueError).
@@ -195,14 +206,14 @@ def hessian(f: Callable[..., Any], x: Any, *, create_graph: bool | None = None) 
     return jacobian(lambda x: value_and_grad(f)(x)[1], x, create_graph=create_graph)
 
 
-def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Tensor:
+def hvp(f: Callable[..., Any], x: Any, v: Any, *, create_graph: bool | None = None) -> Any:
     """Return H v, where H is the Hessian of f at x, without building H.
 
     The result is the gradient of <grad f, v>. v must have x's shape, and f must return a single
     number (else ValueError).
     """
     recorded = _recorded(create_graph)
-    x = _input(x, recorded)
-    v = _direction(v, x, "v must have x's shape")
-    slope = _call(lambda x: value_and_grad(f)(x)[1], [x])
-    return _gradients([slope], [x], [v], recorded, False)[0]
+    leaf = _input(x, recorded)
+    v = _direction(v, leaf, "v must have x's shape")
+    slope = _call(lambda x: value_and_grad(f)(x)[1], [leaf])
+    return _returned(_gradients([slope], [leaf], [v], recorded, False)[0], recorded, x)

@@ -6,7 +6,6 @@ import inspect
 import linecache
 import re
 import textwrap
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ def stated(function: Any) -> str:
     return re.split("[:;] ", line)[0].rstrip(".")
 
 
-@cache
 def equation(op: Any) -> str:
     """Return the equation from the op's docstring, or else y = NAME(INPUTS)."""
     is_ufunc = not op.input_names and not op.variadic  # NumPy's docstring begins with a signature
@@ -39,7 +37,6 @@ def _vjp(op: Any, i: int) -> Any:
     return op.joint_vjp or (op.vjps[i] if i < len(op.vjps) else None)
 
 
-@cache
 def rule(op: Any, i: int) -> str:
     """Return the expression that the VJP for input i computes if it is a lambda, else ""."""
     code = getattr(_vjp(op, i), "__code__", None)
@@ -56,7 +53,6 @@ def rule(op: Any, i: int) -> str:
     return " ".join(text.decode().strip() for text in lines)
 
 
-@cache
 def code(op: Any, i: int) -> tuple[str, str]:
     """Return the source of the VJP for input i, and its file and line, or two empty strings."""
     try:
