@@ -9,7 +9,7 @@ from support import require
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
-from tinygrad_attn.engine import Watcher, watching
+from tinygrad_attn.engine import Listener, listening
 
 torch = require("torch")
 RNG = np.random.default_rng(0)
@@ -257,11 +257,11 @@ def test_weights_cost_no_second_product(options, train):
     assert counts[0] == counts[1] == counts[2]
     products = []
 
-    class Products(Watcher):
+    class Products(Listener):
         def computed(self, op, inputs, settings, output):
             products.append((op.__name__, output.shape))
 
-    with ta.plain(), watching(Products()), ta.record_attention():
+    with ta.plain(), listening(Products()), ta.record_attention():
         layer(*inputs)
     scores = (2, 2, 3, 3 + ("add_bias_kv" in options))
     assert products.count(("matmul", scores)) == 1 == products.count(("exp", scores))

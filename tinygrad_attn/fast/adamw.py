@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from ..engine import kernel
+from ..engine.inplace import owner
 from ..optim import Adam
 from ..optim.optimizer import apply_updates
 from . import tuning
@@ -56,7 +57,7 @@ def _rule(optimizer, group, step, dtype):
 def update(optimizer, work):
     """Update all parameters in blocks."""
     values = [p for w in work for p in w.values]
-    owners = {id(p if p.base is None else p.base) for p in values}
+    owners = {id(owner(p)) for p in values}
     if type(optimizer)._update is not Adam._update or len(owners) < len(values):
         return NotImplemented  # parameters that share memory need each other's updates
     blocks = []  # functions without arguments

@@ -148,11 +148,11 @@ def attention(
     need_weights: bool = False,
     **settings: Any,
 ) -> tuple[Tensor, Any]:
-    """w v with w = softmax(q k^T scale + mask) keep keep_scale, without argument checks.
+    """softmax(q k^T scale + mask) v: the output, and the weights or None; without argument checks.
 
     `settings` are those of `attention_weights`. `keep` (..., T, S) is True for the weights that
-    dropout keeps, and `keep_scale` is 1 / (1 - p). (..., T, D), (..., S, D), (..., S, V) -> output
-    (..., T, V), and w (..., T, S) with `need_weights`, else None.
+    dropout keeps, which are multiplied by `keep_scale` = 1 / (1 - p). (..., T, D), (..., S, D),
+    (..., S, V) -> output (..., T, V), and the weights (..., T, S) with `need_weights`, else None.
     """
     weights = attention_weights(q, k, mask, **settings)
     if keep is not None:

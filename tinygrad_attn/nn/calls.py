@@ -55,11 +55,12 @@ class Hook(AbstractContextManager["Hook"]):
     ) -> None:
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
-        module._hooks = (*module._hooks, self)
+        vars(module)["_hooks"] = (*module._hooks, self)
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
-        self.module._hooks = tuple(hook for hook in self.module._hooks if hook is not self)
+        hooks = tuple(hook for hook in self.module._hooks if hook is not self)
+        vars(self.module)["_hooks"] = hooks
 
     def __exit__(self, *_: object) -> None:
         self.remove()
