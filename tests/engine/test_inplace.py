@@ -1,5 +1,7 @@
 """A value that the backward pass needs and that was changed in place is found out: by every way of changing it."""
 
+import functools
+
 import numpy as np
 import pytest
 from support import require
@@ -275,3 +277,141 @@ def test_a_layer_frozen_for_one_forward_pass_alone_gets_nothing_of_it():
         assert all(p.grad is None for p in judged.parameters()) and all(
             p.grad is not None for p in made.parameters()
         )
+
+
+# ---- what a VJP reads, however it is written
+
+
+class Rules:
+    """VJPs that are methods, whose first parameter is self."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def of_first(self, g, y, a, b):
+        return g * b * self.factor
+
+    def of_second(self, g, y, a, b):
+        return g * a * self.factor
+
+
+def partial_rule(factor, g, y, a, b):
+    return g * b * factor
+
+
+RULES = {
+    "bound methods": (Rules(1.0).of_first, Rules(1.0).of_second),
+    "callable objects": (functools.partial(partial_rule, 1.0), lambda g, y, a, b: g * a),
+    "an underscore before a value that is read": (
+        lambda g, y, a, _b: g * _b,
+        lambda g, y, _a, b: g * _a,
+    ),
+    "read in a function inside": (lambda g, y, a, _b: (lambda: g * _b)(), lambda g, y, a, b: g * a),
+    "read beside its shape": (
+        lambda g, y, a, _b: g.reshape(_b.shape) * _b,
+        lambda g, y, a, b: g * a,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_a_vjp_reads_is_found_however_it_is_written(name):
+    product = ta.op(lambda a, b: a * b).vjp(*RULES[name])
+    a, b = rand(3), rand(3, seed=1)
+    expected = b.numpy().copy()
+    product(a, b).sum().backward()
+    assert np.array_equal(a.grad.numpy(), expected)
+    y = product(a, b).sum()
+    b.data[...] = 100
+    with pytest.raises(ValueError, match="changed in place after it was used"):
+        y.backward()
+
+
+def test_a_vjp_that_reads_only_shapes_lets_values_change():
+    like = ta.op(lambda a, b: a * 2.0).vjp(lambda g, _y, _a, _b: g * 2.0 * np.ones(_b.shape), None)
+    a, b = rand(3), rand(3, seed=1)
+    y = like(a, b).sum()
+    b.data[...] = 100
+    y.backward()
+    assert (a.grad.numpy() == 2).all()
+
+
+@pytest.mark.parametrize("setting", ["scaled", "x[index]", "x[index, None]", "take", "embedding"])
+def test_arrays_among_the_settings_are_watched_too(setting):
+    """Either the op has a copy, and the gradient is right, or the change is found."""
+    x, array = rand(3, 2), np.array([0, 2])
+    scaled = ta.op(lambda x, *, by: x * by).vjp(lambda g, y, x, *, by: g * by)
+    f = {
+        "scaled": lambda: scaled(x, by=array),
+        "x[index]": lambda: x[array],
+        "x[index, None]": lambda: x[array, None],
+        "take": lambda: np.take_along_axis(x, array[:, None], 1 - 1),
+        "embedding": lambda: F.embedding(array, x),
+    }[setting]
+    (expected,) = grad(f().sum(), x)
+    y = f().sum()
+    array[0] = 1
+    try:
+        assert np.array_equal(grad(y, x)[0].numpy(), expected.numpy())
+    except ValueError as error:
+        assert "needs its setting" in str(error) and "changed in place" in str(error)
+
+
+def test_an_output_that_is_a_view_of_lent_memory_is_watched():
+    identity = ta.op(lambda x: x).vjp(lambda g, y, x: g * y)
+    x = rand(3)
+    held = x.data
+    y = identity(x * 1.0).sum() + identity(x).sum()
+    held[...] = 5
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+
+
+# ---- memory that the user held for a while
+
+
+def test_what_was_only_read_costs_nothing_later():
+    w = rand(200, 200)
+    for read in (
+        lambda: w.data,
+        lambda: w.numpy(),
+        lambda: np.asarray(w.detach()),
+        lambda: w.data[3:, ::2],
+    ):
+        held = read()
+        assert guard.exposed, "as long as it is held"
+        del held
+        assert not guard.exposed
+    y = (w * w).sum()
+    assert y._node.inputs[0]._node.checksums is None
+    y.backward()
+
+
+def test_a_change_while_the_memory_was_held_is_found_after_it_was_given_back():
+    w = rand(3)
+    y = (w * w).sum()
+    part = w.data[1:]
+    part[0] = 7
+    del part
+    assert not guard.exposed
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+    (w * w).sum().backward()
+    assert np.array_equal(w.grad.numpy(), 2 * w.numpy())
+
+
+@pytest.mark.parametrize("n", [3, 4096, 2**15, 2**17 + 5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, bool])
+def test_the_checksum_sees_each_change(n, dtype):
+    rng = np.random.default_rng(0)
+    a = (rng.standard_normal(n) * 100).astype(dtype)
+    before = guard.checksum_of(a)
+    assert guard.checksum_of(a.copy()) == before == guard.checksum_of(np.stack([a, a])[1])
+    for i in (0, n // 2, n - 1):
+        b = a.copy()
+        b[i] = not b[i] if dtype is bool else b[i] + 1
+        assert guard.checksum_of(b) != before
+    if a[0] != a[-1]:
+        b = a.copy()
+        b[[0, -1]] = b[[-1, 0]]
+        assert guard.checksum_of(b) != before, "an exchange"

@@ -95,7 +95,8 @@ class Op:
             )
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
         for vjp in vjps:
-            names = _names_of_values(vjp) if vjp else expected
+            parameters = _value_parameters(vjp) if vjp else None
+            names = [p.name.lstrip("_") for p in parameters or () if p.kind in _Positional]
             if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
                     f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
@@ -125,9 +126,12 @@ class Op:
             y = self.kernel(*inputs, **settings)
             if y is not NotImplemented:
                 return y
-        inputs, settings = self._bind(inputs, settings) if settings else (inputs, self.defaults)
+        # `any_array`: whether there is an array that the user may change, here among the settings
+        inputs, settings, any_array = (
+            self._bind(inputs, settings) if settings else (inputs, self.defaults, False)
+        )
         arrays = []
-        tensors = wanted = any_array = False
+        tensors = wanted = False
         all_wanted = True
         for x in inputs:
             if isinstance(x, Variable):
@@ -164,7 +168,7 @@ class Op:
                 if not all_wanted:  # a node keeps tensors only where a gradient is wanted
                     kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
                 node = Node(self, kept, settings, saved, here["scope"])
-                if any_array or inplace.exposed or settings:
+                if any_array or inplace.exposed:
                     inplace.protect(node, y)
         output = tensor_of(y, node)
         for listener in here["listeners"]:
@@ -180,8 +184,12 @@ class Op:
             )
         return y
 
-    def _bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Move inputs passed by keyword to their positions, and fill in the default settings."""
+    def _bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any], bool]:
+        """Move inputs passed by keyword to their positions, and fill in the default settings.
+
+        Also return whether there are arrays among the settings.
+        """
+        any_array = False
         for name, value in settings.items():
             if name in self.input_names:
                 bound = inspect.signature(self.forward).bind(*inputs, **settings)
@@ -192,7 +200,9 @@ class Op:
                     f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
                     f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
-        return inputs, {**self.defaults, **settings}
+            kind = type(value)
+            any_array |= kind is ndarray or kind is tuple and ndarray in map(type, value)
+        return inputs, {**self.defaults, **settings}, any_array
 
     def pull(
         self, y: Any, g: Any, needed: Any = None, create_graph: bool = False
@@ -263,9 +273,8 @@ class Op:
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""
         read: set[int] = set()
         for vjp in vjps:
-            try:
-                parameters = list(inspect.signature(vjp).parameters.values())[1:]  # without g
-            except (TypeError, ValueError):  # not written in Python
+            parameters = _value_parameters(vjp)
+            if parameters is None:
                 return None
             for i, p in enumerate(parameters):
                 unread = p.name.startswith("_") and (self.trusted or _is_unread(vjp, p.name))
@@ -296,13 +305,12 @@ def _existing(contributions: Sequence[Any], needs: Sequence[bool]) -> list[tuple
     return [(i, c) for i, (c, need) in pairs if need and c is not None]
 
 
-def _names_of_values(vjp: Function) -> list[str]:
-    """Return the names of a VJP's positional parameters after g, without leading underscores."""
+def _value_parameters(vjp: Function) -> list[inspect.Parameter] | None:
+    """Return a VJP's parameters for y and the inputs, or None if it is not written in Python."""
     try:
-        parameters = list(inspect.signature(vjp).parameters.values())[1:]
-    except (TypeError, ValueError):  # not written in Python
-        return []
-    return [p.name.lstrip("_") for p in parameters if p.kind in _Positional]
+        return list(inspect.signature(vjp).parameters.values())[1:]  # without g
+    except (TypeError, ValueError):
+        return None
 
 
 class Gone(Op):
