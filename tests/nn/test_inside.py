@@ -1,6 +1,7 @@
 """Hooks, activations, patches and summaries, against PyTorch and against closed forms."""
 
 import copy
+import threading
 from collections import namedtuple
 
 import numpy as np
@@ -295,3 +296,112 @@ def test_a_summary_counts_a_shared_parameter_once():
     summary = model.summary(np.array([[1, 2, 3]]))
     assert [(row.name, row.parameters, row.trainable) for row in summary.rows][0] == ("", 28, 0)
     assert "(1, 3, 7)" in str(summary) and "Linear" in str(summary)
+
+
+# ---- two features at once
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.a(x), np.sqrt(self.b(x) * 0)
+
+
+@pytest.mark.parametrize("inputs_need_gradients", [True, False])
+def test_a_hook_that_looks_makes_no_gradient_where_there_was_none(inputs_need_gradients):
+    model, seen = TwoHeads(), []
+    x = Tensor(np.ones((1, 3), np.float32), requires_grad=inputs_need_gradients)
+    model.register_full_backward_hook(lambda m, before, after: seen.append((before, after)))
+    model(x)[0].sum().backward()
+    assert model.b.weight.grad is None and np.isfinite(model.a.weight.grad.numpy()).all()
+    ((before, after),) = seen
+    assert after[1] is None and (after[0].numpy() == 1).all()
+    assert (before[0] is not None) == inputs_need_gradients
+    if inputs_need_gradients:
+        np.testing.assert_allclose(x.grad.numpy(), model.a.weight.numpy().sum(0)[None], rtol=1e-6)
+
+
+def test_a_hook_that_looks_lets_a_cache_go_on():
+    ta.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    tokens, outputs = ta.randn(1, 3, 8), []
+    for hooked in (False, True):
+        cache = nn.KeyValueCache()
+        handles = [
+            m.register_full_backward_hook(lambda *_: None) for m in model.modules() if hooked
+        ]
+        outputs.append(
+            [model(tokens[:, t : t + 1], is_causal=True, cache=cache).numpy() for t in range(3)]
+        )
+        for handle in handles:
+            handle.remove()
+    for plain, looked in zip(*outputs):
+        np.testing.assert_allclose(plain, looked, rtol=1e-6)
+
+
+@pytest.mark.parametrize("result", [(), (None, None), (Tensor(np.ones(4)),)])
+def test_a_backward_hook_with_wrong_gradients_is_named(result):
+    def my_hook(module, grad_input, grad_output):
+        return result
+
+    layer, x = nn.Linear(3, 2), Tensor(np.ones((1, 3), np.float32), requires_grad=True)
+    with (
+        layer.register_full_backward_hook(my_hook),
+        pytest.raises(ValueError, match="'my_hook' of Linear"),
+    ):
+        layer(x).sum().backward()
+    layer(x).sum().backward()
+
+
+def test_a_module_that_did_not_run_says_so():
+    model = nn.ModuleDict({"used": nn.Linear(3, 3), "attention": nn.MultiheadAttention(4, 2)})
+    with ta.activations(model) as seen:
+        model["used"](ta.randn(2, 3))
+    for name in ("output", "weights", "grad"):
+        with pytest.raises(AttributeError, match="'attention' was not called"):
+            getattr(seen["attention"], name)
+    with pytest.raises(AttributeError, match="not an attention module"):
+        seen["used"].weights  # noqa: B018
+
+
+def test_a_copy_made_while_recording_is_a_module_of_its_own():
+    model, x = nn.Sequential(nn.Linear(3, 3)), ta.randn(2, 3)
+    with ta.activations(model) as seen, ta.patch(model, {"0": lambda y: y * 0}):
+        model(x)
+        average = copy.deepcopy(model)
+        assert average(x).numpy().any(), "not patched"
+    assert len(seen["0"].outputs) == 1 and not seen["0"].output.numpy().any()
+
+
+def test_another_thread_is_neither_patched_nor_recorded():
+    model, x, results = nn.Sequential(nn.Linear(3, 3)), ta.randn(2, 3), []
+    with ta.activations(model) as seen, ta.patch(model, {"0": lambda y: y * 0}):
+        thread = threading.Thread(target=lambda: results.append(model(x).numpy()))
+        thread.start()
+        thread.join()
+    assert results[0].any() and not seen["0"].outputs
+
+
+def test_a_checkpoint_repeats_a_patch_whose_block_has_ended():
+    model, gradients = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)), []
+    for call in (model, lambda x: ta.checkpoint(model, x)):
+        x = Tensor(np.ones((1, 3), np.float32), requires_grad=True)
+        with ta.patch(model, {"0": lambda y: y.detach() + x * 2}):
+            loss = call(x).sum()
+        with ta.patch(model, {"0": lambda y: y * 0}):  # is not the first run's
+            gradients.append(ta.grad(loss, x)[0].numpy())
+    np.testing.assert_allclose(*gradients, rtol=1e-6)
+
+
+def test_a_tensor_that_leaves_a_checkpoint_by_the_side_is_refused():
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)), ta.randn(2, 3, requires_grad=True)
+    with ta.activations(model) as seen:
+        y = ta.checkpoint(model, x)
+    for use in (
+        lambda: (y.sum() + (seen["0"].output ** 2).sum()).backward(),
+        lambda: ta.grad((seen["0"].output ** 2).sum(), x),
+    ):
+        with pytest.raises(RuntimeError, match="computed inside a checkpoint.*Return the tensor"):
+            use()
