@@ -142,6 +142,7 @@ def checked(call, backend):
     if call.name == "checkpoint" or not (y.requires_grad and y.ndim and y.size):
         return
     g = np.random.default_rng(0).standard_normal(y.shape).astype(y.dtype)
+    as_the_engine_trusts(y, g)
     for layout, change in faults.LAYOUTS.items():
         seed = np.asarray(change(g))
         pull = lambda g: [
@@ -156,6 +157,27 @@ def checked(call, backend):
             if a is not None:
                 size = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1e-30)
                 assert np.allclose(a, b, rtol, rtol * size, equal_nan=True), (call.name, layout)
+
+
+def as_the_engine_trusts(y, g):
+    """A VJP returns g, new arrays or views, and does not read a value whose name begins with _."""
+    node, values = y._node, [y._data, *(getattr(x, "_data", x) for x in y._node.inputs)]
+    pairs = node.op.pull(y, g)
+    new = [c for _, c in pairs if type(c) is np.ndarray and c.base is None and c is not g]
+    known = [x for x in [g, *values, *node.settings.values()] if isinstance(x, np.ndarray)]
+    for k, c in enumerate(new):
+        assert not any(np.shares_memory(c, x) for x in [*known, *new[:k]]), node.op
+    if node.op.stands_for.reads is None or node.saved is not None:
+        return
+    holders = [y, *node.inputs]
+    for i in set(range(len(values))) - node.op.stands_for.reads:
+        if isinstance(holders[i], Tensor) and isinstance(values[i], np.ndarray):
+            holders[i]._data = np.full_like(values[i], 7)
+    for (_, a), (_, b) in zip(pairs, node.op.pull(y, g), strict=True):
+        assert np.array_equal(a, b, equal_nan=True), (node.op, "reads what its names deny")
+    for holder, value in zip(holders, values):
+        if isinstance(holder, Tensor):
+            holder._data = value
 
 
 def of_the_table(key):

@@ -91,7 +91,7 @@ def sweep(
                 gradients[x] = total = contribution
                 heappush(queue, (-x._node.number, x))
             else:
-                new = total is None and _is_new(contribution, g, y, contributions)
+                new = op.trusted and contribution is not g
                 gradients[x] = total = _sum(x, total, contribution, own, new)
             for hear in pulled if kind is not Parts else ():
                 hear(y, node, _one_of(g), i, x, contribution, total)
@@ -131,8 +131,9 @@ def _hooked(x: Variable, g: Any) -> Any:
             hear(x, g, new)
         g = new
     this = context.backward_pass
-    if hooks.retains and this is not None and this.wanted is None:
-        accumulate(x, _copied(g))
+    if this is not None and this.wanted is None:
+        keepers = [x, *hooks.others] if hooks.retains else hooks.others
+        accumulate((t, _copied(g)) for t in keepers)
     return g
 
 
@@ -155,27 +156,20 @@ def _as_arrays(g: Any, x: Variable) -> Any:
     return array_of(g).astype(x._data.dtype, copy=False)
 
 
-def _is_new(c: Any, g: Any, y: Variable, others: Sequence[tuple[int, Any]]) -> bool:
-    """Return whether a contribution is an array to which nothing else refers."""
-    node = y._node
-    return (
-        node.op.trusted
-        and type(c) is ndarray  # not a symbol
-        and c.base is None
-        and c is not g
-        and c is not y._data
-        and all(c is not array_of(x) for x in node.inputs)
-        and sum(c is other for _, other in others) == 1
-    )
-
-
 def _sum(x: Variable, total: Any, contribution: Any, own: set[Variable], new: bool) -> Any:
-    """Return the sum of the contributions to x, in place if no one else can see it."""
+    """Return the sum of the contributions to x, in place if no one else can see it.
+
+    `new` says that the contribution is a new array, or a view.
+    """
+    if total is None:
+        if new and type(contribution) is ndarray and contribution.base is None:
+            own.add(x)
+        return contribution
     if x in own:
         total += contribution
         return total
-    total = contribution if total is None else total + contribution
-    if new or total is not contribution and type(total) is ndarray:
+    total = total + contribution
+    if type(total) is ndarray:  # not a symbol
         own.add(x)
     return total
 
@@ -267,15 +261,15 @@ class Pass:
 _accumulating = threading.Lock()
 
 
-def accumulate(t: Variable, g: Any) -> None:
-    """Add g, an array or a tensor, to t.grad."""
-    g = g if isinstance(g, Variable) else tensor_of(g)
+def accumulate(gradients: Iterable[tuple[Variable, Any]]) -> None:
+    """Add each gradient, an array or a tensor, to the .grad of its tensor."""
     with _accumulating:
-        if t._grad is None:
+        for t, g in gradients:
+            g = g if isinstance(g, Variable) else tensor_of(g)
+            if t._grad is not None:
+                with context.entered(recording=True):  # a .grad has a graph after create_graph
+                    g = t._grad + g
             t._grad = g
-        else:
-            with context.entered(recording=True):  # a .grad has a graph after create_graph
-                t._grad = t._grad + g
 
 
 def backward(
@@ -289,9 +283,8 @@ def backward(
     this = Pass()
     with context.entered(recording=bool(create_graph), backward_pass=this):
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
-        for t, g in found.items():
-            if t._tracked:  # False if it was frozen after the forward pass
-                accumulate(t, g)
+        # _tracked is False if a tensor was frozen after the forward pass.
+        accumulate((t, g) for t, g in found.items() if t._tracked)
     for function in this.at_end:
         function()
 

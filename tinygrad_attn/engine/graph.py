@@ -44,11 +44,12 @@ class Node:
 class Hooks:
     """The value of `_tracked` for a tensor whose gradient is kept, or passed to functions."""
 
-    __slots__ = ("functions", "retains")
+    __slots__ = ("functions", "retains", "others")
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
         self.retains = False  # whether the output of an op keeps its .grad
+        self.others: list[Any] = []  # tensors of the first run of a checkpoint that keep it
 
 
 class Variable:

@@ -63,7 +63,7 @@ class Op:
         self.__name__ = getattr(named, "__name__", type(named).__name__)
         self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
         self.__wrapped__ = forward  # help() shows its signature
-        # Tests ask all VJPs of the package whether they return new arrays and read no `_x`.
+        # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
         self.trusted = str(self.__module__).startswith(PACKAGE)
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives

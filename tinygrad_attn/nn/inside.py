@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ..engine import Listener, Variable, context, heard, listening, tracked
-from ..engine.backward import accumulate
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -110,56 +109,43 @@ def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
 
 
 class _Outputs(Listener):
-    """Adds the outputs of modules to their activations."""
+    """Adds the outputs of modules to their activations.
 
-    def __init__(self, activations: list[tuple[Module, Activation]]) -> None:
-        self.activations = activations
+    In the second run of a checkpoint, passes gradients on to the outputs of the first run instead.
+    `positions` has the index of each module's next output.
+    """
 
-    def of(self, module: Module) -> Any:
-        """Return the activation of a module, or None."""
-        return next((a for m, a in self.activations if m is module), None)
+    def __init__(
+        self, activations: list[tuple[Module, Activation]], positions: list[int] | None = None
+    ) -> None:
+        self.activations, self.is_repeat = activations, positions is not None
+        self.positions = positions or [0] * len(activations)
+
+    def index(self, module: Module) -> int | None:
+        """Return the index of a module, or None."""
+        return next((i for i, (m, _) in enumerate(self.activations) if m is module), None)
 
     def returned(self, module: Module, output: Any) -> None:
-        activation = self.of(module)
-        if activation is not None:
-            activation.outputs.append(output)
-            if tracked(first(output)):
-                first(output).retain_grad()
+        i = self.index(module)
+        if i is None:
+            return
+        outputs, y = self.activations[i][1].outputs, first(output)
+        if not self.is_repeat:
+            outputs.append(output)
+            if tracked(y):
+                y.retain_grad()
+        elif tracked(y):
+            y._keep_gradient_for(first(outputs[self.positions[i]]))
+        self.positions[i] += 1
 
     def attended(self, scope: Any, weights: np.ndarray) -> None:
-        activation = self.of(scope.module) if scope else None
-        if activation is not None:
-            activation.all_weights.append(weights)
+        i = self.index(scope.module) if scope else None
+        if i is not None and not self.is_repeat:
+            self.activations[i][1].all_weights.append(weights)
 
     def repeated(self) -> Callable[[], Listener]:
-        counts = [len(activation.outputs) for _, activation in self.activations]
-        return lambda: _RepeatedOutputs(self.activations, counts)
-
-
-class _RepeatedOutputs(_Outputs):
-    """Hears of the second run of a checkpoint, and passes gradients on to the first outputs."""
-
-    def __init__(self, activations: list[tuple[Module, Activation]], counts: list[int]) -> None:
-        super().__init__(activations)
-        self.next = {a.name: iter(a.outputs[n:]) for (_, a), n in zip(activations, counts)}
-        self.heard: set[Any] = set()
-
-    def returned(self, module: Module, output: Any) -> None:
-        activation, y = self.of(module), first(output)
-        if activation is not None:
-            original = first(next(self.next[activation.name]))
-            if tracked(y) and y not in self.heard:  # one tensor may come from several modules
-                self.heard.add(y)
-                y.register_hook(partial(_retained, original))
-
-    def attended(self, scope: Any, weights: np.ndarray) -> None:
-        pass
-
-
-def _retained(output: Any, g: Any) -> None:
-    """Add g to the .grad of a module's output if the pass fills .grad."""
-    if context.backward_pass is not None and context.backward_pass.wanted is None:
-        accumulate(output, g.clone())
+        positions = list(self.positions)
+        return lambda: _Outputs(self.activations, list(positions))
 
 
 @contextmanager
@@ -176,12 +162,14 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
     that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
-    outputs = _Outputs([])
+    entries: list[tuple[Module, Activation]] = []
+    outputs = _Outputs(entries)
     for name, module in modules.items():
-        if outputs.of(module) is None:
-            outputs.activations.append((module, Activation(name)))
+        if outputs.index(module) is None:
+            entries.append((module, Activation(name)))
+    outputs.positions = [0] * len(entries)
     with listening(outputs):
-        yield {name: outputs.of(module) for name, module in modules.items()}
+        yield {name: entries[outputs.index(module) or 0][1] for name, module in modules.items()}
 
 
 @contextmanager

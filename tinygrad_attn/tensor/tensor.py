@@ -303,6 +303,12 @@ class Tensor(Variable):
         if self._node is not None:
             self._hooks().retains = True
 
+    def _keep_gradient_for(self, other: Tensor) -> None:
+        """Add this tensor's gradient to the .grad of another one, its twin in an earlier run."""
+        others = self._hooks().others
+        if all(t is not other for t in others):
+            others.append(other)
+
     def register_hook(self, hook: Callable[[Any], Any]) -> TensorHook:
         """Call hook(gradient) when the gradient of this tensor is complete in a backward pass.
 
