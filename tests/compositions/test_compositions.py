@@ -1,33 +1,10 @@
 """Every ordered pair of ways to run a model, on three models, equals the run without them."""
 
-import numpy as np
 import pytest
-from compositions.ways import MODELS, WAYS, outcome
+from compositions.ways import MODELS, WAYS, differences, outcome, wanted
 
 REFUSED = {}
 """Pairs that raise an error on purpose: (model, way, way): a part of its sentence."""
-
-
-def differences(a, b, path=""):
-    """Describe where two outcomes differ."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [line for key in a for line in differences(a[key], b[key], f"{path}/{key}")]
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return [
-            line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")
-        ]
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        same = a.shape == b.shape and np.allclose(a, b, rtol=1e-9, atol=1e-11)
-        return [] if same else [f"{path} {a.shape} is not as without them {b.shape}"]
-    return [] if type(a) is type(b) and a == b else [f"{path}: {a!r:.80} is not {b!r:.80}"]
-
-
-def wanted(expected, recorded, result):
-    """The outcome without the two ways, with activations as often as they were recorded."""
-    fills = result["fills_grad"]
-    (seen,) = recorded
-    seen = {name: (outputs, grad if fills else None) for name, (outputs, grad) in seen.items()}
-    return expected | {"activations": [seen] * len(result["activations"]), "fills_grad": fills}
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)

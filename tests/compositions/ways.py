@@ -116,23 +116,22 @@ def arrays(tree):
     return [np.array(y.numpy()) for y in tree_leaves(tree) if isinstance(y, Tensor)]
 
 
-def outcome(make, *ways):
-    """Run a new model in these ways, and return all that can be observed."""
+def outcome(make, *ways, rank=0):
+    """Run a new model in these ways, and return all that can be observed.
+
+    Each rank has inputs and dropout masks of its own.
+    """
     ta.manual_seed(1)
     model = make().astype(np.float64)
-    x = Tensor(np.random.default_rng(2).standard_normal((2, 3, 4)), requires_grad=True)
+    x = Tensor(np.random.default_rng(2 + rank).standard_normal((2, 3, 4)), requires_grad=True)
     run = Run(make, model, [x], gradients=by_backward)
-    ta.manual_seed(5)
-    state, attributes = context.captured(), shape_of(model)
-    with ExitStack() as stack:
+    ta.manual_seed(5 + rank)
+    with nothing_left(model), ExitStack() as stack:
         for way in ways:
             stack.enter_context(way(run))
         output = run.gradients(run)
     final = core(run.model)
     grads = {name: p.grad for name, p in final.named_parameters()} | {"x": run.inputs[0].grad}
-    left = {k: v for k, v in context.captured().items() if v is not state[k]}
-    assert not left, f"left in the run: {left}"
-    assert shape_of(model) == attributes, "left in the model"
     recorded = [seen for model, seen in run.seen if model is final]
     return {
         "outputs": arrays(output),
@@ -152,6 +151,18 @@ def outcome(make, *ways):
     }
 
 
+@contextmanager
+def nothing_left(model):
+    """Raise AssertionError if the block leaves a change in the run or in the model."""
+    state, attributes = context.captured(), shape_of(model)
+    try:
+        yield
+    finally:
+        left = {k: v for k, v in context.captured().items() if v is not state[k]}
+        assert not left, f"left in the run: {left}"
+        assert shape_of(model) == attributes, "left in the model"
+
+
 def shape_of(model):
     """What a run must not change: the attributes of each module, by name and type."""
     return {
@@ -159,6 +170,31 @@ def shape_of(model):
         | {"hooks": len(module._hooks)}
         for name, module in model.named_modules()
     }
+
+
+# ---- comparison
+
+
+def differences(a, b, path=""):
+    """Describe where two outcomes differ."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [line for key in a for line in differences(a[key], b[key], f"{path}/{key}")]
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return [
+            line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")
+        ]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        same = a.shape == b.shape and np.allclose(a, b, rtol=1e-9, atol=1e-11)
+        return [] if same else [f"{path} {a.shape} is not as without them {b.shape}"]
+    return [] if type(a) is type(b) and a == b else [f"{path}: {a!r:.80} is not {b!r:.80}"]
+
+
+def wanted(expected, recorded, result):
+    """The outcome without the two ways, with activations as often as they were recorded."""
+    fills = result["fills_grad"]
+    (seen,) = recorded
+    seen = {name: (outputs, grad if fills else None) for name, (outputs, grad) in seen.items()}
+    return expected | {"activations": [seen] * len(result["activations"]), "fills_grad": fills}
 
 
 WAYS = {}
