@@ -92,7 +92,7 @@ class Run:
     forward: object = lambda model, *inputs: model(*inputs)
     gradients: object = None
     calls: int = 1  # how often the model runs
-    seen: list = field(default_factory=list)  # (model, what ta.activations recorded)
+    seen: list = field(default_factory=list)  # (model, what ta.activations recorded, of one call)
     attended: list = field(default_factory=list)  # what ta.record_attention recorded
     changes: list = field(default_factory=list)  # (model, name of a way that changes its numbers)
     fills_grad: bool = True  # of activations
@@ -156,9 +156,10 @@ def outcome(make, *ways, rank=0, by_hand=()):
         "random": {name: np.nan_to_num(value) for name, value in state.items()},
         "activations": [
             {name: activation_of(a, run) for name, a in seen.items() if a.outputs}
-            for model, seen in run.seen
+            for model, seen, _ in run.seen
             if model is final
         ],
+        "of_one_call": [of_one_call for model, _, of_one_call in run.seen if model is final],
         "attention": [[*seen.values()] for seen in run.attended],
         "calls": run.calls,
         "fills_grad": run.fills_grad,
@@ -229,18 +230,21 @@ def wanted(make, result, rank=0):
     """The outcome without the ways, with recordings as often as they were made."""
     expected, activations, attention = without(make, tuple(result["changes"]), rank)
     calls, fills = result["calls"], result["fills_grad"]
-    activations = {
-        name: {
-            "outputs": a["outputs"] * calls,
-            "grads": a["grads"] if fills else [],
-            "weights": a["weights"] * calls,
+
+    def repeated(calls):
+        return {
+            name: {
+                "outputs": a["outputs"] * calls,
+                "grads": a["grads"] if fills else [],
+                "weights": a["weights"] * calls,
+            }
+            for name, a in activations.items()
         }
-        for name, a in activations.items()
-    }
+
     return expected | {
-        "activations": [activations] * len(result["activations"]),
+        "activations": [repeated(1 if once else calls) for once in result["of_one_call"]],
         "attention": [[w * calls for w in attention]] * len(result["attention"]),
-        **{name: result[name] for name in ("calls", "fills_grad", "changes")},
+        **{name: result[name] for name in ("calls", "fills_grad", "changes", "of_one_call")},
     }
 
 
@@ -278,8 +282,24 @@ def no_grad(run):
 @way
 def activations(run):
     with ta.activations(core(run.model)) as seen:
-        run.seen.append((core(run.model), seen))
+        run.seen.append((core(run.model), seen, False))
         yield
+
+
+@way
+def activations_only_forward(run):
+    """The last block records; it has ended before the second run of a checkpoint around it."""
+    last = []
+
+    @contextmanager
+    def block(model):
+        with ta.activations(model) as seen:
+            last[:] = [(model, seen, True)]
+            yield
+
+    only_forward(run, block)
+    yield
+    run.seen += last
 
 
 @way
@@ -342,8 +362,8 @@ def scaled(factor, tree):
     return tree_map(lambda y: leaves.get(id(y), y), tree)
 
 
-ARGUMENTS, OUTPUT, GRADIENT, PATCH, TENSOR = 0.75, 1.5, 0.5, 1.25, 3.0
-"""What each way multiplies by: of hooks before and after, backward, of patches and of tensors."""
+ARGUMENTS, OUTPUT, GRADIENT = 0.75, 1.5, 0.5  # what hooks of modules multiply by,
+PATCH, TENSOR, PARAMETERS = 1.25, 3.0, 1.125  # and patches, hooks of tensors, functional calls
 
 
 def other_arguments(module, args):
@@ -359,10 +379,10 @@ def other_gradients(module, grad_input, grad_output):
 
 
 @contextmanager
-def hooks(run, before, after, backward):
+def hooks(model, before, after, backward):
     """Hooks on all modules; they are functions with names, because a pickled model has them too."""
     with ExitStack() as stack:
-        for module in core(run.model).modules():
+        for module in model.modules():
             stack.enter_context(module.register_forward_pre_hook(before))
             stack.enter_context(module.register_forward_hook(after))
             stack.enter_context(module.register_full_backward_hook(backward))
@@ -372,7 +392,7 @@ def hooks(run, before, after, backward):
 @way
 def hooks_that_look(run):
     handles = [x.register_hook(look) for x in run.inputs]
-    with hooks(run, look, look, look), ExitStack() as stack:
+    with hooks(core(run.model), look, look, look), ExitStack() as stack:
         for handle in handles:
             stack.callback(handle.remove)
         yield
@@ -381,15 +401,34 @@ def hooks_that_look(run):
 @way
 def hooks_that_replace(run):
     run.changes.append((core(run.model), "hooks_that_replace"))
-    with hooks(run, other_arguments, another_output, other_gradients):
+    with hooks(core(run.model), other_arguments, another_output, other_gradients):
         yield
+
+
+def only_forward(run, block):
+    """Run forward passes inside block(model), which has ended when the backward pass begins."""
+    inner = run.forward
+
+    def forward(model, *inputs):
+        with block(core(model)):
+            return inner(model, *inputs)
+
+    run.forward = forward
+
+
+@way
+def hooks_only_forward(run):
+    functions = other_arguments, another_output, other_gradients
+    run.changes.append((None, "hooks_that_replace"))
+    only_forward(run, lambda model: hooks(model, *functions))
+    yield
 
 
 @way
 def patch(run):
-    run.changes.append((core(run.model), "patch"))
-    with ta.patch(core(run.model), {"*": lambda y: y * PATCH}):
-        yield
+    run.changes.append((None, "patch"))
+    only_forward(run, lambda model: ta.patch(model, {"*": lambda y: y * PATCH}))
+    yield
 
 
 @way
@@ -429,6 +468,10 @@ def change_by_hand(run, changes):
 
     for module in run.model.modules():
         module.forward = changed(module.forward)
+    factor = PARAMETERS ** changes.count("functional_call")
+    for p in run.model.parameters():
+        p.data *= factor
+        p.register_hook(lambda g: g * factor)
     run.forward = lambda model, x: model(scaled_back(x, factor=TENSOR**back))
 
 
@@ -458,8 +501,10 @@ def functional_call(run):
 
     def forward(model, *inputs):
         wrapped = Wrapped(model, inner)
-        return ta.functional_call(wrapped, dict(wrapped.named_parameters()), inputs)
+        larger = {name: p * PARAMETERS for name, p in wrapped.named_parameters()}
+        return ta.functional_call(wrapped, larger, inputs)
 
+    run.changes.append((None, "functional_call"))
     run.forward = forward
     yield
 
