@@ -1,53 +1,128 @@
 """Every ordered pair of ways to run a model, on three models, equals the run without them."""
 
-import numpy as np
+import threading
+from contextlib import ExitStack
+
 import pytest
-from compositions.ways import MODELS, WAYS, outcome
+from compositions.ways import (
+    MODELS,
+    WAYS,
+    arrays,
+    by_backward,
+    differences,
+    new_run,
+    nothing_left,
+    outcome,
+    wanted,
+    without,
+)
+
+import tinygrad_attn as ta
+from tinygrad_attn import nn
 
 REFUSED = {}
-"""Pairs that raise an error on purpose: (model, way, way): a part of its sentence."""
+"""Pairs that raise an error on purpose: (way, way): a part of its sentence."""
+
+CHANGED_INSIDE = "must return the same output when it runs again"
+KNOWN = {
+    (first, "checkpoint"): CHANGED_INSIDE for first in ("hooks_only_forward", "functional_call")
+}
+"""Pairs that are wrong today: a checkpoint repeats what its function changes in modules on top of
+the changes, because it restores the attributes from the first call of a module, not from before."""
+
+every_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+every_way = pytest.mark.parametrize("first", WAYS)
 
 
-def differences(a, b, path=""):
-    """Describe where two outcomes differ."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [line for key in a for line in differences(a[key], b[key], f"{path}/{key}")]
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return [
-            line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")
-        ]
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        same = a.shape == b.shape and np.allclose(a, b, rtol=1e-9, atol=1e-11)
-        return [] if same else [f"{path} {a.shape} is not as without them {b.shape}"]
-    return [] if type(a) is type(b) and a == b else [f"{path}: {a!r:.80} is not {b!r:.80}"]
-
-
-def wanted(expected, recorded, result):
-    """The outcome without the two ways, with activations as often as they were recorded."""
-    fills = result["fills_grad"]
-    (seen,) = recorded
-    seen = {name: (outputs, grad if fills else None) for name, (outputs, grad) in seen.items()}
-    return expected | {"activations": [seen] * len(result["activations"]), "fills_grad": fills}
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-@pytest.mark.parametrize("first", WAYS)
-def test_two_ways_together_give_what_the_run_without_them_gives(model, first):
-    expected = outcome(model)
-    recorded = outcome(model, WAYS["activations"])["activations"]
+@every_model
+@every_way
+def test_two_ways_together_give_what_the_run_without_them_gives(make, first):
     problems = []
     for second in WAYS:
-        case, ways = (model.__name__, first, second), (WAYS[first], WAYS[second])
-        if case in REFUSED:
-            with pytest.raises(Exception, match=REFUSED[case]):
-                outcome(model, *ways)
+        case, ways = (first, second), (WAYS[first], WAYS[second])
+        if case in REFUSED | KNOWN:
+            with pytest.raises(Exception, match=(REFUSED | KNOWN)[case]):
+                outcome(make, *ways)
             continue
         try:
-            result = outcome(model, *ways)
+            result = outcome(make, *ways)
         except Exception as error:
             problems.append(f"{case}: {type(error).__name__}: {error}")
             continue
-        problems += [
-            f"{case}: {line}" for line in differences(result, wanted(expected, recorded, result))
-        ]
+        problems += [f"{case}: {line}" for line in differences(result, wanted(make, result))]
     assert not problems, "\n".join(problems)
+
+
+@every_model
+def test_what_hooks_and_patches_change_can_be_seen(make):
+    """Otherwise the table would not see a run that forgets them."""
+    expected, _, _ = without(make)
+    for change in ("hooks_that_replace", "patch", "functional_call", "tensor_hook"):
+        result = outcome(make, WAYS[change])
+        assert result["changes"] == [change]
+        paths = {line.split("/")[1].split()[0] for line in differences(result, expected)}
+        assert "gradients" in paths and ("outputs" in paths or change == "tensor_hook")
+
+
+class Failure(BaseException):
+    """Stops a run as Ctrl-C does: it is no Exception."""
+
+
+def failing(monkeypatch, place, calls, error):
+    """Let each Linear raise in its forward pass, a VJP or a hook, after this number of calls."""
+    plain, remaining = nn.Linear.forward, iter(range(calls, -1, -1))
+
+    def count(*_):
+        if threading.current_thread() is threading.main_thread() and next(remaining, 0) == 0:
+            raise error
+
+    def vjp(g, y, x):
+        count()
+        return g
+
+    op = ta.op(lambda x: x * 1.0)
+    op.vjp(vjp)
+
+    def forward(self, x):
+        if place == "forward":
+            count()
+        y = plain(self, x)
+        if place == "hook" and y.requires_grad:
+            y.register_hook(count)
+        return op(y) if place == "VJP" else y
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+
+
+@every_model
+@every_way
+def test_an_exception_leaves_nothing_behind(make, first):
+    """In the forward pass, a VJP or a hook, early and late: then the model runs as before."""
+    expected, _, _ = without(make)
+    failed = 0
+    for place in ("forward", "VJP", "hook"):
+        for calls, error in ((0, Failure()), (1, ValueError()), (2, Failure())):
+            run = new_run(make)
+            model, buffers = run.model, {n: b.numpy().copy() for n, b in run.model.named_buffers()}
+            with pytest.MonkeyPatch.context() as monkeypatch, nothing_left(model):
+                failing(monkeypatch, place, calls, error)
+                try:
+                    with ExitStack() as stack:
+                        stack.enter_context(WAYS[first](run))
+                        run.gradients(run)
+                except type(error):
+                    failed += 1
+            for name, buffer in model.named_buffers():
+                buffer.data[...] = buffers[name]
+            model.zero_grad()
+            later = new_run(make)
+            later.model = model
+            output = by_backward(later)
+            problems = differences(arrays(output), expected["outputs"])
+            grads = {name: p.grad for name, p in model.named_parameters()}
+            grads = {k: None if g is None else g.numpy().copy() for k, g in grads.items()}
+            problems += differences(
+                grads, {k: g for k, g in expected["gradients"].items() if k != "x"}
+            )
+            assert not problems, (place, calls, problems)
+    assert failed >= 6

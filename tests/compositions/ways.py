@@ -13,13 +13,15 @@ import threading
 from collections import namedtuple
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 import tinygrad_attn as ta
+import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
-from tinygrad_attn.engine import context
+from tinygrad_attn.engine import context, tracked
 from tinygrad_attn.parallel import DataParallel
 from tinygrad_attn.tree import tree_leaves, tree_map
 
@@ -89,8 +91,17 @@ class Run:
     inputs: list
     forward: object = lambda model, *inputs: model(*inputs)
     gradients: object = None
-    seen: list = field(default_factory=list)  # (model, what ta.activations recorded)
+    calls: int = 1  # how often the model runs
+    seen: list = field(default_factory=list)  # (model, what ta.activations recorded, of one call)
+    attended: list = field(default_factory=list)  # what ta.record_attention recorded
+    changes: list = field(default_factory=list)  # (model, name of a way that changes its numbers)
     fills_grad: bool = True  # of activations
+
+    def copied_to(self, model):
+        """Go on with a copy, which has the hooks of the modules too, but no patches."""
+        hooked = [name for of, name in self.changes if of is core(self.model) and "hook" in name]
+        self.model = model
+        self.changes += [(core(model), name) for name in hooked]
 
 
 def loss_of(output):
@@ -116,48 +127,124 @@ def arrays(tree):
     return [np.array(y.numpy()) for y in tree_leaves(tree) if isinstance(y, Tensor)]
 
 
-def outcome(make, *ways):
-    """Run a new model in these ways, and return all that can be observed."""
+def new_run(make, rank=0):
+    """A run of a new model. Each rank has inputs and dropout masks of its own."""
     ta.manual_seed(1)
     model = make().astype(np.float64)
-    x = Tensor(np.random.default_rng(2).standard_normal((2, 3, 4)), requires_grad=True)
-    run = Run(make, model, [x], gradients=by_backward)
-    ta.manual_seed(5)
-    state, attributes = context.captured(), shape_of(model)
-    with ExitStack() as stack:
+    x = Tensor(np.random.default_rng(2 + rank).standard_normal((2, 3, 4)), requires_grad=True)
+    ta.manual_seed(5 + rank)
+    return Run(make, model, [x], gradients=by_backward)
+
+
+def outcome(make, *ways, rank=0, by_hand=()):
+    """Run a new model in these ways, and return all that can be observed."""
+    run = new_run(make, rank)
+    if by_hand:
+        change_by_hand(run, by_hand)
+    with nothing_left(run.model), ExitStack() as stack:
         for way in ways:
             stack.enter_context(way(run))
         output = run.gradients(run)
     final = core(run.model)
     grads = {name: p.grad for name, p in final.named_parameters()} | {"x": run.inputs[0].grad}
-    left = {k: v for k, v in context.captured().items() if v is not state[k]}
-    assert not left, f"left in the run: {left}"
-    assert shape_of(model) == attributes, "left in the model"
-    recorded = [seen for model, seen in run.seen if model is final]
+    state = ta.random.get_rng_state()
     return {
         "outputs": arrays(output),
         "structure": repr(tree_map(lambda y: None if y is None else type(y).__name__, output)),
         "gradients": {k: None if g is None else np.array(g.numpy()) for k, g in grads.items()},
         "buffers": {name: np.array(b.numpy()) for name, b in final.named_buffers()},
-        "fills_grad": run.fills_grad,
-        "random": [ta.random.get_rng_state()[k].tolist() for k in ("key", "position")],
+        "random": {name: np.nan_to_num(value) for name, value in state.items()},
         "activations": [
-            {
-                name: (arrays(a.outputs[-1]), arrays([a.grad]) if run.fills_grad else None)
-                for name, a in seen.items()
-                if a.outputs
-            }
-            for seen in recorded
+            {name: activation_of(a, run) for name, a in seen.items() if a.outputs}
+            for model, seen, _ in run.seen
+            if model is final
         ],
+        "of_one_call": [of_one_call for model, _, of_one_call in run.seen if model is final],
+        "attention": [[*seen.values()] for seen in run.attended],
+        "calls": run.calls,
+        "fills_grad": run.fills_grad,
+        "changes": sorted(name for model, name in run.changes if model in (final, None)),
     }
 
 
+def activation_of(activation, run):
+    """The outputs, gradients and attention weights of all calls of a module."""
+    tensors = [next(tree_leaves(output)) for output in activation.outputs]
+    grads = [y.grad for y in tensors] if run.fills_grad else []
+    return {
+        "outputs": [arrays(output) for output in activation.outputs],
+        "grads": [None if g is None else np.array(g.numpy()) for g in grads],
+        "weights": activation.all_weights,
+    }
+
+
+@contextmanager
+def nothing_left(model):
+    """Raise AssertionError if the block leaves a change in the run or in the model."""
+    state, attributes = context.captured(), shape_of(model)
+    try:
+        yield
+    finally:
+        left = {k: v for k, v in context.captured().items() if v is not state[k]}
+        assert not left, f"left in the run: {left}"
+        assert shape_of(model) == attributes, "left in the model"
+
+
 def shape_of(model):
-    """What a run must not change: the attributes of each module, by name and type."""
+    """What a run must not change: each module's attributes, their types, and its hooks and parts."""
     return {
         name: {k: type(v) for k, v in vars(module).items() if k != "_hooks"}
-        | {"hooks": len(module._hooks)}
+        | {"hooks": len(module._hooks), "parts": [id(p) for p in module.parameters()]}
         for name, module in model.named_modules()
+    }
+
+
+# ---- comparison
+
+
+def differences(a, b, path=""):
+    """Describe where two outcomes differ."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [line for key in a for line in differences(a[key], b[key], f"{path}/{key}")]
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return [
+            line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, f"{path}/{i}")
+        ]
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        same = a.shape == b.shape and np.allclose(a, b, rtol=1e-9, atol=1e-11)
+        same = same and a.dtype == b.dtype
+        return [] if same else [f"{path} {a.shape} is not as without them {b.shape}"]
+    return [] if type(a) is type(b) and a == b else [f"{path}: {a!r:.80} is not {b!r:.80}"]
+
+
+@cache
+def without(make, changes=(), rank=0):
+    """The outcome without ways, and what is recorded. Changes of numbers are made by hand."""
+    ways = WAYS["activations"], WAYS["record_attention"]
+    expected = outcome(make, rank=rank, by_hand=changes)
+    recorded = outcome(make, *ways, rank=rank, by_hand=changes)
+    return expected, recorded["activations"][0], recorded["attention"][0]
+
+
+def wanted(make, result, rank=0):
+    """The outcome without the ways, with recordings as often as they were made."""
+    expected, activations, attention = without(make, tuple(result["changes"]), rank)
+    calls, fills = result["calls"], result["fills_grad"]
+
+    def repeated(calls):
+        return {
+            name: {
+                "outputs": a["outputs"] * calls,
+                "grads": a["grads"] if fills else [],
+                "weights": a["weights"] * calls,
+            }
+            for name, a in activations.items()
+        }
+
+    return expected | {
+        "activations": [repeated(1 if once else calls) for once in result["of_one_call"]],
+        "attention": [[w * calls for w in attention]] * len(result["attention"]),
+        **{name: result[name] for name in ("calls", "fills_grad", "changes", "of_one_call")},
     }
 
 
@@ -195,13 +282,30 @@ def no_grad(run):
 @way
 def activations(run):
     with ta.activations(core(run.model)) as seen:
-        run.seen.append((core(run.model), seen))
+        run.seen.append((core(run.model), seen, False))
         yield
 
 
 @way
+def activations_only_forward(run):
+    """The last block records; it has ended before the second run of a checkpoint around it."""
+    last = []
+
+    @contextmanager
+    def block(model):
+        with ta.activations(model) as seen:
+            last[:] = [(model, seen, True)]
+            yield
+
+    only_forward(run, block)
+    yield
+    run.seen += last
+
+
+@way
 def record_attention(run):
-    with ta.record_attention():
+    with ta.record_attention() as seen:
+        run.attended.append(seen)
         yield
 
 
@@ -221,9 +325,12 @@ def second_thread(run):
     def work():
         try:
             model[0].register_full_backward_hook(lambda module, before, after: None)
+            doubled = np.maximum(2 * F.linear(x, model[0].weight, model[0].bias).numpy(), 0)
             while not stop.is_set():
                 with ta.patch(model, {"0": lambda y: y * 2}), ta.activations(model), ta.plain():
-                    ta.checkpoint(model, x).sum().backward()
+                    y = ta.checkpoint(model, x)
+                    y.sum().backward()
+                np.testing.assert_allclose(y.numpy(), doubled, rtol=1e-6)
                 with ta.no_grad():
                     assert not model(x).requires_grad
         except Exception as error:
@@ -249,55 +356,123 @@ def look(*values):
     """A hook that only looks."""
 
 
-def again(tree):
-    """The same values in new tensors; one tensor that stands twice stays one."""
-    leaves = {id(y): y * 1.0 for y in tree_leaves(tree) if isinstance(y, Tensor)}
+def scaled(factor, tree):
+    """The tensors times a factor; one tensor that stands twice stays one."""
+    leaves = {id(y): y * factor for y in tree_leaves(tree) if isinstance(y, Tensor)}
     return tree_map(lambda y: leaves.get(id(y), y), tree)
 
 
+ARGUMENTS, OUTPUT, GRADIENT = 0.75, 1.5, 0.5  # what hooks of modules multiply by,
+PATCH, TENSOR, PARAMETERS = 1.25, 3.0, 1.125  # and patches, hooks of tensors, functional calls
+
+
 def other_arguments(module, args):
-    return again(args)
+    return scaled(ARGUMENTS, args)
 
 
 def another_output(module, args, output):
-    return again(output)
+    return scaled(OUTPUT, output)
 
 
 def other_gradients(module, grad_input, grad_output):
-    return again(grad_input)
+    return scaled(GRADIENT, grad_input)
 
 
 @contextmanager
-def hooks(run, before, after, backward, on_inputs):
+def hooks(model, before, after, backward):
     """Hooks on all modules; they are functions with names, because a pickled model has them too."""
-    handles = [x.register_hook(on_inputs) for x in run.inputs]
-    for module in core(run.model).modules():
-        handles += [
-            module.register_forward_pre_hook(before),
-            module.register_forward_hook(after),
-            module.register_full_backward_hook(backward),
-        ]
-    yield
-    for handle in handles:
-        handle.remove()
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.enter_context(module.register_forward_pre_hook(before))
+            stack.enter_context(module.register_forward_hook(after))
+            stack.enter_context(module.register_full_backward_hook(backward))
+        yield
 
 
 @way
 def hooks_that_look(run):
-    with hooks(run, look, look, look, look):
+    handles = [x.register_hook(look) for x in run.inputs]
+    with hooks(core(run.model), look, look, look), ExitStack() as stack:
+        for handle in handles:
+            stack.callback(handle.remove)
         yield
 
 
 @way
 def hooks_that_replace(run):
-    with hooks(run, other_arguments, another_output, other_gradients, again):
+    run.changes.append((core(run.model), "hooks_that_replace"))
+    with hooks(core(run.model), other_arguments, another_output, other_gradients):
         yield
+
+
+def only_forward(run, block):
+    """Run forward passes inside block(model), which has ended when the backward pass begins."""
+    inner = run.forward
+
+    def forward(model, *inputs):
+        with block(core(model)):
+            return inner(model, *inputs)
+
+    run.forward = forward
+
+
+@way
+def hooks_only_forward(run):
+    functions = other_arguments, another_output, other_gradients
+    run.changes.append((None, "hooks_that_replace"))
+    only_forward(run, lambda model: hooks(model, *functions))
+    yield
 
 
 @way
 def patch(run):
-    with ta.patch(core(run.model), {"*": lambda y: y * 1.0}):
-        yield
+    run.changes.append((None, "patch"))
+    only_forward(run, lambda model: ta.patch(model, {"*": lambda y: y * PATCH}))
+    yield
+
+
+@way
+def tensor_hook(run):
+    inner = run.forward
+
+    def forward(model, x):
+        x = x * 1.0
+        x.register_hook(lambda g: g * TENSOR)
+        return inner(model, x)
+
+    run.changes.append((None, "tensor_hook"))
+    run.forward = forward
+    yield
+
+
+scaled_back = ta.op(lambda x, *, factor: x * 1.0)
+scaled_back.vjp(lambda g, y, x, *, factor: g * factor)
+
+
+def change_by_hand(run, changes):
+    """Write into the forward pass of each module what hooks and patches do."""
+    hooked, patched, back = map(changes.count, ("hooks_that_replace", "patch", "tensor_hook"))
+
+    def hooked_tensor(x):
+        return scaled_back(x * ARGUMENTS**hooked, factor=GRADIENT**hooked) if tracked(x) else x
+
+    def changed(inner):
+        def forward(*args, **kwargs):
+            new = {id(x): hooked_tensor(x) for x in args}  # one tensor passed twice stays one
+            output = scaled(OUTPUT**hooked, inner(*[new[id(x)] for x in args], **kwargs))
+            first, *others = tree_leaves(output)
+            leaves = iter([first * PATCH**patched, *others])
+            return tree_map(lambda _: next(leaves), output)
+
+        return forward
+
+    for module in run.model.modules():
+        module.forward = changed(module.forward)
+    factor = PARAMETERS ** changes.count("functional_call")
+    for p in run.model.parameters():
+        p.data *= factor
+        p.register_hook(lambda g: g * factor)
+    run.forward = lambda model, x: model(scaled_back(x, factor=TENSOR**back))
 
 
 # ---- other forward passes
@@ -326,8 +501,10 @@ def functional_call(run):
 
     def forward(model, *inputs):
         wrapped = Wrapped(model, inner)
-        return ta.functional_call(wrapped, dict(wrapped.named_parameters()), inputs)
+        larger = {name: p * PARAMETERS for name, p in wrapped.named_parameters()}
+        return ta.functional_call(wrapped, larger, inputs)
 
+    run.changes.append((None, "functional_call"))
     run.forward = forward
     yield
 
@@ -343,13 +520,13 @@ def data_parallel(run):
 
 @way
 def deepcopy(run):
-    run.model = copy.deepcopy(run.model)
+    run.copied_to(copy.deepcopy(run.model))
     yield
 
 
 @way
 def pickled(run):
-    run.model = pickle.loads(pickle.dumps(run.model))
+    run.copied_to(pickle.loads(pickle.dumps(run.model)))
     yield
 
 
@@ -419,7 +596,7 @@ def jvp(run):
         np.testing.assert_allclose(slope.numpy(), expected)
         return gradients
 
-    run.gradients = lambda run: through_parameters(run, transform)
+    run.gradients, run.calls = lambda run: through_parameters(run, transform), 2
     yield
 
 

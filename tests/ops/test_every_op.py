@@ -2,8 +2,8 @@
 
 The ops of `ops` are drawn from helpers/optable.py. Those of other rooms (NumPy's names, `clone`,
 `checkpoint`) are reached through what a user calls: the functions of `F`, NumPy's functions on
-tensors, and the classes of `nn`. All of it in plain mode. Those of `parallel` need several ranks,
-so tests/parallel asks them; the quick ways of `fast/` are asked by tests/fast/test_registry.py.
+tensors, and the classes of `nn`. All of it in plain mode; the quick ways of `fast/` are asked by
+tests/fast/test_registry.py.
 """
 
 from contextlib import nullcontext
@@ -24,10 +24,7 @@ ADVICE = "put an entry with the key {name!r} into TABLE in tests/helpers/optable
 OTHERS = sorted(
     name
     for name, one in ops_in().items()
-    if one not in ops_in(ops).values()
-    and ".fast." not in name
-    and ".parallel." not in name
-    and not name.endswith(".released")
+    if one not in ops_in(ops).values() and ".fast." not in name and not name.endswith(".released")
 )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+import runpy
 import sys
 import time
 from pathlib import Path
@@ -205,7 +207,6 @@ def graphs():
     with ta.no_grad():
         assert not model(x)["one"].requires_grad
     some_ranks_only(x)
-    refusals(x, y)
 
 
 class Choice(nn.Module):
@@ -238,25 +239,27 @@ def some_ranks_only(x):
                 assert np.allclose(q.grad.numpy(), p.grad.numpy() * users / SIZE, atol=1e-15)
 
 
-def refusals(x, y):
-    if SIZE == 1:
-        return
+def refused():
+    """Gradients that nobody would average, and how to write them. Others of a rank alone go on."""
+    x, y = data(np.float64)
     model = parallel.DataParallel(make(0))
     given = Tensor(x, requires_grad=True)
     loss = F.cross_entropy(model(given), y)
     (by_input,) = ta.grad(loss, given, retain_graph=True)  # of this rank's samples, no exchange
     assert by_input.shape == x.shape
+    own = dict(model.named_parameters())
+    name, weight = next(iter(own.items()))
+    other = Tensor(weight.numpy(), requires_grad=True)
+    with_other = lambda w: (ta.functional_call(model, {name: w}, x) ** 2).sum()  # noqa: E731
+    only, again = "only loss.backward() averages", "cannot be differentiated again"
     for call, kind, text in (
-        (
-            lambda: ta.grad(loss, list(model.parameters()), retain_graph=True),
-            RuntimeError,
-            "only loss.backward()",
-        ),
-        (
-            lambda: loss.backward(create_graph=True),
-            TypeError,
-            "create_graph=True, use model.module",
-        ),
+        (lambda: ta.grad(loss, [*own.values()], retain_graph=True), RuntimeError, only),
+        (lambda: loss.backward(create_graph=True), TypeError, again),
+        (lambda: ta.value_and_grad(with_other)(other), RuntimeError, only),
+        (lambda: ta.value_and_grad(lambda w: with_other(2 * w))(other), RuntimeError, only),
+        (lambda: with_other(other).backward(), RuntimeError, only),
+        (lambda: with_other(2 * weight + other).backward(), RuntimeError, only),
+        (lambda: ta.grad(with_other(2 * weight), weight), RuntimeError, only),
     ):
         try:
             call()
@@ -264,56 +267,95 @@ def refusals(x, y):
             assert text in str(error), error
         else:
             raise AssertionError(text)
+    with_other(2 * weight).backward()  # computed from the model's own parameters
+    assert_same_on_all_ranks(weight.grad)
+
+
+def assert_same_on_all_ranks(tensor):
+    assert (
+        len({row.tobytes() for row in parallel.group.group().gather("same", tensor.numpy())}) == 1
+    )
+
+
+def failed_passes():
+    """After an exception, a pass of one rank talks to nobody, and the next pass averages."""
+    parallel.set_time_limit(5)
+    x = np.random.default_rng(RANK).standard_normal((3, 4))
+
+    class Failure(BaseException):
+        """As Ctrl-C, no Exception."""
+
+    def fails(*_):
+        raise Failure
+
+    bad = ta.op(lambda x: x * 1.0)
+    bad.vjp(fails)
+
+    def in_a_vjp(model, forward):
+        forward(bad(Tensor(x, requires_grad=True)))[0].sum().backward()
+
+    def in_a_hook(model, forward):
+        given = Tensor(x, requires_grad=True)
+        given.register_hook(fails)
+        forward(given)[0].sum().backward()
+
+    def in_a_backward_hook(model, forward):
+        with model.module.register_full_backward_hook(fails):
+            forward(Tensor(x, requires_grad=True))[0].sum().backward()
+
+    def in_forward(model, forward):
+        with model.module.b.register_forward_hook(fails):
+            forward(Tensor(x, requires_grad=True))
+
+    def with_a_wrong_seed(model, forward):
+        forward(Tensor(x))[0].sum().backward(np.ones(2))
+
+    for place in in_a_vjp, in_a_hook, in_a_backward_hook, in_forward, with_a_wrong_seed:
+        for checkpointed in False, True:
+            model = parallel.DataParallel(make(0, net=Fork))
+            before = ta.engine.context.captured()
+            forward = model if not checkpointed else lambda x: ta.checkpoint(model, x)  # noqa: B023
+            try:
+                place(model, forward)
+            except (Failure, ValueError):
+                pass
+            else:
+                raise AssertionError(place)
+            left = ta.engine.context.captured()
+            assert all(left[name] is value for name, value in before.items()), (place, left)
+            assert all(p.grad is None for p in model.parameters()), place
+            if RANK == 0:
+                alone = Tensor(x, requires_grad=True)
+                (alone * 2).sum().backward()
+            sum(y.sum() for y in forward(x)).backward()
+            for p in model.parameters():
+                assert_same_on_all_ranks(p.grad)
+
+
+class Fork(nn.Module):
+    def __init__(self):
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
 
 
 def tensors():
-    """Column and row parallel layers are the layers they were made from."""
-    rng = np.random.default_rng(1)
+    """The divided layers of examples/tensor_parallel.py are the layers they were made from."""
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "tensor_parallel.py"))
+    feed_forward = example["DividedFeedForward"]
     ta.manual_seed(3)
-    x, mask = rng.standard_normal((2, 5, 8)), np.triu(np.ones((5, 5), bool), 1)
-    padding = np.array([[False] * 5, [False] * 3 + [True] * 2])
+    x = np.random.default_rng(1).standard_normal((2, 5, 8))
     one, two = nn.Linear(8, 24).astype(np.float64), nn.Linear(24, 8).astype(np.float64)
-    for layer in one, two:
-        nn.init.normal_(layer.bias)
-    pair = parallel.ParallelFeedForward(one, two, F.gelu)
+    pair = feed_forward(one, two)
     same_layer(lambda x: two(F.gelu(one(x))), pair, x)
-    total = parallel.clip_grad_norm_([*pair.parameters()], 0.5)
-    grads = [p.grad.numpy() for layer in (one, two) for p in layer.parameters()]
-    assert np.isclose(total, np.sqrt(sum((g**2).sum() for g in grads)))
-    again = parallel.clip_grad_norm_([*pair.parameters()], 10.0)
-    assert np.isclose(again, 0.5, atol=1e-5)
+    part = np.split(one.weight.grad.numpy(), SIZE)[RANK]
+    np.testing.assert_allclose(pair.weight1.grad.numpy(), part, atol=1e-13)
     assert ta.gradgradcheck(lambda x: pair(x).sum(), x[:1, :1], atol=1e-4)
-
-    heads = nn.MultiheadAttention(8, 12, head_dim=2, batch_first=True).astype(np.float64)
-    nn.init.normal_(heads.in_proj_bias)
-    attention = parallel.ParallelAttention(heads)
-    for masks in (
-        {},
-        {"attn_mask": mask},
-        {"key_padding_mask": padding},
-        {"attn_mask": np.where(mask, -np.inf, 0.0), "key_padding_mask": padding},
-        {"is_causal": True, "attn_mask": mask},
-    ):
-        same_layer(
-            lambda x, masks=masks: heads(x, x, x, **masks)[0],
-            lambda x, masks=masks: attention(x, x, x, **masks),
-            x,
-        )
-    tokens_first(x.swapaxes(0, 1))
+    heads = example["WholeAttention"](8, 4, bias=False, batch_first=True).astype(np.float64)
+    same_layer(heads, example["DividedAttention"](heads), x)
     if SIZE == 4:
-        both_kinds(one, two, x)
-
-
-def tokens_first(x):
-    """Without batch_first x is (T, B, E); the keys may be fewer than the queries."""
-    heads = nn.MultiheadAttention(8, 12, head_dim=2).astype(np.float64)
-    attention = parallel.ParallelAttention(heads)
-    for n in len(x), 3:
-        same_layer(
-            lambda x, n=n: heads(x, x[:n], 2 * x[:n])[0],
-            lambda x, n=n: attention(x, x[:n], 2 * x[:n]),
-            x,
-        )
+        both_kinds(feed_forward, one, two, x)
 
 
 def same_layer(whole, part, x):
@@ -325,17 +367,26 @@ def same_layer(whole, part, x):
     assert np.allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-11, atol=1e-11)
 
 
-def both_kinds(one, two, x):
+def both_kinds(feed_forward, one, two, x):
     """Two times two ranks: the samples divided one way, the hidden units the other."""
-    data_comm, tensor_comm = parallel.grid(2, 2)
-    pair = parallel.ParallelFeedForward(one, two, F.gelu, comm=tensor_comm)
+    from mpi4py import MPI
+
+    row, column = divmod(RANK, 2)
+    data_comm, tensor_comm = MPI.COMM_WORLD.Split(column, row), MPI.COMM_WORLD.Split(row, column)
+    pair = feed_forward(one, two, comm=tensor_comm)
     model = parallel.DataParallel(pair, comm=data_comm)
     one.zero_grad()
     (two(F.gelu(one(x))) ** 2).mean().backward()
     mine = x[parallel.rank(data_comm) :: 2]
     (model(mine) ** 2).mean().backward()
     part = np.split(one.weight.grad.numpy(), 2)[parallel.rank(tensor_comm)]
-    assert np.allclose(pair.linear1.weight.grad.numpy(), part, atol=1e-14)
+    assert np.allclose(pair.weight1.grad.numpy(), part, atol=1e-14)
+    try:
+        pickle.dumps(parallel.DataParallel(nn.Linear(2, 2), comm=data_comm))
+    except TypeError as error:
+        assert "Pickle model.module" in str(error)
+    else:
+        raise AssertionError("ranks that another program does not have")
 
 
 def small():
@@ -468,24 +519,6 @@ def gather_against_sum():
         parallel.barrier()
     else:
         parallel.group.group().sum("the sum", np.ones(4))
-
-
-def every_rule():
-    """Forwards and backwards through both kinds of parallelism asks every rule of every op here."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
-    from enumeration import asserted, calls, code_of, ops_in, uncalled
-
-    x, one, two = np.ones((3, 8)), nn.Linear(8, 8), nn.Linear(8, 8)
-    model = parallel.DataParallel(nn.Linear(8, 2).astype(np.float64))
-    pair = parallel.ParallelFeedForward(one, two, F.gelu).astype(np.float64)
-    with ta.plain(), calls() as seen:
-        for f in model, pair:
-            (f(Tensor(x, requires_grad=True)) ** 2).sum().backward()
-    here = {name: one for name, one in ops_in().items() if ".parallel." in name}
-    assert here
-    advice = "let every_rule in tests/parallel/programs.py call it"
-    asserted([f"{n}: {advice}" for n, one in here.items() if code_of(one.forward) not in seen])
-    asserted([f"{n}: {advice}" for n, one in here.items() if uncalled(one, seen)])
 
 
 def other_call():

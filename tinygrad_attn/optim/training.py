@@ -42,10 +42,18 @@ def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], 
     return gradients, _norm(np.array(norms), norm_type) if norms else 0.0
 
 
-def check_finite(total: float) -> None:
-    """Raise ValueError if the norm is NaN or infinite."""
-    if not math.isfinite(total):
-        raise ValueError(f"the norm of the gradients is {total}; ta.detect_anomaly() finds the op.")
+def clip(gradients: list[Array], norm: float, max_norm: float, error_if_nonfinite: bool) -> float:
+    """Scale gradients in place so that their common norm is at most max_norm; return the norm."""
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
+    if error_if_nonfinite and not math.isfinite(norm):
+        raise ValueError(f"the norm of the gradients is {norm}; ta.detect_anomaly() finds the op.")
+    factor = max_norm / (norm + 1e-6)
+    if not factor >= 1:  # NaN makes all gradients NaN, as in PyTorch
+        for g in gradients:
+            g *= g.dtype.type(factor)
+            inplace.changed(g)
+    return norm
 
 
 def clip_grad_norm_(
@@ -56,17 +64,7 @@ def clip_grad_norm_(
     `norm_type` may be math.inf. Raises ValueError if `max_norm` is negative, or, with
     `error_if_nonfinite`, if the norm is not finite. Like `torch.nn.utils.clip_grad_norm_`.
     """
-    if not max_norm >= 0:
-        raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
-    gradients, total = gradients_and_norm(parameters, norm_type)
-    if error_if_nonfinite:
-        check_finite(total)
-    factor = max_norm / (total + 1e-6)
-    if not factor >= 1:  # NaN makes all gradients NaN, as in PyTorch
-        for g in gradients:
-            g *= g.dtype.type(factor)
-            inplace.changed(g)
-    return total
+    return clip(*gradients_and_norm(parameters, norm_type), max_norm, error_if_nonfinite)
 
 
 def _initial(group: dict[str, Any]) -> float:

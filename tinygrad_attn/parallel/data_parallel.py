@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine import context, inplace, tracked
+from ..engine import context, history, inplace, tracked
 from ..nn import Module
 from ..optim import AdamW
 from ..random import Generator
@@ -45,29 +45,40 @@ class DataParallel(Module):
         outputs = self.module(*args, **kwargs)
         if self._group.size == 1 or not self._averages:
             return outputs
-        return tree_map(lambda y: self._averaged(y) if tracked(y) else y, outputs)
+        used = self._trained()  # in a functional call, other tensors than after it
+        return tree_map(lambda y: self._averaged(y, used) if tracked(y) else y, outputs)
 
-    def _averaged(self, y: Tensor) -> Tensor:
+    def _averaged(self, y: Tensor, used: Sequence[Tensor]) -> Tensor:
         """Return y, whose gradient makes the backward pass average at its end."""
         y = y if y._node else y.clone()  # a leaf outlives the call
-        y.register_hook(self._average_at_end)
+        y.register_hook(lambda _: self._average_at_end(used))
         return y
 
-    def _average_at_end(self, g: Any) -> None:
+    def _average_at_end(self, used: Sequence[Tensor]) -> None:
+        """Let the running backward pass average at its end, or raise an error."""
         this = context.backward_pass
         if context.recording:
             raise TypeError(
                 "DataParallel's gradients cannot be differentiated again; with create_graph=True, "
                 "use model.module, and average the gradients at the end."
             )
-        if this is not None and this.wanted is None:
-            this.at_end[self._average] = None
-        elif this is None or any(p is t for p in self._trained() for t in this.wanted):
+        if this is None or self._misses(used, this.wanted):
             raise RuntimeError(
-                "only loss.backward() averages a DataParallel model's gradients. With ta.grad and "
-                "ta.source, use model.module, and apply tinygrad_attn.parallel.mean to the "
+                "only loss.backward() averages a DataParallel model's gradients, and only those of "
+                "its own parameters. For ta.grad, ta.vjp, ta.source and other tensors in a "
+                "functional_call, use model.module, and apply tinygrad_attn.parallel.mean to the "
                 "gradients."
             )
+        if this.wanted is None:
+            this.at_end[self._average] = None
+
+    def _misses(self, used: Sequence[Tensor], wanted: Sequence[Tensor] | None) -> bool:
+        """Return whether a pass computes gradients of parameters that will not be averaged."""
+        own, computed = set(self._trained()), history(used)
+        sources = {*used, *(x for t in computed for x in t._node.inputs if tracked(x))}
+        if wanted is None:
+            return any(x._node is None for x in sources - own)
+        return not (sources | own).isdisjoint(wanted)
 
     def _trained(self) -> list[Tensor]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -98,12 +109,11 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
         grads = [np.zeros(p.shape, dtype) if p.grad is None else p.grad._array() for p in some]
         has_one = np.array([p.grad is not None for p in some], dtype)
         flat = np.concatenate([*map(np.ravel, grads), has_one])
-        flat = flat.astype(np.result_type(dtype, np.float32), copy=False)  # MPI has no float16
         ranks.sum("the average of the gradients in backward()", flat)
         *sums, users = np.split(flat, np.cumsum([p.size for p in some]))
         for p, total, count in zip(some, sums, users, strict=True):
             if count:
-                p.grad = Tensor((total / ranks.size).reshape(p.shape).astype(dtype))
+                p.grad = Tensor((total / ranks.size).reshape(p.shape))
 
 
 def _compare(tensors: Mapping[str, Tensor], ranks: Group) -> None:

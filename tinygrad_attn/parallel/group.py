@@ -46,6 +46,11 @@ class Group:
     def __deepcopy__(self, memo: Any) -> Group:
         return self
 
+    def __reduce__(self) -> Any:
+        if self is not group():
+            raise TypeError("only a model on all ranks can be pickled. Pickle model.module.")
+        return group, ()  # all ranks of the program that reads it
+
     def wait(self, call: str, *requests: Any) -> None:
         """Wait for these MPI requests. Raises TimeoutError after the time limit."""
         begun = time.perf_counter()

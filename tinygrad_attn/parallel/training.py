@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import files, random
-from ..engine import inplace
-from ..optim.training import check_finite, gradients_and_norm
+from ..optim.training import clip, gradients_and_norm
 from .data_parallel import DataParallel
 from .group import barrier, group
-from .tensor_parallel import ShardedParameter
 
 
 def manual_seed(seed: int, *, same: bool = False, comm: Any = None) -> random.Generator:
@@ -54,29 +52,12 @@ def clip_grad_norm_(
 ) -> float:
     """Set g = g min(1, max_norm / (|g| + 1e-6)), and return |g|. A collective.
 
-    The norm includes all parts of a ShardedParameter, and is the same on all ranks. Other gradients
-    must be equal on all ranks, as after DataParallel. With `error_if_nonfinite`, raises ValueError
-    if the norm is not finite.
+    The gradients must be equal on all ranks, as after DataParallel. All ranks use rank 0's norm, so
+    their parameters stay equal bit for bit. Raises the same errors as `optim.clip_grad_norm_`.
     """
-    by_owner: dict[Any, list[Any]] = {}
-    for p in [parameters] if hasattr(parameters, "grad") else parameters:
-        by_owner.setdefault(getattr(p, "group", None), []).append(p)
-    every: list[Any] = []
-    norms: list[float] = []
-    for owner, some in by_owner.items():
-        gradients, part = gradients_and_norm(some, norm_type)
-        every += gradients
-        norms += [part] if owner is None else owner.gather("clip_grad_norm_", part)
-    norm = float(np.linalg.norm(norms, norm_type)) if norms else 0.0
+    gradients, norm = gradients_and_norm(parameters, norm_type)
     norm = group(comm).gather("clip_grad_norm_", norm)[0]
-    if error_if_nonfinite:
-        check_finite(norm)
-    factor = max_norm / (norm + 1e-6)
-    if not factor >= 1:
-        for g in every:
-            g *= g.dtype.type(factor)
-            inplace.changed(g)
-    return norm
+    return clip(gradients, norm, max_norm, error_if_nonfinite)
 
 
 def save_checkpoint(
@@ -117,8 +98,7 @@ def load_checkpoint(
         else:  # at this point, all ranks have rank 0's state
             seed = random.default_generator().integers(0, 2**31, ())
             random.manual_seed(int(seed) + ranks.rank)
-    whole = [p for p in bare.parameters() if not isinstance(p, ShardedParameter)]
-    digest = zlib.crc32(b"".join(p._array().tobytes() for p in whole))
+    digest = zlib.crc32(b"".join(p._array().tobytes() for p in bare.parameters()))
     if len({*ranks.gather("load_checkpoint", digest)}) > 1:
         raise RuntimeError(f"load_checkpoint: the ranks read different values from {path!r}.")
     return progress
