@@ -77,7 +77,39 @@ class Parts(nn.Module):
         return [self.linear(x), np.tanh(x)]
 
 
-MODELS = [Layer, Shared, Nested]
+class Inside(nn.Module):
+    """Parts that are checkpointed inside the model, one of them in another checkpoint."""
+
+    part = staticmethod(ta.checkpoint)
+
+    def __init__(self):
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Sequential(nn.GELU(), self.first, nn.Dropout(0.25))
+        self.scale = nn.Parameter(np.linspace(0.5, 2, 4))
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.register_buffer("mean", np.zeros(4))
+
+    def changes_a_buffer(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(axis=(0, 1))
+        return self.second(x * self.scale) - self.mean
+
+    def forward(self, x):
+        x = self.part(self.changes_a_buffer, self.first(x))
+        y, weights = self.part(self.attention, x, x, x)
+        again = lambda x: self.part(self.second, x * 2) * self.scale
+        return Pair(self.part(again, x + y), {"weights": weights})
+
+
+class Unchecked(Inside):
+    """The same model without checkpoints."""
+
+    part = staticmethod(lambda f, *inputs: f(*inputs))
+
+
+MODELS = [Layer, Shared, Nested, Inside]
+WITHOUT = {Inside: Unchecked}
+"""Models whose outcome without a way is that of another model."""
 
 # ---- a run
 
@@ -169,7 +201,7 @@ def outcome(make, *ways, rank=0, by_hand=()):
 
 def activation_of(activation, run):
     """The outputs, gradients and attention weights of all calls of a module."""
-    tensors = [next(tree_leaves(output)) for output in activation.outputs]
+    tensors = [tree_leaves(output)[0] for output in activation.outputs]
     grads = [y.grad for y in tensors] if run.fills_grad else []
     return {
         "outputs": [arrays(output) for output in activation.outputs],
@@ -220,7 +252,7 @@ def differences(a, b, path=""):
 @cache
 def without(make, changes=(), rank=0):
     """The outcome without ways, and what is recorded. Changes of numbers are made by hand."""
-    ways = WAYS["activations"], WAYS["record_attention"]
+    ways, make = (WAYS["activations"], WAYS["record_attention"]), WITHOUT.get(make, make)
     expected = outcome(make, rank=rank, by_hand=changes)
     recorded = outcome(make, *ways, rank=rank, by_hand=changes)
     return expected, recorded["activations"][0], recorded["attention"][0]

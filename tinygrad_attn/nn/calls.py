@@ -55,6 +55,7 @@ class Hook(AbstractContextManager["Hook"]):
     ) -> None:
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
+        note_attributes(module)
         vars(module)["_hooks"] = (*module._hooks, self)
 
     def remove(self) -> None:
@@ -75,7 +76,7 @@ class Hook(AbstractContextManager["Hook"]):
 
 
 class Attributes:
-    """The attributes of modules when they were called in the first run of a checkpoint.
+    """The attributes of modules in the first run of a checkpoint, before it called or changed them.
 
     They include parameters and buffers, which others may replace, hooks and `training`.
     """
@@ -86,7 +87,7 @@ class Attributes:
             self.note(call.module)
 
     def note(self, module: Any) -> None:
-        """Note the attributes of a module in its first call."""
+        """Note the attributes of a module before its first call or change."""
         if id(module) not in self.noted:
             self.noted[id(module)] = module, dict(vars(module))
 
@@ -101,6 +102,12 @@ class Attributes:
         finally:
             for present, earlier in before:
                 _assign(present, earlier)
+
+
+def note_attributes(module: Any) -> None:
+    """Note a module's attributes for the second run of a checkpoint, before they change."""
+    if context.modules is not None:
+        context.modules.note(module)
 
 
 def _assign(present: dict[str, Any], values: dict[str, Any]) -> None:

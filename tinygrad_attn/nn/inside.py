@@ -15,7 +15,7 @@ from ..engine import Listener, Variable, context, heard, listening, tracked
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
-from .calls import dotted_name
+from .calls import dotted_name, note_attributes
 from .module import Buffer, Module, Parameter
 
 # ---- attention weights
@@ -236,6 +236,8 @@ def functional_call(
         if values.setdefault(own, tensor) is not tensor:
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
     rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
+    for owner, *_ in parts.values():
+        note_attributes(owner)
     args = args if isinstance(args, tuple) else () if args is None else (args,)
     try:
         for attributes, name, p in rows:

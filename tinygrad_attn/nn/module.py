@@ -15,7 +15,7 @@ from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_value, floating_dtype
-from .calls import Hook, Scope, call_with_hooks, dotted_name
+from .calls import Hook, Scope, call_with_hooks, dotted_name, note_attributes
 
 
 class StateValue(Tensor):
@@ -109,8 +109,7 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = context.__dict__
         outer = here["scope"]
-        if here["modules"] is not None:
-            here["modules"].note(self)
+        note_attributes(self)
         scope = here["scope"] = Scope(self, outer)
         try:
             if self._hooks:
@@ -169,6 +168,7 @@ class Module:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
+        note_attributes(self)
         if name == "requires_grad":
             raise AttributeError(
                 f"to set this for all parameters, write requires_grad_({value!r})."
@@ -192,6 +192,7 @@ class Module:
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        note_attributes(self)
         super().__delattr__(name)
         self._set_kind(name, None)
 
