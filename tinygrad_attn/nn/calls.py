@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ..engine import FunctionCall, Parts, context, tracked
@@ -72,44 +72,6 @@ class Hook(AbstractContextManager["Hook"]):
     @property
     def name(self) -> str:
         return getattr(self.function, "__name__", repr(self.function))
-
-
-class Attributes:
-    """The attributes of modules when they were called in the first run of a checkpoint.
-
-    They include parameters and buffers, which others may replace, hooks and `training`.
-    """
-
-    def __init__(self, scope: Scope | None) -> None:
-        self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
-        for call in enclosing(scope):
-            self.note(call.module)
-
-    def note(self, module: Any) -> None:
-        """Note the attributes of a module in its first call."""
-        if id(module) not in self.noted:
-            self.noted[id(module)] = module, dict(vars(module))
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Give all modules these attributes inside the block."""
-        before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
-        try:
-            for module, noted in self.noted.values():
-                _assign(vars(module), noted)
-            yield
-        finally:
-            for present, earlier in before:
-                _assign(present, earlier)
-
-
-def _assign(present: dict[str, Any], values: dict[str, Any]) -> None:
-    """Change only the attributes that differ, because other threads may use the module."""
-    for name in [name for name in present if name not in values]:
-        del present[name]
-    for name, value in values.items():
-        if name not in present or present[name] is not value:
-            present[name] = value
 
 
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
