@@ -65,8 +65,8 @@ def _uses_stream(method: Method) -> Method:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
-            if context.draws is not None and self is _default:
-                self = context.draws.stream(self)
+            if context.noted_draws is not None and self is _default:
+                self = context.noted_draws.stream(self)
             return method(self, *args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -77,7 +77,7 @@ class Draws:
 
     def __init__(self) -> None:
         self.states: list[dict[str, Any]] = []
-        self.outer = context.draws  # of an enclosing checkpoint
+        self.outer = context.noted_draws  # of an enclosing checkpoint
 
     def stream(self, generator: Generator) -> Generator:
         """Note the state, and return the generator to use."""

@@ -1,5 +1,6 @@
 """What the documents say of the source, of versions and of measurements is compared with them."""
 
+import ast
 import json
 import os
 import re
@@ -88,3 +89,25 @@ def test_the_debugger_shows_what_the_page_of_plain_mode_shows(tmp_path):
         if not line.startswith("(Pdb) "):
             assert line in said, f"{line!r} is missing from\n{done.stdout}"
             said = said.partition(line)[2]
+
+
+def said(node):
+    """The text of a string or f-string in the source, with ... for what is filled in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(said, node.values))
+    return node.value if isinstance(node, ast.Constant) else "..."
+
+
+def test_the_package_says_the_sentences_that_the_table_of_refusals_quotes():
+    page = (ROOT / "docs" / "looking-inside.md").read_text("utf-8")
+    quoted = re.findall(r"^\|.*\| \"(.*)\" \|$", page, re.M)
+    source = [
+        said(node)
+        for path in (ROOT / "tinygrad_attn").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and node.value
+        if isinstance(said(node), str)
+    ]
+    assert len(quoted) > 5 and not [
+        sentence for sentence in quoted if not any(sentence in text for text in source)
+    ]

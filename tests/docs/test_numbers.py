@@ -2,6 +2,7 @@
 
 import re
 
+from compositions.ways import MODELS, WAYS
 from support import ROOT
 
 from tinygrad_attn.check import zoo
@@ -25,3 +26,8 @@ def test_chapters_of_the_course():
 def test_pages_about_the_engine():
     pages = [*(ROOT / "docs" / "engine").glob("*.md")]
     assert len(pages) == 13 and "thirteen pages" in README
+
+
+def test_ways_to_run_a_model():
+    page = (ROOT / "docs" / "looking-inside.md").read_text("utf-8")
+    assert f"crosses {len(WAYS)} ways to run a model on three models" in page and len(MODELS) == 3

@@ -43,11 +43,7 @@ def sweep(
     itself is recorded. Nodes are released after use unless `create_graph` or `retain_graph` is set.
     With `stop`, the pass ends at the wanted tensors.
     """
-    goal = frozenset(wanted or ())
-    through = needed = None  # tensors computed from the goal, without and with it; None: all
-    if wanted is not None:
-        through = _leading_to(goal, history(roots, goal if stop else ()))
-        needed = through | goal
+    goal, through, needed = _paths(roots, wanted, stop)
     gradients = _seeded(roots, seeds, needed)  # sums of the contributions so far
     complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
     own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
@@ -66,15 +62,13 @@ def sweep(
             complete[y] = g
         if through is not None and y not in through:
             continue
-        op = node.op
+        op, inputs = node.op, node.inputs
         if inplace.latest > node.number or node.checksums:
             inplace.check(y, create_graph)
         for hear in pulling:
             hear(y, _one_of(g))
-        inputs = node.inputs
-        if op.adds_in_place and inputs[0] in own and not pulled:
-            op.adds_in_place(gradients[inputs[0]], g, **node.settings)
-            contributions: Sequence[Any] = ()
+        if op.adds_in_place and inputs[0] in own:
+            contributions = _add_in_place(y, g, gradients, pulled)
         else:
             contributions = op.pull(y, g, needed, create_graph)  # the chain rule
         for i, contribution in contributions:
@@ -90,7 +84,7 @@ def sweep(
             if total is None and x._node:
                 gradients[x] = total = contribution
                 heappush(queue, (-x._node.number, x))
-            else:
+            else:  # a leaf, or one more contribution
                 new = op.trusted and contribution is not g
                 gradients[x] = total = _sum(x, total, contribution, own, new)
             for hear in pulled if kind is not Parts else ():
@@ -98,6 +92,30 @@ def sweep(
         if release:
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
     return _finished(gradients, complete, own)
+
+
+def _paths(
+    roots: Sequence[Variable], wanted: Sequence[Variable] | None, stop: bool
+) -> tuple[frozenset[Variable], set[Variable] | None, set[Variable] | None]:
+    """Return the wanted tensors, those computed from them (None: all), and both together."""
+    if wanted is None:
+        return frozenset(), None, None
+    goal = frozenset(wanted)
+    through = _leading_to(goal, history(roots, goal if stop else ()))
+    return goal, through, through | goal
+
+
+def _add_in_place(
+    y: Variable, g: Any, gradients: dict[Variable, Any], pulled: Sequence[Any]
+) -> list[tuple[int, Any]]:
+    """Add y's contribution to the gradient of its input in place: a slice to a large array."""
+    node = y._node
+    x = node.inputs[0]
+    node.op.adds_in_place(gradients[x], g, **node.settings)
+    for hear in pulled:
+        ((i, contribution),) = node.op.pull(y, g)
+        hear(y, node, g, i, x, contribution, gradients[x])
+    return []
 
 
 def _seeded(

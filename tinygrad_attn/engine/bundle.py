@@ -3,6 +3,10 @@
 An op has one output. A **bundle** is a tensor that stands for several: its VJP gets all of their
 gradients at once, in a `Parts`, where a tensor that was not used has none. A checkpoint with
 several outputs is a bundle, and so are the inputs of a module with backward hooks.
+
+    token = bundle(a, b)                    # in the graph, a number
+    a2, b2 = members(token, [a._data, b._data])
+    (a2 * 3).sum().backward()               # the VJP of `bundle` gets Parts({0: [3, 3, ...]})
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class Node:
     inputs: tuple[Any, ...]  # tensors where a gradient is wanted, else plain values
     settings: dict[str, Any]
     saved: Any  # values that the op saves for its VJP
-    scope: Any  # the module call that ran the op
-    checksums: dict[int, int] | None  # of memory that the user can write to; see inplace.py
+    scope: Any  # the call of a module or a reference function that ran the op
+    checksums: dict[Any, int] | None  # of memory that the user can write to; see inplace.py
 
     def __init__(
         self, op: Any, inputs: tuple, settings: dict[str, Any], saved: Any, scope: Any

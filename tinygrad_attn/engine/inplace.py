@@ -140,7 +140,8 @@ def hand_out(array: Any) -> Any:
         array.lent = True
     if not has_memory(array):
         return array
-    # The base of a view of this view is this view, because NumPy looks through arrays only.
+    # NumPy looks through arrays for the base of a view, but not through this memoryview. So this
+    # view lives until the last view of it is gone.
     view = np.asarray(memoryview(array))
     key, base = id(view), ref(owner(array))
 

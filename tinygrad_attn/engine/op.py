@@ -221,7 +221,7 @@ class Op:
                 values.append(x._data if isinstance(x, Variable) else x)
         vjps, contributions = op.vjps, []
         if len(vjps) < len(inputs) or create_graph and op.reference:
-            return op._pull_together(y, g, out, values, needed)
+            return op._pull_together(y, g, values, needed, create_graph)
         for i, x in enumerate(inputs):
             vjp = vjps[i]
             if vjp is not None and isinstance(x, Variable) and (needed is None or x in needed):
@@ -229,12 +229,12 @@ class Op:
         return contributions
 
     def _pull_together(
-        self, y: Any, g: Any, out: Any, values: Sequence[Any], needed: Any
+        self, y: Any, g: Any, values: Sequence[Any], needed: Any, create_graph: bool
     ) -> list[tuple[int, Any]]:
         """Return the contributions by the joint VJP or, to be recorded, by the reference."""
         node = y._node
         needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
-        if self.reference is not None and out is y:
+        if self.reference is not None and create_graph:
             return self._pull_reference(g, node, needs)
         if self.joint_vjp is None:
             raise TypeError(
@@ -245,11 +245,13 @@ class Op:
         extra: dict[str, Any] = {}
         if self.saves:
             extra["saved"] = node.saved
-            if out is y:
+            if create_graph:
                 self._check_saved(node.saved)
         if self.asks_needs:
             extra["needs"] = tuple(needs)
-        contributions = self.joint_vjp(g, out, *values, **node.settings, **extra)
+        contributions = self.joint_vjp(
+            g, y if create_graph else y._data, *values, **node.settings, **extra
+        )
         if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
             raise TypeError(
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
@@ -267,7 +269,9 @@ class Op:
         function = getattr(self.reference, "function", self.reference)
         output = function(*inputs, **node.settings)
         gradients = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
-        return _existing([need and gradients.get(x) for x, need in zip(inputs, needs)], needs)
+        return _existing(
+            [gradients.get(x) if need else None for x, need in zip(inputs, needs)], needs
+        )
 
     def _values_read(self, vjps: Sequence[Function]) -> frozenset[int] | None:
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""

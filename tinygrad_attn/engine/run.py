@@ -25,16 +25,17 @@ class Context(threading.local):
     """The run of the current thread."""
 
     def __init__(self) -> None:
-        self.recording: bool | str = True  # False inside no_grad(), or VALUES_ONLY
+        self.recording: bool | str = True  # False inside no_grad(); or VALUES_ONLY
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope: Any = None  # the module call that is running
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
         self.listeners: tuple[Listener, ...] = ()
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
-        self.modules: Any = None  # notes the attributes of modules, in a checkpoint's first run
-        self.draws: Any = None  # notes the random numbers, in a checkpoint's first run
+        self.noted_modules: Any = None  # the modules' attributes, in a checkpoint's first run
+        self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
         self.backward_pass: Any = None  # the Pass that is running
-        self.outer: Any = None  # the settings to which no_grad() and similar blocks return
+        self.before_recording: Any = None  # the values before each block of no_grad() and similar,
+        self.before_plain: Any = None  # and of plain(), as pairs (blocks outside, value)
 
     def captured(self) -> dict[str, Any]:
         """Return the settings of this run, for `entered`."""
@@ -116,13 +117,13 @@ class _Mode(ContextDecorator):
 
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
-        here = context.__dict__
-        here["outer"] = here["outer"], here[self._setting]
+        here, before = context.__dict__, f"before_{self._setting}"
+        here[before] = here[before], here[self._setting]
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        here = context.__dict__
-        here["outer"], here[self._setting] = here["outer"]
+        here, before = context.__dict__, f"before_{self._setting}"
+        here[before], here[self._setting] = here[before]
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction

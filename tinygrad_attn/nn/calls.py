@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ..engine import FunctionCall, Parts, context, tracked
@@ -75,48 +75,10 @@ class Hook(AbstractContextManager["Hook"]):
         return getattr(self.function, "__name__", repr(self.function))
 
 
-class Attributes:
-    """The attributes of modules in the first run of a checkpoint, before it called or changed them.
-
-    They include parameters and buffers, which others may replace, hooks and `training`.
-    """
-
-    def __init__(self, scope: Scope | None) -> None:
-        self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
-        for call in enclosing(scope):
-            self.note(call.module)
-
-    def note(self, module: Any) -> None:
-        """Note the attributes of a module before its first call or change."""
-        if id(module) not in self.noted:
-            self.noted[id(module)] = module, dict(vars(module))
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Give all modules these attributes inside the block."""
-        before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
-        try:
-            for module, noted in self.noted.values():
-                _assign(vars(module), noted)
-            yield
-        finally:
-            for present, earlier in before:
-                _assign(present, earlier)
-
-
 def note_attributes(module: Any) -> None:
     """Note a module's attributes for the second run of a checkpoint, before they change."""
-    if context.modules is not None:
-        context.modules.note(module)
-
-
-def _assign(present: dict[str, Any], values: dict[str, Any]) -> None:
-    """Change only the attributes that differ, because other threads may use the module."""
-    for name in [name for name in present if name not in values]:
-        del present[name]
-    for name, value in values.items():
-        if name not in present or present[name] is not value:
-            present[name] = value
+    if context.noted_modules is not None:
+        context.noted_modules.note(module)
 
 
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

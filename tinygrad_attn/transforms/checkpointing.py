@@ -14,7 +14,6 @@ from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import next_number
 from ..engine.run import VALUES_ONLY
-from ..nn.calls import Attributes
 from ..random import Draws
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -38,6 +37,46 @@ class _Uses(Listener):
         self.tensors.update((x, None) for x in inputs if self.is_outside(x))
 
 
+class _Attributes:
+    """The attributes of modules when they were called in the first run of a checkpoint.
+
+    They include parameters and buffers, which others may replace, hooks and `training`.
+    """
+
+    def __init__(self, scope: Any) -> None:
+        self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
+        while scope is not None:
+            if scope.module is not None:
+                self.note(scope.module)
+            scope = scope.outer
+
+    def note(self, module: Any) -> None:
+        """Note the attributes of a module before its first call or change."""
+        if id(module) not in self.noted:
+            self.noted[id(module)] = module, dict(vars(module))
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Give all modules these attributes inside the block."""
+        before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
+        try:
+            for module, noted in self.noted.values():
+                _assign(vars(module), noted)
+            yield
+        finally:
+            for present, earlier in before:
+                _assign(present, earlier)
+
+
+def _assign(present: dict[str, Any], values: dict[str, Any]) -> None:
+    """Change only the attributes that differ, because other threads may use the module."""
+    for name in [name for name in present if name not in values]:
+        del present[name]
+    for name, value in values.items():
+        if name not in present or present[name] is not value:
+            present[name] = value
+
+
 class _Call:
     """A call of f, with what is needed to repeat it: the run in which it began."""
 
@@ -45,7 +84,7 @@ class _Call:
         self.f, self.args, self.keywords = f, args, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.run = context.captured()
-        self.modules = Attributes(context.scope)
+        self.modules = _Attributes(context.scope)
         self.listeners = [new for x in context.listeners if (new := x.repeated())]
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -65,7 +104,7 @@ class _Call:
         stand_ins = [Tensor._of(x._data, bool(x._tracked)) for x in arguments]
         uses, draws = _Uses(stand_ins), Draws()
         listeners = (*context.listeners, uses)
-        settings = {"recording": VALUES_ONLY, "modules": self.modules, "draws": draws}
+        settings = {"recording": VALUES_ONLY, "noted_modules": self.modules, "noted_draws": draws}
         with context.entered(**settings, listeners=listeners):
             output = self.call(stand_ins)
         self.draws = draws
@@ -80,10 +119,11 @@ class _Call:
         present = [x for x in context.listeners if x.hears_repeats]
         settings = self.run | {
             "recording": True,
-            "draws": self.draws.again(),
+            "noted_draws": self.draws.again(),
             "listeners": (*[new() for new in self.listeners], *present),
             "backward_pass": context.backward_pass,
-            "outer": context.outer,
+            "before_recording": context.before_recording,
+            "before_plain": context.before_plain,
         }
         with context.entered(**settings), self.modules.restored():
             yield
