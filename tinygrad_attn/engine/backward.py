@@ -37,18 +37,15 @@ def sweep(
     retain_graph: bool = False,
     stop: bool = False,
 ) -> dict[Variable, Any]:
-    """Return the gradients of sum(seed * root), in a dict from tensor to gradient.
+    """Return the gradients of sum(seed * root) by tensor: those in `wanted`, or all leaves.
 
-    The keys are the tensors in `wanted`, by default all leaves. With `create_graph`, the pass
-    itself is recorded. Nodes are released after use unless `create_graph` or `retain_graph` is set.
-    With `stop`, the pass ends at the wanted tensors.
+    With `create_graph`, the pass itself is recorded. Nodes are released after use unless
+    `create_graph` or `retain_graph` is set. With `stop`, the pass ends at the wanted tensors.
     """
     goal, through, needed = _paths(roots, wanted, stop)
-    gradients = _seeded(roots, seeds, needed)  # sums of the contributions so far
+    gradients, queue = _seeded(roots, seeds, needed)  # sums of the contributions so far
     complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
     own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
-    queue = [(-x._node.number, x) for x in gradients if x._node]
-    heapify(queue)
     pulling, pulled = heard("pulling"), heard("pulled")
     release = not (retain_graph or create_graph)
     while queue:
@@ -120,13 +117,15 @@ def _add_in_place(
 
 def _seeded(
     roots: Sequence[Variable], seeds: Sequence[Any], needed: set[Variable] | None
-) -> dict[Variable, Any]:
-    """Return the gradients of the roots, one of which may be given twice."""
+) -> tuple[dict[Variable, Any], list[tuple[int, Variable]]]:
+    """Return the gradients of the roots, one of which may be given twice, and the queue."""
     gradients: dict[Variable, Any] = {}
     for root, seed in zip(roots, seeds, strict=True):
         if needed is None or root in needed:
             gradients[root] = gradients[root] + seed if root in gradients else seed
-    return gradients
+    queue = [(-x._node.number, x) for x in gradients if x._node]
+    heapify(queue)
+    return gradients, queue
 
 
 def _hooked(x: Variable, g: Any) -> Any:
