@@ -47,7 +47,6 @@ def sweep(
     complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
     own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
     pulling, pulled = heard("pulling"), heard("pulled")
-    release = not (retain_graph or create_graph)
     while queue:
         y = heappop(queue)[1]  # the newest; no other reference here keeps it in memory
         node, g = y._node, gradients.pop(y)
@@ -86,7 +85,7 @@ def sweep(
                 gradients[x] = total = _sum(x, total, contribution, own, new)
             for hear in pulled if kind is not Parts else ():
                 hear(y, node, _one_of(g), i, x, contribution, total)
-        if release:
+        if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
     return _finished(gradients, complete, own)
 
