@@ -1,4 +1,4 @@
-"""Every ordered pair of ways to run a model, on three models, equals the run without them."""
+"""Every ordered pair of ways to run a model, on four models, equals the run without them."""
 
 import threading
 from contextlib import ExitStack

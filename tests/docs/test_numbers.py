@@ -30,4 +30,4 @@ def test_pages_about_the_engine():
 
 def test_ways_to_run_a_model():
     page = (ROOT / "docs" / "looking-inside.md").read_text("utf-8")
-    assert f"crosses {len(WAYS)} ways to run a model on three models" in page and len(MODELS) == 3
+    assert f"crosses {len(WAYS)} ways to run a model on {len(MODELS)} models" in page
