@@ -3,7 +3,6 @@
 mypy reports an unnecessary `type: ignore` as an error, so each one here shows that mypy finds the mistake.
 """
 
-from collections.abc import Iterator
 from typing import Any, assert_type
 
 import numpy as np
