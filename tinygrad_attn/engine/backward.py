@@ -87,6 +87,7 @@ def sweep(
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
+        y = g = contributions = contribution = total = None  # so that the next VJP reuses memory
     return _finished(gradients, complete, own)
 
 
@@ -194,8 +195,8 @@ def _finished(
     gradients: dict[Variable, Any], complete: dict[Variable, Any], own: set[Variable]
 ) -> dict[Variable, Any]:
     """Return all gradients in memory of their own, after the hooks on leaves."""
-    for x in list(gradients):
-        g = gradients.pop(x)
+    while gradients:
+        x, g = gradients.popitem()
         if x._tracked is not True and x._tracked:
             g = _hooked(x, g)
             own.discard(x)

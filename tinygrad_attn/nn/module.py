@@ -109,7 +109,8 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = context.__dict__
         outer = here["scope"]
-        note_attributes(self)
+        if here["noted_modules"] is not None:
+            note_attributes(self)
         scope = here["scope"] = Scope(self, outer)
         try:
             if self._hooks:
