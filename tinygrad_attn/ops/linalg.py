@@ -49,14 +49,9 @@ def logabsdet(a):
     return np.linalg.slogdet(a)[1]
 
 
-def _matrices(v):
-    """(...) -> (..., 1, 1)"""
-    return v.reshape(*v.shape, 1, 1)
-
-
 # A singular matrix raises LinAlgError here.
-det = op(np.linalg.det, lambda g, y, a: _matrices(g * y) * inv(a).mT)
-logabsdet.vjp(lambda g, _y, a: _matrices(g) * inv(a).mT)
+det = op(np.linalg.det, lambda g, y, a: (g * y)[..., None, None] * inv(a).mT)
+logabsdet.vjp(lambda g, _y, a: g[..., None, None] * inv(a).mT)
 
 
 @op

@@ -15,6 +15,7 @@ from ..engine import inplace, reference
 from ..errors import describe, is_number, nearest, warn
 from ..nn.module import Parameter, zero_gradients
 from ..tensor import Tensor
+from ..tensor.convert import as_array
 
 Array = NDArray[Any]
 Group = Mapping[str, Any]
@@ -226,7 +227,7 @@ def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
     history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
     history["step"] = int(history.get("step", 1))  # PyTorch's SGD does not save the step
     for name in ARRAYS & {*history}:
-        history[name] = np.array(history[name], dtype=p.dtype)
+        history[name] = np.array(as_array(history[name]), dtype=p.dtype)  # perhaps PyTorch's
         if history[name].shape != p.shape:
             raise ValueError(f"{name} of {describe(p)} was saved as {describe(history[name])}.")
     return history
@@ -342,7 +343,6 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        *,
-        maximize: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **settings)

@@ -145,15 +145,14 @@ def call_function(implementation, function, args: tuple, settings: dict):
     return y if implementation is None or indices else _wrapped(y)
 
 
-CONSTANTS = (np.zeros_like, np.ones_like, np.empty_like, np.full_like)
-"""Functions that read only the shape and dtype of their first argument."""
+CONSTANTS = (np.zeros_like, np.ones_like, np.empty_like)
+"""Functions that read only the shape and dtype of a Tensor."""
 
 
 def _of_arrays(function, name: str, args: tuple, settings: dict):
     """Call a function with arrays in place of Tensors; raise TypeError if a gradient is lost."""
     y = function(*read_only(args), **{key: read_only(value) for key, value in settings.items()})
-    read = (*args[function in CONSTANTS :], *settings.values())
-    if not (differentiable(read) and _has_slope(y)):
+    if function in CONSTANTS or not (differentiable((*args, *settings.values())) and _has_slope(y)):
         return y
     hint = written_here(name.rpartition(".")[2])
     raise TypeError(

@@ -360,7 +360,8 @@ def qr(a, mode="reduced"):
 
 # ---- the tables
 
-UFUNCS: dict[Any, Callable] = ops.UFUNCS | {
+UFUNCS: dict[Any, Callable] = {
+    **ops.UFUNCS,
     np.positive: lambda x: x,
     np.conjugate: lambda x: x,
     np.fabs: ops.absolute,
@@ -397,8 +398,10 @@ ATLEAST: tuple[Any, ...] = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
 IMPLEMENTATIONS: dict[Any, Callable] = {
     **{f: moving(f) for f in MOVING},
     **{f: of_each(reshaping(f)) for f in ATLEAST},
-    **{f: reshaping(f) for f in (np.expand_dims, np.squeeze)},
-    **{f: permuting(f) for f in (np.moveaxis, np.rollaxis)},
+    np.expand_dims: reshaping(np.expand_dims),
+    np.squeeze: reshaping(np.squeeze),
+    np.moveaxis: permuting(np.moveaxis),
+    np.rollaxis: permuting(np.rollaxis),
     np.amax: ops.max,
     np.amin: ops.min,
     np.angle: lambda z, deg=False: ops.arctan2(0.0, z) * (180 / math.pi if deg else 1),
@@ -418,6 +421,9 @@ IMPLEMENTATIONS: dict[Any, Callable] = {
     np.diff: diff,
     np.dot: dot,
     np.einsum: einsum,
+    np.full_like: lambda a, fill_value: ops.clone(
+        ops.broadcast_to(cast(fill_value, a.dtype), shape=np.shape(a))
+    ),
     np.gradient: gradient,
     np.imag: lambda val: ops.where(True, 0, val),
     np.inner: inner,
