@@ -82,7 +82,10 @@ def test_nearest_names():
 
 @pytest.mark.parametrize("theirs, numpys", errors.KEYWORDS.items())
 def test_a_keyword_of_pytorch_is_translated(theirs, numpys):
-    for reduce in (Tensor([1.0, 2.0]).var, lambda **settings: ta.ops.var(Tensor([1.0]), **settings)):
+    for reduce in (
+        Tensor([1.0, 2.0]).var,
+        lambda **settings: ta.ops.var(Tensor([1.0]), **settings),
+    ):
         with pytest.raises(TypeError, match=f"'{theirs}'. Write {numpys}=, as in NumPy"):
             reduce(**{theirs: 0})
 
