@@ -91,6 +91,9 @@ multinomial normalize prelu repeat_interleave rsqrt scatter_add smooth_l1_loss s
 WRITE |= dict.fromkeys(("cpu", "cuda", "device"), "nothing: everything is on the CPU")
 WRITE |= dict.fromkeys(_RECIPES.split(), "it as docs/from-pytorch.md shows")
 
+KEYWORDS = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "unbiased": "ddof"}
+"""PyTorch's names of arguments -> NumPy's."""
+
 
 def is_number(x: Any) -> bool:
     """Return whether x is a Python or NumPy real number, excluding booleans."""
@@ -129,6 +132,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         text, hint = "these shapes cannot be multiplied", matmul_hint(*shapes)
     elif "broadcast" in text:
         hint = broadcast_hint(shapes)
+    elif "unexpected keyword" in text and (word := text.split("'")[1]) in KEYWORDS:
+        hint = f"Write {KEYWORDS[word]}=, as in NumPy."
     return kind(f"{place}: {text}. {hint}".rstrip())
 
 
@@ -160,14 +165,6 @@ def matmul_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     if len(b) > 1 and a[-1] == b[-1]:
         return hint + " Did you mean a @ b.mT?"
     return hint + " Did you mean a.mT @ b?" * (len(a) > 1 and a[-2] == inner)
-
-
-def wrong_keyword(function: str, given: Mapping[str, Any]) -> TypeError:
-    """Return the error for an unknown keyword argument, such as PyTorch's dim=."""
-    names = {"dim": "axis", "keepdim": "keepdims", "correction": "ddof", "unbiased": "ddof"}
-    name = next(iter(given))
-    hint = f" Write {names[name]}=, as in NumPy." if name in names else ""
-    return TypeError(f"{function}() got an unexpected keyword argument {name!r}.{hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

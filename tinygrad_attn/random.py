@@ -19,12 +19,13 @@ reference is PyTorch 2.13 on the CPU; builds that draw dropout masks with MKL ge
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from operator import index
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -46,65 +47,51 @@ __all__ = [
 ]
 
 DEFAULT_SEED = 67280421310721  # PyTorch's default
-REAL = "random real numbers (for integers use randint)"
 Shape = int | Sequence[int]
+Array = NDArray[Any]
+
+_one_at_a_time = threading.RLock()
 
 
-def _fused_multiply_add(x: NDArray[Any], factor: float, offset: float) -> NDArray[Any]:
-    """Return x * factor + offset, with a single rounding for float32."""
-    factor, offset = x.dtype.type(factor), x.dtype.type(offset)
-    return (x.astype(np.float64) * np.float64(factor) + np.float64(offset)).astype(x.dtype)
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _uses_stream(method: Method) -> Method:
-    """Let one thread at a time use the stream, and a checkpoint repeat what it drew."""
+def _draws(method: Any) -> Any:
+    """Let one thread at a time use a generator, and a checkpoint repeat what it drew."""
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
+    def call(self: Generator, *args: Any, **kwargs: Any) -> Any:
+        with _one_at_a_time:
             if context.noted_draws is not None and self is _default:
-                self = context.noted_draws.stream(self)
+                self = context.noted_draws(self)
             return method(self, *args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
-class Draws:
-    """The default generator's states in the first run of a checkpoint, one for each use."""
+def noting(generators: list[Generator]) -> Callable[[Generator], Generator]:
+    """Return `context.noted_draws` for the first run of a checkpoint, which notes each use in a list."""
+    outer = context.noted_draws  # of an enclosing checkpoint
 
-    def __init__(self) -> None:
-        self.states: list[dict[str, Any]] = []
-        self.outer = context.noted_draws  # of an enclosing checkpoint
+    def use(default: Generator) -> Generator:
+        generator = default if outer is None else outer(default)
+        generators.append(copy.deepcopy(generator))
+        return generator
 
-    def stream(self, generator: Generator) -> Generator:
-        """Note the state, and return the generator to use."""
-        stream = generator if self.outer is None else self.outer.stream(generator)
-        self.states.append(stream._state())
-        return stream
-
-    def again(self) -> _RepeatedDraws:
-        return _RepeatedDraws(self.states)
+    return use
 
 
-class _RepeatedDraws:
-    """The same states again, in a generator that no other thread sees."""
+def repeating(generators: list[Generator]) -> Callable[[Generator], Generator]:
+    """Return `context.noted_draws` for a second run, which draws from copies of the noted generators."""
+    remaining = iter(generators)
 
-    def __init__(self, states: list[dict[str, Any]]) -> None:
-        self.states = iter(states)
-
-    def stream(self, generator: Generator) -> Generator:
-        state = next(self.states, None)
-        if state is None:
+    def use(default: Generator) -> Generator:
+        noted = next(remaining, None)
+        if noted is None:
             raise ValueError(
                 "a checkpointed function must draw the same random numbers when it runs again, but "
                 "it drew more of them."
             )
-        stream = Generator()
-        stream._restore(state)
-        return stream
+        return copy.deepcopy(noted)
+
+    return use
 
 
 class Generator:
@@ -112,29 +99,19 @@ class Generator:
 
     def __init__(self, seed: int = DEFAULT_SEED) -> None:
         self._bits = np.random.MT19937()
-        self._lock = threading.RLock()
         self.manual_seed(seed)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= {**state, "_lock": threading.RLock()}
-
-    @_uses_stream
+    @_draws
     def manual_seed(self, seed: int) -> Generator:
         """Restart the stream. Only the low 32 bits of `seed` are used, as in PyTorch."""
-        legacy: Any = np.random.RandomState(index(seed) % 2**32).get_state(legacy=False)
-        self._bits.state = legacy
+        legacy: Any = np.random.RandomState(index(seed) % 2**32)
+        self._bits.state = legacy.get_state(legacy=False)
         self._spare_normal = math.nan  # the second normal of a pair, or NaN
         return self
 
-    @_uses_stream
-    def get_state(self) -> dict[str, NDArray[Any]]:
+    @_draws
+    def get_state(self) -> dict[str, Array]:
         """Return the state as named arrays, which `ta.save` accepts."""
-        return self._state()
-
-    def _state(self) -> dict[str, NDArray[Any]]:
         twister = self._bits.state["state"]
         return {
             "key": twister["key"],
@@ -142,69 +119,62 @@ class Generator:
             "spare_normal": np.array(self._spare_normal),
         }
 
-    @_uses_stream
+    @_draws
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state returned by `get_state`."""
-        self._restore(state)
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        key = np.asarray(state["key"], dtype=np.uint32)
-        position, spare = int(state["position"]), float(state["spare_normal"])
+        key, position = np.asarray(state["key"], np.uint32), int(state["position"])
+        spare = float(state["spare_normal"])
         if key.shape != (624,) or not 0 <= position <= 624:
             raise ValueError("not a generator state; pass a state returned by get_state().")
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
         self._spare_normal = spare
 
-    def _words(self, count: int) -> NDArray[np.uint32]:
+    def _words(self, count: int) -> Array:
         if count < 1000:
             return self._bits.random_raw(count).astype(np.uint32)  # the same words, but faster
         return np.random.Generator(self._bits).integers(2**32, size=count, dtype=np.uint32)
 
-    def _double_words(self, count: int) -> NDArray[np.uint64]:
+    def _double_words(self, count: int) -> Array:
         words = self._words(2 * count)
         return (words[0::2] << np.uint64(32)) | words[1::2]
 
-    def _unit(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _unit(self, count: int, dtype: np.dtype[Any]) -> Array:
         """Return `count` uniform numbers in [0, 1) that use all bits of the mantissa."""
         if dtype.itemsize >= 8:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
         return (self._words(count) & np.uint32(2**24 - 1)).astype(np.float32) * np.float32(2.0**-24)
 
-    @_uses_stream
+    @_draws
     def uniform(
         self, shape: Shape, low: float = 0.0, high: float = 1.0, dtype: DTypeLike = np.float32
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Draw from the uniform distribution on [low, high), as `torch.Tensor.uniform_` does."""
-        dtype = floating_dtype(dtype, REAL)
+        dtype = floating_dtype(dtype, "random numbers")
         if not low <= high:
-            raise ValueError(f"uniform needs low <= high, got low={low} and high={high}")
+            raise ValueError(f"uniform needs low <= high, got low={low} and high={high}.")
         u = self._unit(_size(shape), dtype)
-        if (low, high) != (0.0, 1.0):
-            u = _fused_multiply_add(u, u.dtype.type(high) - u.dtype.type(low), low)
-        u = u.astype(dtype, copy=False)
+        u = _scaled(u, u.dtype.type(high) - u.dtype.type(low), low).astype(dtype, copy=False)
         u[u == dtype.type(high)] = low  # rounding may produce `high` itself
         return u.reshape(shape)
 
-    @_uses_stream
+    @_draws
     def normal(
         self, shape: Shape, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = np.float32
-    ) -> NDArray[Any]:
+    ) -> Array:
         """Draw from the normal distribution, as `torch.Tensor.normal_` does."""
-        dtype = floating_dtype(dtype, REAL)
+        dtype = floating_dtype(dtype, "random numbers")
         if not std >= 0:
-            raise ValueError(f"normal needs std >= 0, got {std}")
+            raise ValueError(f"normal needs std >= 0, got {std}.")
         size = _size(shape)
         if size < 16:
             few = [self._one_normal() * std + mean for _ in range(size)]
-            return np.array(few, dtype=np.float64).astype(dtype).reshape(shape)
+            return np.array(few).astype(dtype).reshape(shape)
         n = self._unit(size, dtype)
         whole = size - size % 16
         n[:whole] = _box_muller(n[:whole])
         if whole < size:
             n[-16:] = _box_muller(self._unit(16, dtype))
-        if (mean, std) != (0.0, 1.0):
-            n = _fused_multiply_add(n, std, mean)
-        return n.astype(dtype, copy=False).reshape(shape)
+        return _scaled(n, std, mean).astype(dtype, copy=False).reshape(shape)
 
     def _one_normal(self) -> float:
         spare, self._spare_normal = self._spare_normal, math.nan
@@ -215,11 +185,11 @@ class Generator:
         self._spare_normal = radius * math.sin(angle)
         return radius * math.cos(angle)
 
-    @_uses_stream
-    def bernoulli(self, shape: Shape, p: float) -> NDArray[np.bool_]:
+    @_draws
+    def bernoulli(self, shape: Shape, p: float) -> Array:
         """Draw booleans that are True with probability p, as `torch.Tensor.bernoulli_` does."""
         if not 0.0 <= p <= 1.0:
-            raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}")
+            raise ValueError(f"bernoulli needs a probability between 0 and 1, got {p}.")
         # Each draw is a 53-bit number k: 21 bits of one word, 32 of the next. True if k / 2^53 < p.
         high, low = divmod(math.ceil(p * 2.0**53), 2**32)
         words = self._words(2 * _size(shape))
@@ -230,23 +200,19 @@ class Generator:
             keep[tie] = words[1::2][tie] < low
         return keep.reshape(shape)
 
-    @_uses_stream
-    def integers(self, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
+    @_draws
+    def integers(self, low: int, high: int, shape: Shape) -> Array:
         """Draw int64 integers from [low, high), as `torch.randint` does."""
-        if not -(2**63) <= low < high <= 2**63:
+        if not -(2**63) <= low < high < 2**63:
             raise ValueError(f"randint needs low < high in int64, got low={low} and high={high}")
         spread = high - low
         draw = self._double_words if spread >= 2**28 else self._words
-        words: NDArray[Any] = draw(_size(shape))
-        if spread < 2**64:  # otherwise every 64-bit word is valid
-            words = words % np.uint64(spread)
+        words = draw(_size(shape)) % np.uint64(spread)
         return (words.astype(np.int64) + np.int64(low)).reshape(shape)
 
-    @_uses_stream
-    def permutation(self, n: int) -> NDArray[np.int64]:
+    @_draws
+    def permutation(self, n: int) -> Array:
         """Draw a random permutation of 0 .. n-1 as int64 (n,), like `torch.randperm`."""
-        if n < 0:
-            raise ValueError(f"randperm needs n >= 0, got {n}")
         left = np.arange(n, 1, -1, dtype=np.uint64)
         steps, order = self._words(len(left)) % left, list(range(n))
         for i, step in enumerate(steps.tolist()):
@@ -254,7 +220,7 @@ class Generator:
         return np.array(order, dtype=np.int64)
 
 
-def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
+def _box_muller(u: Array) -> Array:
     """Turn each block of 16 uniforms, 8 for radii and 8 for angles, into 16 normals."""
     u = u.reshape(-1, 2, 8)
     radius = np.sqrt(-2 * np.log(1 - u[:, 0]))
@@ -262,11 +228,14 @@ def _box_muller(u: NDArray[Any]) -> NDArray[Any]:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
 
 
+def _scaled(x: Array, factor: float, offset: float) -> Array:
+    """Return x * factor + offset, with a single rounding for float32."""
+    rounded = [float(x.dtype.type(number)) for number in (factor, offset)]
+    return (x.astype(np.float64) * rounded[0] + rounded[1]).astype(x.dtype)
+
+
 def _size(shape: Any) -> int:
-    lengths = [index(n) for n in (shape if isinstance(shape, Sequence) else [shape])]
-    if min(lengths, default=0) < 0:
-        raise ValueError(f"a shape must consist of integers >= 0, got {shape}")
-    return math.prod(lengths)
+    return math.prod(shape) if isinstance(shape, Sequence) else index(shape)
 
 
 _default = Generator()
@@ -280,18 +249,20 @@ def default_generator() -> Generator:
     return _default
 
 
+def _drawn(draw: Any, shape: tuple[Any, ...], dtype: Any, requires_grad: bool) -> Tensor:
+    lengths = shape[0] if len(shape) == 1 else shape  # rand((2, 3)) or rand(2, 3)
+    array = draw(lengths, dtype=get_default_dtype() if dtype is None else dtype)
+    return Tensor(array, requires_grad=requires_grad)
+
+
 def rand(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """Draw from the uniform distribution on [0, 1), as `torch.rand` does: `ta.rand(2, 3)`."""
-    lengths = shape[0] if len(shape) == 1 else shape  # rand((2, 3)) or rand(2, 3)
-    array = _default.uniform(lengths, dtype=dtype or get_default_dtype())
-    return Tensor(array, requires_grad=requires_grad)
+    return _drawn(_default.uniform, shape, dtype, requires_grad)
 
 
 def randn(*shape: Any, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """Draw from the standard normal distribution, as `torch.randn` does: `ta.randn(2, 3)`."""
-    lengths = shape[0] if len(shape) == 1 else shape
-    array = _default.normal(lengths, dtype=dtype or get_default_dtype())
-    return Tensor(array, requires_grad=requires_grad)
+    return _drawn(_default.normal, shape, dtype, requires_grad)
 
 
 def randint(low: Any = None, high: Any = None, size: Any = None) -> Tensor:

@@ -80,9 +80,14 @@ def test_nearest_names():
     assert errors.nearest("onnx", ["nn"]) == ""
 
 
-def test_a_keyword_of_pytorch_is_translated():
-    assert "axis=, as in NumPy" in str(errors.wrong_keyword("sum", {"dim": 1}))
-    assert str(errors.wrong_keyword("sum", {"axes": 1})).endswith("argument 'axes'.")
+@pytest.mark.parametrize("theirs, numpys", errors.KEYWORDS.items())
+def test_a_keyword_of_pytorch_is_translated(theirs, numpys):
+    for reduce in (
+        Tensor([1.0, 2.0]).var,
+        lambda **settings: ta.ops.var(Tensor([1.0]), **settings),
+    ):
+        with pytest.raises(TypeError, match=f"'{theirs}'. Write {numpys}=, as in NumPy"):
+            reduce(**{theirs: 0})
 
 
 def test_a_warning_names_the_users_line():

@@ -70,7 +70,7 @@ UNARY = """
     radians deg2rad
 """
 BINARY = """
-    add subtract multiply divide arctan2 hypot logaddexp logaddexp2 maximum minimum fmax fmin copysign remainder fmod divmod
+    add subtract multiply divide arctan2 hypot logaddexp logaddexp2 maximum minimum fmax fmin copysign remainder fmod
 """
 for f in functions(UNARY):
     case(f, R(2, 3))
@@ -84,7 +84,7 @@ for f in functions(BINARY):
     case(f, R(1, 3), R(2, 1))
 case(np.power, P(2, 3), R(3))
 case(np.power, R(3), 3)
-for f in (np.floor, np.ceil, np.trunc, np.rint, np.sign):
+for f in (np.floor, np.ceil, np.trunc, np.sign):
     case(f, R(2, 3))
 case(np.floor_divide, R(2, 3), P(3))
 case(np.matmul, R(2, 2, 3), R(3, 2))
@@ -115,7 +115,6 @@ case(np.clip, R(2, 3), -0.6, 0.6)
 case(np.clip, R(2, 3), np.array([-0.4, 0.05, -1.1]), np.array([0.45, 0.35, -0.35]))
 case(np.clip, R(2, 3), None, np.array([0.1, 0.55, 0.9]))
 case(np.round, R(2, 3), 1)
-case(np.around, R(3))
 case(np.select, [np.array([True, False, False]), np.array([True, True, False])], [R(3), R(3)], 0.5)
 case(np.nan_to_num, np.array([1.0, -2.0, 0.5]))
 case(np.sinc, np.array([0.0, 0.01, 0.3, -1.2]))
@@ -129,6 +128,7 @@ case(np.gradient, R(5), 0.5)
 case(np.gradient, R(2, 5), np.array([0.0, 0.5, 2.0, 2.5, 4.0]), axis=1)
 case(np.linspace, np.array(0.3), np.array(1.9), 4)
 case(np.linspace, R(2), R(2), 3, axis=1, endpoint=False)
+
 case(np.full_like, R(2, 3), np.array(0.4))
 
 # ---- shapes, joins, splits
@@ -150,7 +150,6 @@ case(np.broadcast_arrays, R(2, 1), R(3))
 case(np.meshgrid, R(2), R(3))
 case(np.meshgrid, R(2), np.array(0.4), R(3), indexing="ij")
 case(np.swapaxes, R(2, 3, 1), 0, 2)
-case(np.matrix_transpose, R(2, 3, 2))
 case(np.flip, R(2, 3))
 case(np.flip, R(2, 3), 1)
 case(np.flipud, R(2, 3))
@@ -204,7 +203,6 @@ case(np.repeat, R(2, 3), 3, axis=0)
 case(np.repeat, R(2, 3), 0, axis=1)
 case(np.repeat, R(2, 3), [1, 2], axis=0)
 case(np.rot90, R(2, 3))
-case(np.resize, R(2, 3), (2, 4))
 case(np.delete, R(2, 3), 1, axis=1)
 
 # ---- products and np.linalg
@@ -278,5 +276,5 @@ case(np.linalg.qr, R(2, 3, 2), "r")
 case(np.linalg.multi_dot, [R(3), R(3, 2), R(2, 4), R(4, 1), R(1, 3)])
 case(np.linalg.diagonal, R(2, 3, 3))
 
-FLAT = set(functions("floor ceil trunc rint sign round around fix floor_divide imag angle"))
+FLAT = set(functions("floor ceil trunc sign round fix floor_divide imag angle"))
 """Functions with slope 0 wherever they are differentiable."""

@@ -756,7 +756,6 @@ MISTAKES = {  # what an error says
     "does not read 'weigth_decay'.*'weight_decay'": lambda: optim.SGD(
         [{"params": [leaf()], "weigth_decay": 3}]
     ),
-    "must have the key 'params'": lambda: optim.SGD([{"lr": 3}]),
     "in two parameter groups": lambda: optim.SGD([{"params": W}, {"params": W}]),
     "lr must be a number >= 0, got -0.1": lambda: optim.SGD(W, lr=-0.1),
     "lr must be a number >= 0, got None": lambda: optim.SGD(W, lr=None),

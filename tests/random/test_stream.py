@@ -262,10 +262,3 @@ def test_a_whole_encoder_layer_has_torchs_weights():
     for name, value in theirs.items():
         np.testing.assert_array_equal(np.asarray(ours[name]), value.numpy(), err_msg=name)
     assert_equal("rand 700")
-
-
-def test_integers_of_the_whole_range():
-    """64 bits of two words: no remainder is taken, where 2^64 would not fit."""
-    found = random.Generator(0).integers(-(2**63), 2**63, 1000)
-    words = random.Generator(0)._double_words(1000)
-    assert found.dtype == np.int64 and [int(i) + 2**63 for i in found] == words.tolist()

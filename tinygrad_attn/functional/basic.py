@@ -17,7 +17,7 @@ from ..engine import array_of, reference
 from ..errors import describe
 from ..tensor import Tensor, get_default_dtype
 from . import checks
-from .checks import operand, real
+from .checks import real
 
 Axis = int | tuple[int, ...]
 
@@ -26,7 +26,7 @@ Axis = int | tuple[int, ...]
 
 def relu(x: Any, inplace: bool = False) -> Tensor:
     """relu(x) = max(x, 0), with slope 0 at 0, for any shape. `inplace` is accepted but ignored."""
-    return ops.relu(operand(x, "relu"))
+    return ops.relu(x)
 
 
 def sigmoid(x: Any) -> Tensor:
@@ -171,7 +171,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     y = ops.matmul(x, weight.T)
     if bias is None:
         return y
-    bias = operand(bias, "linear")
+    bias = real(bias, "linear")
     if bias.shape not in (weight.shape[:-1], ()):
         raise ValueError(f"linear: bias must have shape {weight.shape[:-1]}, got {describe(bias)}.")
     return y + bias
@@ -200,10 +200,9 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
     in PyTorch. (Srivastava et al. 2014)
     """
     checks.check_probability(p, "dropout")
-    x = operand(x, "dropout")
+    x = real(x, "dropout")
     if not training or p == 0:
         return x
-    x = real(x, "dropout")
     keep = draw_keep(x.shape, float(p))
     return apply_dropout(x, keep=keep, p=float(p))
 

@@ -15,21 +15,18 @@ from ..tensor.convert import as_sizes
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def operand(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return a Tensor or an array unchanged, and convert numbers and lists to a Tensor."""
-    if isinstance(x, (Variable, np.ndarray)):
-        return x
-    if hasattr(x, "dtype") and not isinstance(x, np.generic):
-        raise TypeError(
-            f"{function} accepts Tensors, arrays and numbers. Write Tensor(x) for {describe(x)}; "
-            "gradients do not flow back into the other library."
-        )
-    return Tensor(x, dtype=dtype)
-
-
 def real(x: Any, function: str, dtype: Any = None) -> Any:
-    """Return x in floating point, converting integers to `dtype` or to the default dtype."""
-    x = operand(x, function, dtype)
+    """Return a Tensor or an array in floating point; numbers and lists become a Tensor.
+
+    Integers are converted to `dtype`, by default the default dtype.
+    """
+    if not isinstance(x, (Variable, np.ndarray)):
+        if hasattr(x, "dtype") and not isinstance(x, np.generic):
+            raise TypeError(
+                f"{function} accepts Tensors, arrays and numbers. Write Tensor(x) for "
+                f"{describe(x)}; gradients do not flow back into the other library."
+            )
+        x = Tensor(x, dtype=dtype)
     kind = array_of(x).dtype.kind
     if kind in "iub":
         return x.astype(dtype or get_default_dtype())
@@ -75,7 +72,7 @@ def normalized_axes(
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(f"{function}: normalized_shape={shape} does not fit {describe(x)}.")
     for name, parameter in parameters.items():
-        if parameter is not None and operand(parameter, function).shape != shape:
+        if parameter is not None and real(parameter, function).shape != shape:
             raise ValueError(
                 f"{function}: {name} must have shape {shape}, got {describe(parameter)}."
             )

@@ -14,7 +14,7 @@ import numpy as np
 from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor, get_default_dtype
-from ..tensor.convert import as_value, floating_dtype
+from ..tensor.convert import as_array, floating_dtype
 from .calls import Hook, Scope, call_with_hooks, dotted_name, note_attributes
 
 
@@ -364,7 +364,7 @@ class Module:
         arrays = {name: value._array() for name, value in self.state_dict().items()}
         missing = [name for name in arrays if name not in state_dict]
         unexpected = [name for name in state_dict if name not in arrays]
-        values = {name: as_value(name, state_dict[name]) for name in arrays if name in state_dict}
+        values = {name: as_array(state_dict[name]) for name in arrays if name in state_dict}
         problems = []
         for name, value in values.items():
             shape = arrays[name].shape

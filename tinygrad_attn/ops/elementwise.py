@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ..engine import Symbolic, Variable, array_of, op, tracked
+from ..engine import Symbolic, array_of, op, tracked
 from . import error_function
 
 # ---- arithmetic
@@ -129,28 +129,6 @@ sqrt = op(np.sqrt, lambda g, y, _x: g / (2 * y))
 cbrt = op(np.cbrt, lambda g, y, _x: g / (3 * y * y))
 
 
-def _part_of_sum(g, y, a, b, exponential=np.exp):
-    """Return g e^a / (e^a + e^b), using b - a because e^(a - y) loses digits when y is rounded."""
-    with np.errstate(over="ignore"):  # If e^(b - a) overflows, 1 / inf = 0 is right.
-        if not isinstance(y, Variable):
-            return g / (1 + exponential(b - a))
-        # The derivative of this form, e / (1 + e)^2, neither overflows nor cancels.
-        e = exponential(np.where(a > b, b - a, a - b))
-        return g * np.where(a > b, 1, e) / (1 + e)
-
-
-logaddexp = op(
-    np.logaddexp,
-    lambda g, y, a, b: _part_of_sum(g, y, a, b),
-    lambda g, y, a, b: _part_of_sum(g, y, b, a),
-)
-logaddexp2 = op(
-    np.logaddexp2,
-    lambda g, y, a, b: _part_of_sum(g, y, a, b, np.exp2),
-    lambda g, y, a, b: _part_of_sum(g, y, b, a, np.exp2),
-)
-
-
 @op
 def sigmoid(x):
     """y = 1 / (1 + e^-x)"""
@@ -168,6 +146,17 @@ def erf(x):
 
 
 erf.vjp(lambda g, _y, x: g * np.exp(-x * x) * (2 / math.sqrt(math.pi)))
+
+logaddexp = op(
+    np.logaddexp,
+    lambda g, _y, a, b: g * sigmoid(a - b),
+    lambda g, _y, a, b: g * sigmoid(b - a),
+)
+logaddexp2 = op(
+    np.logaddexp2,
+    lambda g, _y, a, b: g * sigmoid((a - b) * math.log(2)),
+    lambda g, _y, a, b: g * sigmoid((b - a) * math.log(2)),
+)
 
 # ---- trigonometric and hyperbolic functions
 
@@ -187,12 +176,7 @@ hypot = op(np.hypot, lambda g, y, a, _b: g * (a / y), lambda g, y, _a, b: g * (b
 
 
 def _over_square(x, a, b):
-    """Return x / (a^2 + b^2), or 0 at the origin; use hypot if a square over- or underflows."""
-    with np.errstate(over="ignore"):
-        squares = a * a + b * b
-    size = array_of(squares)
-    if size.size and np.finfo(size.dtype).tiny < size.min() and size.max() < np.inf:
-        return x / squares
+    """Return x / (a^2 + b^2), or 0 at the origin. The squares alone could over- or underflow."""
     origin = (a == 0) & (b == 0)
     r = np.where(origin, np.inf, np.hypot(a, np.where(origin, 1, b)))
     return x / r / r

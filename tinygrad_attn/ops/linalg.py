@@ -49,14 +49,9 @@ def logabsdet(a):
     return np.linalg.slogdet(a)[1]
 
 
-def _matrices(v):
-    """(...) -> (..., 1, 1)"""
-    return v.reshape(*v.shape, 1, 1)
-
-
 # A singular matrix raises LinAlgError here.
-det = op(np.linalg.det, lambda g, y, a: _matrices(g * y) * inv(a).mT)
-logabsdet.vjp(lambda g, _y, a: _matrices(g) * inv(a).mT)
+det = op(np.linalg.det, lambda g, y, a: (g * y)[..., None, None] * inv(a).mT)
+logabsdet.vjp(lambda g, _y, a: g[..., None, None] * inv(a).mT)
 
 
 @op
@@ -80,10 +75,13 @@ def _pinv_vjp(g, y, a):
 pinv.vjp(_pinv_vjp)
 
 
+def _half_diagonal(x):
+    return x * (1 - 0.5 * np.eye(x.shape[-1], dtype=x.dtype))
+
+
 def _one_triangle(s, uplo="L"):
     """Fold the gradient s of a symmetric matrix into the triangle that the op reads."""
-    both = s + s.mT
-    return (tril(both) if uplo in "Ll" else triu(both)) - np.eye(s.shape[-1], dtype=s.dtype) * s
+    return _half_diagonal((tril if uplo in "Ll" else triu)(s + s.mT))
 
 
 @op
@@ -96,10 +94,8 @@ def cholesky(a):
 
 
 def _cholesky_vjp(g, y, _a):
-    half = tril(y.mT @ g)
-    half = half - 0.5 * np.eye(y.shape[-1], dtype=y.dtype) * half
-    inner = solve(y.mT, solve(y.mT, half.mT).mT)  # y^-T half y^-1
-    return _one_triangle(0.5 * (inner + inner.mT))
+    half = _half_diagonal(tril(y.mT @ g))
+    return _one_triangle(solve(y.mT, solve(y.mT, half.mT).mT))  # of y^-T half y^-1
 
 
 cholesky.vjp(_cholesky_vjp)
@@ -135,8 +131,7 @@ def _eigh_vjp(g, y, _a, *, uplo):
     w, v = y[..., 0], y[..., 1:].mT
     gw, gv = g[..., 0], g[..., 1:].mT
     middle = np.eye(w.shape[-1], dtype=w.dtype) * _row(gw) + _one_over_gaps(w) * (v.mT @ gv)
-    full = v @ middle @ v.mT
-    return _one_triangle(0.5 * (full + full.mT), uplo)
+    return _one_triangle(v @ middle @ v.mT, uplo)
 
 
 def _eigvalsh_vjp(g, _y, a, *, uplo):
@@ -204,9 +199,8 @@ def qr(a):
 def _qr_vjp(g, y, a):
     m = a.shape[-2]
     q, r, gq, gr = y[..., :m, :], y[..., m:, :], g[..., :m, :], g[..., m:, :]
-    low = tril(r @ gr.mT - gq.mT @ q)
-    symmetric = low + low.mT - np.eye(r.shape[-1], dtype=r.dtype) * low
-    return solve(r, (gq + q @ symmetric).mT).mT  # (...) R^-T
+    low = _half_diagonal(tril(r @ gr.mT - gq.mT @ q))
+    return solve(r, (gq + q @ (low + low.mT)).mT).mT  # (...) R^-T
 
 
 qr.vjp(_qr_vjp)

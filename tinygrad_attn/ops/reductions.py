@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..engine import Variable, array_of, op
+from ..engine import array_of, op
 from .shapes import broadcast_to, flip, inverse, transpose
 
 
@@ -140,28 +140,21 @@ def prod(x, *, axis=None, keepdims=False):
     return x.prod(axis=axis, keepdims=keepdims)
 
 
-def _prod_vjp(g, y, x, *, axis, keepdims):
-    g, y = kept(g, x, axis), kept(y, x, axis)
-    zero = array_of(x) == 0
-    # y / x_i cancels badly when it is differentiated again. With at most 16 factors we can
-    # afford to compute the product of the others without a division.
-    few = isinstance(x, Variable) and count(x, axis) <= 16
-    if not np.any(zero) and not few:
-        return g * y / x
+def _product_before(rows):
+    """Return the product of the elements before each element of the last axis."""
+    ones = np.ones_like(array_of(rows)[..., :1])
+    return cumprod(np.concatenate([ones, rows], axis=-1), axis=-1)[..., :-1]
+
+
+def _prod_vjp(g, _y, x, *, axis, keepdims):
+    """The slope at an element is the product of those before it and those after it."""
     axes = axes_of(x, axis)
-    # For first derivatives, the slope is the product of the others, or 0 if one of them is zero.
-    if not isinstance(x, Variable):
-        safe = np.where(zero, 1, x)
-        others = safe.prod(axis=axis, keepdims=True) / safe
-        return g * np.where(zero.sum(axis=axis, keepdims=True) == zero, others, 0)
-    rest = tuple(i for i in range(x.ndim) if i not in axes)
-    moved = transpose(x, axes=(*rest, *axes))
-    n = count(x, axis)  # each element's slope is the product of all the other elements
-    rows = moved.reshape(*moved.shape[: len(rest)], 1, n)
-    others = np.where(
-        np.eye(n, dtype=bool), 1, broadcast_to(rows, shape=(*rows.shape[:-2], n, n))
-    ).prod(axis=-1)
-    return g * transpose(others.reshape(moved.shape), axes=inverse((*rest, *axes)))
+    order = (*[i for i in range(x.ndim) if i not in axes], *axes)
+    moved = transpose(x, axes=order)
+    rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], count(x, axis))
+    after = flip(_product_before(flip(rows, axis=-1)), axis=-1)
+    others = (_product_before(rows) * after).reshape(moved.shape)
+    return kept(g, x, axis) * transpose(others, axes=inverse(order))
 
 
 prod.vjp(_prod_vjp)

@@ -15,12 +15,12 @@ from ..engine import inplace, reference
 from ..errors import describe, is_number, nearest, warn
 from ..nn.module import Parameter, zero_gradients
 from ..tensor import Tensor
+from ..tensor.convert import as_array
 
 Array = NDArray[Any]
 Group = Mapping[str, Any]
 History = dict[str, Any]
 """The state of one parameter: {"step": number of updates, name: array, ...}."""
-ARRAYS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
 class Work(NamedTuple):
@@ -87,8 +87,6 @@ class Optimizer:
         `group["params"]` may consist of pairs (name, parameter), whose names are then listed under
         "param_names". The group may have other keys, which no optimiser reads.
         """
-        if "params" not in group:
-            raise ValueError(f"a parameter group must have the key 'params'; got {sorted(group)}.")
         for key in {*group} - {*self.defaults, "params"}:
             if hint := nearest(key, self.defaults):
                 raise ValueError(f"an optimiser does not read {key!r} in a parameter group.{hint}")
@@ -100,7 +98,7 @@ class Optimizer:
                 "the optimiser got no parameters. Parameters of a module are of type nn.Parameter. "
                 "To read the generator model.parameters() twice, write list(model.parameters())."
             )
-        taken = {id(p) for p in self._parameters()}
+        taken = {*self._parameters()}
         for i, (name, p) in enumerate(pairs):
             if not isinstance(p, Tensor):
                 raise TypeError(f"only Tensors can be trained, but item {i} is {describe(p)}.")
@@ -109,13 +107,13 @@ class Optimizer:
                     f"item {i}, {describe(p)}, never gets a .grad. Pass leaf tensors with "
                     "requires_grad=True."
                 )
-            if id(p) in taken:
+            if p in taken:
                 raise ValueError(f"{name or p.name or f'item {i}'} is in two parameter groups.")
-        names = {id(p): name for name, p in reversed(pairs)}
-        distinct = list({id(p): p for _, p in pairs}.values())  # a duplicate is updated once
+        names = {p: name for name, p in reversed(pairs)}
+        distinct = list(dict.fromkeys(p for _, p in pairs))  # a duplicate is updated once
         full = {**self.defaults, **group, "params": distinct}
         if any(names.values()):
-            full["param_names"] = [names[id(p)] for p in distinct]
+            full["param_names"] = [names[p] for p in distinct]
         self._check(full)
         self.param_groups.append(full)
 
@@ -223,13 +221,12 @@ class Optimizer:
 
 def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
     """Return a copy of the saved state of p, converted to the dtype of p."""
-    history = copy.deepcopy({name: x for name, x in entry.items() if x is not None})
-    history["step"] = int(history.get("step", 1))  # PyTorch's SGD does not save the step
-    for name in ARRAYS & {*history}:
-        history[name] = np.array(history[name], dtype=p.dtype)
-        if history[name].shape != p.shape:
-            raise ValueError(f"{name} of {describe(p)} was saved as {describe(history[name])}.")
-    return history
+    arrays = {name: x for name, x in entry.items() if name != "step" and x is not None}
+    history: History = {name: np.array(as_array(x), p.dtype) for name, x in arrays.items()}
+    for name, array in history.items():
+        if array.shape != p.shape:
+            raise ValueError(f"{name} of {describe(p)} was saved as {describe(array)}.")
+    return history | {"step": int(entry.get("step", 1))}  # PyTorch's SGD does not save the step
 
 
 class SGD(Optimizer):
@@ -249,8 +246,8 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        settings = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
-        super().__init__(params, dict(**settings, nesterov=nesterov, maximize=maximize))
+        defaults = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
+        super().__init__(params, defaults | dict(nesterov=nesterov, maximize=maximize))
 
     def _check(self, group: Group) -> None:
         super()._check(group)
@@ -293,8 +290,8 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        settings = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        super().__init__(params, dict(**settings, amsgrad=amsgrad, maximize=maximize))
+        defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, defaults | dict(amsgrad=amsgrad, maximize=maximize))
 
     def _check(self, group: Group) -> None:
         super()._check(group)
@@ -342,7 +339,6 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        *,
-        maximize: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **settings)

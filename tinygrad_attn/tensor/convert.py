@@ -90,17 +90,6 @@ def new_array(x: Any, dtype: Any = None) -> Any:
     return as_array(np.array(array, dtype))  # It raises for dtypes such as complex.
 
 
-def as_value(name: str, value: Any) -> np.ndarray:
-    """Return a state dict's value as a plain array; raise TypeError if it is not numeric."""
-    try:
-        return as_array(value)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"the value of {name!r} must be an array of numbers, a Tensor or a torch tensor, got "
-            f"{describe(value)}."
-        ) from None
-
-
 def _from_torch(x: Any) -> Any:
     """Convert a PyTorch tensor to an array, and return anything else unchanged."""
     if isinstance(x, Variable) or not (hasattr(x, "detach") and hasattr(x, "cpu")):

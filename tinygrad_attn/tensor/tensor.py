@@ -5,6 +5,7 @@ Operators and methods follow NumPy; most are a single line that calls an op.
 
 from __future__ import annotations
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import numpy as np
 
 from .. import ops
 from ..engine import Hooks, Op, Variable, array_of, backward, context, inplace, tracked
-from ..errors import MissingName, describe, explain, warn, written_here, wrong_keyword
+from ..errors import MissingName, describe, explain, warn, written_here
 from .convert import (
     as_array,
     as_index,
@@ -47,6 +48,33 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
 def _comparison(function: Callable[[Any, Any], Any]) -> Any:
     """Return the method of an operator that has no derivative and returns a plain array."""
     return lambda a, b: function(a._data, array_of(b))
+
+
+def _elementwise(op: Op) -> Callable[[Any], Tensor]:
+    """Return the method `t.f()` for an op of one input."""
+    call = op.__call__
+    return functools.wraps(op, updated=())(lambda x: call(x))
+
+
+def _reduction(op: Op) -> Callable[..., Tensor]:
+    """Return the method `t.f(axis, keepdims)` for an op that reduces axes."""
+
+    @functools.wraps(op, updated=())
+    def method(x: Any, axis: Axis = None, keepdims: bool = False, **settings: Any) -> Any:
+        return op(x, axis=axis, keepdims=keepdims, **settings)
+
+    return method
+
+
+def _like_numpys(function: Any) -> Callable[..., Tensor]:
+    """Return the method `t.f(...)`, which is np.f(t, ...)."""
+
+    def method(x: Any, *args: Any, **settings: Any) -> Any:
+        return function(x, *args, **settings)
+
+    method.__name__ = function.__name__
+    method.__doc__ = f"Return np.{function.__name__}(t, ...) of this tensor t."
+    return method
 
 
 class TensorHook(AbstractContextManager["TensorHook"]):
@@ -405,14 +433,8 @@ class Tensor(Variable):
     __pow__, __rpow__ = _operators(ops.power)
     __matmul__, __rmatmul__ = _operators(ops.matmul)
 
-    def __neg__(self) -> Tensor:
-        return ops.negative(self)
-
     def __pos__(self) -> Tensor:
         return self
-
-    def __abs__(self) -> Tensor:
-        return ops.absolute(self)
 
     def _assigned(self, other: Any) -> Any:
         if self._tracked and self._node is None and not context.recording:
@@ -498,11 +520,6 @@ class Tensor(Variable):
         """Permute the axes, or reverse them if none are given; raise ValueError if invalid."""
         return transpose(self, None if not axes or axes == (None,) else as_sizes(axes))
 
-    def squeeze(self, axis: Axis = None, **wrong: Any) -> Tensor:
-        """Drop all axes of size 1, or only the given ones, which must have size 1."""
-        _check_keywords("squeeze", wrong)
-        return _np.squeeze(self, axis)
-
     def repeat(self, repeats: Any, *more: Any, axis: int | None = None) -> Tensor:
         """Repeat each element, or each slice along `axis`; PyTorch's repeat is called np.tile."""
         if axis is None:
@@ -516,14 +533,6 @@ class Tensor(Variable):
             warn(text)
         return _np.repeat(self, repeats, axis)
 
-    def take(self, indices: Any, axis: int | None = None) -> Tensor:
-        """Return the elements at these indices along `axis`, or in the flattened tensor."""
-        return _np.take(self, indices, axis)
-
-    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """Return the elements at (i, i + offset) along two axes, as the last axis."""
-        return _np.diagonal(self, offset, axis1, axis2)
-
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
         """Return a copy converted to another dtype, real or boolean."""
         if np.dtype(dtype).kind not in "fiub":
@@ -532,127 +541,28 @@ class Tensor(Variable):
             )
         return ops.astype(self, dtype=np.dtype(dtype))
 
-    # ---- reductions and the rest of NumPy's methods
+    # ---- the rest of NumPy's methods, and two of PyTorch's
 
-    def sum(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """y = sum of x over the axes (all by default)."""
-        _check_keywords("sum", wrong)
-        return ops.sum(self, axis=axis, keepdims=keepdims)
+    sum, mean, prod = map(_reduction, (ops.sum, ops.mean, ops.prod))
+    var, std, max, min = map(_reduction, (ops.var, ops.std, ops.max, ops.min))
 
-    def mean(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """y = sum of x / n over the axes (all by default)."""
-        _check_keywords("mean", wrong)
-        return ops.mean(self, axis=axis, keepdims=keepdims)
+    exp, log, sqrt, tanh = map(_elementwise, (ops.exp, ops.log, ops.sqrt, ops.tanh))
+    relu, sigmoid = map(_elementwise, (ops.relu, ops.sigmoid))
+    abs = __abs__ = _elementwise(ops.absolute)
+    __neg__ = _elementwise(ops.negative)
 
-    def var(
-        self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
-    ) -> Tensor:
-        """y = sum of (x - mean)^2 / (n - ddof) over the axes (all by default)."""
-        _check_keywords("var", wrong)
-        return ops.var(self, axis=axis, ddof=ddof, keepdims=keepdims)
-
-    def std(
-        self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False, **wrong: Any
-    ) -> Tensor:
-        """y = sqrt(var) over the axes (all by default), with slope 0 where y is 0."""
-        _check_keywords("std", wrong)
-        return ops.std(self, axis=axis, ddof=ddof, keepdims=keepdims)
-
-    def max(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """Return the largest element along the axes (all by default); ties share the gradient."""
-        _check_keywords("max", wrong)
-        return ops.max(self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """Return the smallest element along the axes (all by default); ties share the gradient."""
-        _check_keywords("min", wrong)
-        return ops.min(self, axis=axis, keepdims=keepdims)
-
-    def prod(self, axis: Axis = None, keepdims: bool = False, **wrong: Any) -> Tensor:
-        """y = product of x over the axes (all by default)."""
-        _check_keywords("prod", wrong)
-        return ops.prod(self, axis=axis, keepdims=keepdims)
-
-    def cumsum(self, axis: int | None = None) -> Tensor:
-        """y_i = x_0 + ... + x_i along the axis, or over the flattened tensor."""
-        return ops.cumsum(self, axis=axis)
-
-    def cumprod(self, axis: int | None = None) -> Tensor:
-        """y_i = x_0 ... x_i along the axis, or over the flattened tensor."""
-        return ops.cumprod(self, axis=axis)
+    squeeze, take, diagonal = map(_like_numpys, (np.squeeze, np.take, np.diagonal))
+    cumsum, cumprod, dot, trace = map(_like_numpys, (np.cumsum, np.cumprod, np.dot, np.trace))
+    round = __round__ = _like_numpys(np.round)
+    argmax: Any = _like_numpys(np.argmax)  # this and the following return plain arrays
+    argmin: Any = _like_numpys(np.argmin)
+    argsort: Any = _like_numpys(np.argsort)
+    all: Any = _like_numpys(np.all)
+    any: Any = _like_numpys(np.any)
 
     def clip(self, min: Any = None, max: Any = None) -> Tensor:
         """y = x limited to the range [min, max]; None means no bound."""
         return ops.clip(self, min, max)
-
-    def dot(self, other: Any) -> Tensor:
-        """Return np.dot(self, other): a number for vectors, the matrix product for matrices."""
-        return _np.dot(self, other)
-
-    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-        """y = the sum of the diagonal elements of the matrices that two axes form."""
-        return _np.trace(self, offset, axis1, axis2)
-
-    def round(self, decimals: int = 0) -> Tensor:
-        """y = x rounded to `decimals` decimals; its slope is 0."""
-        return ops.round(self, decimals=decimals)
-
-    __round__ = round
-
-    def exp(self) -> Tensor:
-        """y = e^x, element by element."""
-        return ops.exp(self)
-
-    def log(self) -> Tensor:
-        """y = log x, element by element; y is -inf for x = 0 and NaN for x < 0."""
-        return ops.log(self)
-
-    def sqrt(self) -> Tensor:
-        """y = sqrt(x), element by element; y is NaN for x < 0."""
-        return ops.sqrt(self)
-
-    def tanh(self) -> Tensor:
-        """y = (e^x - e^-x) / (e^x + e^-x), element by element."""
-        return ops.tanh(self)
-
-    def relu(self) -> Tensor:
-        """y = max(x, 0), element by element, with slope 0 at 0."""
-        return ops.relu(self)
-
-    def sigmoid(self) -> Tensor:
-        """y = 1 / (1 + e^-x), element by element."""
-        return ops.sigmoid(self)
-
-    def abs(self) -> Tensor:
-        """y = |x|, element by element, with slope 0 at 0."""
-        return ops.absolute(self)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the indices of the largest elements, as plain integers without a gradient."""
-        _check_keywords("argmax", wrong)
-        return _np.argmax(self, axis, keepdims=keepdims)
-
-    def argmin(self, axis: int | None = None, keepdims: bool = False, **wrong: Any) -> Any:
-        """Return the indices of the smallest elements, as plain integers without a gradient."""
-        _check_keywords("argmin", wrong)
-        return _np.argmin(self, axis, keepdims=keepdims)
-
-    def argsort(self, axis: int = -1) -> np.ndarray:
-        """Return the indices that sort the elements, as plain integers without a gradient."""
-        return _np.argsort(self, axis)
-
-    def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        """Return whether all elements along the axes are true, as plain booleans."""
-        return _np.all(self, axis, keepdims=keepdims)
-
-    def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        """Return whether any element along the axes is true, as plain booleans."""
-        return _np.any(self, axis, keepdims=keepdims)
-
-
-def _check_keywords(name: str, wrong: dict[str, Any]) -> None:
-    if wrong:
-        raise wrong_keyword(name, wrong)
 
 
 Variable._kind = Tensor

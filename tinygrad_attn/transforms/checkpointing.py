@@ -14,7 +14,7 @@ from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import next_number
 from ..engine.run import VALUES_ONLY
-from ..random import Draws
+from ..random import Generator, noting, repeating
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
 
@@ -102,12 +102,16 @@ class _Call:
         """
         arguments = [self.args[i] for i in self.places]
         stand_ins = [Tensor._of(x._data, bool(x._tracked)) for x in arguments]
-        uses, draws = _Uses(stand_ins), Draws()
+        uses = _Uses(stand_ins)
+        self.generators: list[Generator] = []  # one for each draw of random numbers
         listeners = (*context.listeners, uses)
-        settings = {"recording": VALUES_ONLY, "noted_modules": self.modules, "noted_draws": draws}
+        settings = {
+            "recording": VALUES_ONLY,
+            "noted_modules": self.modules,
+            "noted_draws": noting(self.generators),
+        }
         with context.entered(**settings, listeners=listeners):
             output = self.call(stand_ins)
-        self.draws = draws
         leaves = enumerate(tree_leaves(output))
         self.values = {i: y._data for i, y in leaves if tracked(y) and not uses.is_outside(y)}
         self.inputs = [*arguments, *uses.tensors]
@@ -119,7 +123,7 @@ class _Call:
         present = [x for x in context.listeners if x.hears_repeats]
         settings = self.run | {
             "recording": True,
-            "noted_draws": self.draws.again(),
+            "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present),
             "backward_pass": context.backward_pass,
             "before_recording": context.before_recording,

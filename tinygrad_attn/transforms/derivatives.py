@@ -149,7 +149,7 @@ def value_and_grad(
     """Return a function that computes f(*args) and its gradient with respect to args[argnums].
 
     The gradient is a tuple if `argnums` is a sequence. Keyword arguments are passed on to f. f must
-    return a single number (else ValueError). Raises TypeError if an argument in `argnums` is not
+    return a single number (else ValueError). Raises IndexError if an argument in `argnums` is not
     positional. Like jax.value_and_grad.
     """
     several = hasattr(argnums, "__iter__")
@@ -159,13 +159,8 @@ def value_and_grad(
         raise TypeError(f"{what}; got {describe(argnums)}.")
 
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        if any(not -len(args) <= i < len(args) for i in chosen):
-            raise TypeError(
-                f"argnums={argnums} (counted from 0) is out of range for {len(args)} positional "
-                "arguments. Pass the value to differentiate by position, not by name."
-            )
         recorded = _recorded(create_graph)
-        places = [i % len(args) for i in chosen]
+        places = [range(len(args))[i] for i in chosen]  # IndexError if f gets fewer arguments
         taken = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice
         inputs, given = [taken[i] for i in places], [taken.get(i, x) for i, x in enumerate(args)]
         y = _call(f, given, kwargs)
