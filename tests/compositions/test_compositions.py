@@ -2,9 +2,19 @@
 
 import numpy as np
 import pytest
-from compositions.ways import MODELS, WAYS, outcome
+from compositions.ways import MODELS, SURE, WAYS, outcome
 
-REFUSED = {}
+OTHER_GRADIENTS = {"vjp", "value_and_grad", "jvp", "backward_steps", "create_graph"}
+"""Ways to compute gradients, of which the second one of a pair counts."""
+WITH_PROGRAM = [("program", way) for way in WAYS if way not in OTHER_GRADIENTS]
+WITH_PROGRAM += [(way, "program") for way in WAYS]
+REFUSED = {
+    (model, *pair): "draws random numbers" for model in ("Layer", "Shared") for pair in WITH_PROGRAM
+} | {
+    (model, *pair): "was not called inside the block"
+    for model in ("Nested", "SureLayer", "SureShared")
+    for pair in (("activations", "program"), ("program", "activations"))
+}
 """Pairs that raise an error on purpose: (model, way, way): a part of its sentence."""
 
 
@@ -33,10 +43,19 @@ def wanted(expected, recorded, result):
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @pytest.mark.parametrize("first", WAYS)
 def test_two_ways_together_give_what_the_run_without_them_gives(model, first):
+    assert_equal_to_the_run_without(model, [(first, second) for second in WAYS])
+
+
+@pytest.mark.parametrize("model", SURE, ids=lambda model: model.__name__)
+def test_a_program_and_another_way_give_what_the_run_without_them_gives(model):
+    assert_equal_to_the_run_without(model, WITH_PROGRAM)
+
+
+def assert_equal_to_the_run_without(model, pairs):
     expected = outcome(model)
     recorded = outcome(model, WAYS["activations"])["activations"]
     problems = []
-    for second in WAYS:
+    for first, second in pairs:
         case, ways = (model.__name__, first, second), (WAYS[first], WAYS[second])
         if case in REFUSED:
             with pytest.raises(Exception, match=REFUSED[case]):

@@ -77,6 +77,26 @@ class Parts(nn.Module):
 
 MODELS = [Layer, Shared, Nested]
 
+
+class SureLayer(Layer):
+    """An encoder layer that draws no random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.eval()
+
+
+class SureShared(Shared):
+    """Shared and tied parts that draw no random numbers and change no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.eval()
+
+
+SURE = [SureLayer, SureShared]
+"""More models, for the ways that refuse random numbers."""
+
 # ---- a run
 
 
@@ -445,3 +465,24 @@ def create_graph(run):
     yield
     for x in (*run.inputs, *run.model.parameters()):  # ends the cycle of x and its gradient
         x.grad = None if x.grad is None else x.grad.detach()
+
+
+@way
+def program(run):
+    """Programs of the outputs and of the loss, which are called in place of the model."""
+
+    def gradients(run):
+        model, x = Wrapped(run.model, run.forward), run.inputs
+        step = ta.source(lambda *x: loss_of(model(*x)), *x, params=model)
+        leaves = dict(zip(step._arguments, x)) | dict(model.named_parameters())
+        for name, g in step(*x)[1].items():
+            leaves[name].grad = g
+        output = ta.source(model, *x, backward=False)(*x)
+        for _, seen in run.seen:
+            assert seen[""].output  # raises: a program calls no modules
+        # A file that imports only NumPy knows no named tuples.
+        output = Pair(*output) if type(output) is tuple else output
+        return tree_map(lambda y: Tensor(y) if isinstance(y, np.ndarray) else y, output)
+
+    run.gradients = gradients
+    yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of
+from ..engine import Variable, array_of, tracked
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
@@ -102,4 +102,4 @@ class Program:
 
 def _state(p: Any) -> Any:
     """Return what a program depends on besides the values of a parameter."""
-    return (p._data.shape, p._data.dtype, p._tracked) if isinstance(p, Variable) else None
+    return (p._data.shape, p._data.dtype, tracked(p)) if isinstance(p, Variable) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of, context, enable_grad, no_grad, plain, sweep, tracked
+from ..engine import Variable, array_of, context, no_grad, sweep
 from ..nn.module import Module, Parameter
 from ..tensor import Tensor
 from ..tree import tree_leaves
@@ -21,7 +21,7 @@ from .file import written
 from .ir import reached
 from .program import Program
 from .restore import restored
-from .trace import TracedFunction, heard_by, is_array, standing_in, trace
+from .trace import TracedFunction, is_array, standing_in, trace
 
 __all__ = ["Program", "source"]
 
@@ -91,11 +91,10 @@ def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) 
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
     seeds = [traced.seed.expression.value] if traced.gradients else []
     tensors = dict(zip(traced.inputs, [*filter(is_array, arguments), *traced.tensors.values()]))
-    others = {p: Tensor._of(p._data, tracked(p)) for p in traced.tensors.values()}
-    with standing_in(others), heard_by(), plain(), np.errstate(all="ignore"):
-        with enable_grad():
-            f(*arguments)
-            y = f(*arguments)
+    others = {p: Tensor._of(p._data, p._tracked) for p in traced.tensors.values()}
+    with standing_in(others), traced.run(), np.errstate(all="ignore"):
+        f(*arguments)
+        y = f(*arguments)
         outputs = program(*arguments, *seeds[: len(traced.arguments) - len(arguments)])
         slopes = gradients_of([y] * len(seeds), [tensors[n] for n in traced.gradients], seeds)
     expected = [*map(array_of, tree_leaves(y)), *slopes]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import random
 from ..engine.backward import sweep
 from ..engine.graph import Variable, array_of, tracked
-from ..engine.run import Listener, context, enable_grad, no_grad, plain
+from ..engine.run import Listener, context, no_grad
 from ..errors import describe, quoted, user_frame
 from ..tensor import Tensor
 from ..tree import tree_map
@@ -84,6 +82,18 @@ class TracedFunction(Listing, Listener):
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
         return self.refused[-1]
 
+    def run(self, *listeners: Listener) -> AbstractContextManager[None]:
+        """Return a block whose run is that of a program: plain, recorded, without chance."""
+        return context.entered(recording=True, plain=True, listeners=listeners, draws=self)
+
+    def stream(self, generator: Any) -> Any:
+        """Refuse the random numbers that the function asks for."""
+        raise self.refusal(
+            "draws random numbers (for example, for dropout in training mode), which would be the "
+            "same in every call",
+            "Call model.eval(), or draw the numbers outside the function and pass them to it.",
+        )
+
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Reject parameters that would become constants."""
         for x in inputs:
@@ -113,9 +123,8 @@ def trace(
     leaves = {x: name_in(x) for x in arguments if tracked(x)}
     leaves |= {p: name_in(other) for p, other in others.items() if tracked(p)}
     try:
-        with standing_in(others), heard_by(traced, traced.names), no_random_numbers(), plain():
-            with enable_grad():
-                y = function(*arguments)
+        with standing_in(others), traced.run(traced, traced.names):
+            y = function(*arguments)
             traced.names.left(None)
             traced.outputs = tree_map(traced.operand, y)
             if backward:
@@ -159,34 +168,6 @@ def replaced_class(tensor: Any, other: Tensor, thread: int) -> Any:
     return type(type(tensor).__name__, (type(tensor),), {"__slots__": (), **slots})
 
 
-@contextmanager
-def heard_by(*listeners: Listener) -> Iterator[None]:
-    """Inside the block, only these listeners hear of events in this thread."""
-    before, context.listeners = context.listeners, listeners
-    try:
-        yield
-    finally:
-        context.listeners = before
-
-
-@contextmanager
-def no_random_numbers() -> Iterator[None]:
-    """Raise TypeError after the block if it has drawn random numbers, which are given back."""
-    states = np.random.get_state(), random.get_rng_state()
-    try:
-        yield
-        drawn = np.random.get_state(), random.get_rng_state()
-        if pickle.dumps(drawn) != pickle.dumps(states):
-            raise TypeError(
-                "ta.source: the function draws random numbers (for example, for dropout in "
-                "training mode), but a program would use the same numbers in every call. Call "
-                "model.eval(), or draw the numbers outside the function and pass them to it."
-            )
-    finally:
-        np.random.set_state(states[0])
-        random.set_rng_state(states[1])
-
-
 # ---- arguments
 
 
@@ -220,7 +201,7 @@ def is_array(x: Any) -> bool:
 def stand_in(traced: TracedFunction, name: str, x: Any) -> Any:
     """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
     symbol: Any = traced.input(name, np.asarray(array_of(x)))
-    return Tensor._of(symbol, tracked(x)) if isinstance(x, Variable) else symbol
+    return Tensor._of(symbol, x._tracked) if isinstance(x, Variable) else symbol
 
 
 def name_in(stand_in: Tensor) -> str:
