@@ -23,11 +23,18 @@ LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
 def restored(*roots: Any) -> Iterator[None]:
     """Restore what can be reached from the roots when the block ends.
 
-    These are the elements of lists and dicts, attributes of objects, and arrays in modules.
+    These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
+    TypeError if a buffer or an array of a module has changed, which a program would not do.
     """
     before = [(x, x.copy()) for x in reachable(roots)]
     try:
         yield
+        if any(changes_state(x, content) for x, content in before):
+            raise TypeError(
+                "ta.source: the function changes a buffer or an array of a module, such as a "
+                "running mean, but a program computes outputs and gradients only. Call "
+                "model.eval(), or return the new value and assign it after each call."
+            )
     finally:
         for x, content in before:
             if isinstance(x, dict):
@@ -36,6 +43,13 @@ def restored(*roots: Any) -> Iterator[None]:
                 x.update(content)
             else:
                 x[:] = content
+
+
+def changes_state(x: Any, content: Any) -> bool:
+    """Return whether a buffer among these attributes, or this array, is another one than before."""
+    if isinstance(x, dict):
+        return any(isinstance(v, Buffer) and x.get(k) is not v for k, v in content.items())
+    return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
 def reachable(roots: Iterable[Any]) -> list[Any]:

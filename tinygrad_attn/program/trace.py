@@ -174,9 +174,9 @@ def replaced_class(tensor: Any, other: Tensor, thread: int) -> Any:
 def names_of_arguments(function: Callable[..., Any], count: int) -> list[str]:
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
-        every = inspect.signature(getattr(function, "forward", function)).parameters.values()
-        names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    return names[:count] + [f"x{i}" for i in range(len(names), count)]
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+        names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    return [*names, *(f"x{i}" for i in range(len(names), count))][:count]
 
 
 class Kind(NamedTuple):
@@ -230,6 +230,12 @@ def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> Non
         traced.seed = traced.input("d_output", np.asarray(example, y.dtype))
         traced.arguments[traced.seed.expression.name] = kind_of(y)
     traced.backward = True
+    slopes = gradients_of(y, traced.seed, leaves)
+    traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
+
+
+def gradients_of(y: Any, seed: Any, leaves: Mapping[Any, str]) -> dict[str, Any]:
+    """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
-        by = sweep([y], [traced.seed], wanted=[*leaves], retain_graph=True, stop=True)
-    traced.gradients = {name: traced.operand(by[x]) for x, name in leaves.items() if x in by}
+        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
+    return {name: by[x] for x, name in leaves.items() if x in by}
