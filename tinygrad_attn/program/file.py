@@ -117,6 +117,8 @@ def end(traced: TracedFunction, results: dict[str, Any], layout: Layout) -> list
 
     first, *rest = tree_map(owned, list(results.values()))
     if traced.gradients:
-        slopes = dict(zip((traced.originals[n] for n in traced.gradients), rest, strict=True))
-        return packed(f"    return {text.of(first)}, {{", text.pairs(slopes), "}")
+        known = {n: name for name, n in reversed(traced.parameters.items())}
+        keys = (n if (name := known.get(n, n)) in traced.inputs else name for n in traced.gradients)
+        slopes = text.pairs(dict(zip(keys, rest, strict=True)))
+        return packed(f"    return {text.of(first)}, {{", slopes, "}")
     return packed("    return ", text.of(first).split(", "), "", 12)

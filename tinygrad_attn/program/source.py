@@ -55,7 +55,7 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     owner: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
     params = owner if params is None else params
     named = named_tensors(params)
-    arguments = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
+    arguments = tuple(leaf(x) for x in args)
     what = getattr(f, "__name__", type(f).__name__) if owner is None else type(owner).__name__
     within_reach = f, args, params, vars(context)
     with ONE_AT_A_TIME:
@@ -69,6 +69,13 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
         with restored(*within_reach):
             compare(program, f, arguments, traced)
     return program
+
+
+def leaf(x: Any) -> Any:
+    """Return a new Tensor for a Tensor or an array of real numbers, and other values as they are."""
+    if isinstance(x, Variable):
+        return Tensor._of(x._data, x._tracked)
+    return Tensor(x, requires_grad=True) if is_floating(x) else x
 
 
 def named_tensors(params: Any) -> Mapping[str, Any]:

@@ -29,9 +29,8 @@ class TracedFunction(Listing, Listener):
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
         self.inputs: dict[str, Expression] = {}  # by identifier
-        self.originals: dict[str, str] = {}  # identifier: the name that the user knows
         self.arguments: dict[str, Any] = {}  # name: Kind of the array, or a value of another type
-        self.parameters: dict[str, str] = {}  # original name: identifier
+        self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
         self.tensors: dict[str, Any] = {}  # identifier of a parameter: the Tensor
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
@@ -57,14 +56,13 @@ class TracedFunction(Listing, Listener):
         self.origins[id(array)] = array, e
         return e
 
-    def input(self, original: str, array: np.ndarray) -> Symbol:
+    def input(self, name: str, array: Any) -> Symbol:
         """Return the symbol of a new input."""
-        name = identifier(original)
+        name = identifier(name)
         while name in self.inputs:
             name += "_"
-        self.inputs[name] = expression = self.leaf("input", name, array.view())
+        self.inputs[name] = expression = self.leaf("input", name, np.asarray(array).view())
         expression.names = {USER: name}
-        self.originals[name] = name if original in self.originals.values() else original
         return Symbol(expression, self)
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
@@ -107,21 +105,22 @@ class TracedFunction(Listing, Listener):
 def trace(
     function: Callable[..., Any], args: tuple, params: Mapping[str, Any], backward: bool, root: Any
 ) -> TracedFunction:
-    """Run the function on symbols for its arguments and parameters."""
+    """Run the function on symbols in place of its arguments and parameters."""
     traced, arguments = TracedFunction(root), [*args]
+    symbols: dict[Any, Symbol] = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
-        traced.arguments[name] = x
-        if is_array(x):
-            traced.arguments[name] = kind_of(array_of(x))
-            arguments[i] = stand_in(traced, name, x)
-    others: dict[Any, Tensor] = {}
+        traced.arguments[name] = kind_of(array_of(x)) or x
+        if isinstance(x, Variable):
+            symbols[x] = traced.input(name, x._data)
+        elif is_array(x):
+            arguments[i] = traced.input(name, x)
     for name, p in params.items():
-        if p not in others:  # else it is one tensor under two names
-            others[p] = stand_in(traced, name, p)
-            traced.tensors[name_in(others[p])] = p
-        traced.parameters[name] = name_in(others[p])
-    leaves = {x: name_in(x) for x in arguments if tracked(x)}
-    leaves |= {p: name_in(other) for p, other in others.items() if tracked(p)}
+        if p not in symbols:  # else it is one tensor under two names
+            symbols[p] = traced.input(name, p._data)
+            traced.tensors[symbols[p].expression.name] = p
+        traced.parameters[name] = symbols[p].expression.name
+    leaves = {x: symbol.expression.name for x, symbol in symbols.items() if tracked(x)}
+    others = {x: Tensor._of(symbol, x._tracked) for x, symbol in symbols.items()}
     try:
         with standing_in(others), traced.run(traced, traced.names):
             y = function(*arguments)
@@ -196,17 +195,6 @@ def kind_of(array: Any) -> Kind | None:
 
 def is_array(x: Any) -> bool:
     return isinstance(x, (Variable, np.ndarray, np.generic))
-
-
-def stand_in(traced: TracedFunction, name: str, x: Any) -> Any:
-    """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
-    symbol: Any = traced.input(name, np.asarray(array_of(x)))
-    return Tensor._of(symbol, x._tracked) if isinstance(x, Variable) else symbol
-
-
-def name_in(stand_in: Tensor) -> str:
-    """Return the identifier of the input that a stand-in contains."""
-    return str(stand_in._data.expression.name)
 
 
 # ---- the backward pass
