@@ -7,7 +7,6 @@ another line longer than 100 columns. A name is reused when its value is no long
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from .ir import Expression, expressions_in, is_, reached
@@ -160,7 +159,7 @@ class Layout:
             self.give_names()
         found: list[str] = []
         backward, part = False, ""
-        for e, *others in unpacked([e for e in self.order if e.id in self.lines]):
+        for e in (e for e in self.order if e.id in self.lines):
             if e.backward != backward:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""
@@ -168,12 +167,9 @@ class Layout:
                 found.append(f"{INDENT}# {e.scope}{self.traced.names.kinds.get(e.scope, '')}")
             part = e.scope
             first, *rest = self.written(e)
-            if others:
-                names = ", ".join(self.names[x.id] for x in (e, *others))
-                first = f"{INDENT}{names} = {self.text.of(e.args[0])}"
             if e.ndim:  # the shape of the result, if there is room
                 shape = self.sizes.shape(e.shape).replace("3*E", "3E")
-                whole = f"{first:<{COMMENT_AT}}  # {shape}{' each' * bool(others)}"
+                whole = f"{first:<{COMMENT_AT}}  # {shape}"
                 first = whole if len(whole) <= WIDTH else first
             for line in (first, *rest):
                 name, equals, value = line.partition(" = ")
@@ -195,15 +191,3 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
         n += name not in ("g", "h")
         name = f"{wish}_{n}" if wish[-1].isdigit() else f"{wish}{n}"
     return name
-
-
-def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
-    """Group the statements that can be written as one, such as `q, k, v = x`."""
-    while statements:
-        e = statements[0]
-        n = len(e.args[0].value) if e.kind == "item" and e.args[0].ndim else 0
-        each = [(e.args[0], i) for i in range(n)]
-        if not 0 < n <= 4 or [x.args for x in statements[:n]] != each:
-            n = 1
-        yield statements[:n]
-        statements = statements[n:]
