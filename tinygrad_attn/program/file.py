@@ -10,17 +10,18 @@ import numpy as np
 
 from ..ops import error_function
 from ..tree import tree_map
-from .ir import Expression, expressions_in
+from .ir import Expression, expressions_in, rewrite
 from .layout import INDENT, WIDTH, Layout
 from .names import deserves_a_line, name_of
-from .simplify import simplified
+from .simplify import Simplifier
 from .text import Sizes
 from .trace import TracedFunction, kind_of
 
 
 def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """Return the text of the file, and the constants that its function takes by name."""
-    outputs, gradients, checks = simplified([traced.outputs, traced.gradients, traced.checks])
+    recorded = [traced.outputs, traced.gradients, traced.checks]
+    outputs, gradients, checks = rewrite(recorded, Simplifier())
     checks = [e for e in checks if e.operands]
     results = named_results(traced, outputs, gradients)
     letters = {k: traced.names.letters.get(k, ()) for k in "BTSEHDF" if k not in traced.inputs}

@@ -53,14 +53,10 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Return whether e gets its own line regardless of its length."""
-        turned = e.name in ("T", "swapaxes")  # a view, which costs nothing
-        if e.kind == "input" or turned and e.args[0].kind == "input":
+        if e.id in self.named:
             return False
-        if e.kind == "constant":
-            return self.uses[e.id] > 1 and e.id not in self.named
-        cheap = turned and self.needs_a_line(e.args[0])
-        statement = e.kind in ("update", "check") or e.id in self.ends
-        return statement or deserves_a_line(e) or self.uses[e.id] > 1 + cheap
+        statement = e.kind in ("update", "check") or e.kind != "constant" and e.id in self.ends
+        return statement or deserves_a_line(e) or self.uses[e.id] > 1
 
     def cut(self) -> int:
         """Split lines that are too long, and return the number of new lines."""
@@ -145,8 +141,6 @@ class Layout:
             condition = f"not {of(asked, 1)}" if answer is True else of(asked)
             if not isinstance(answer, bool):
                 condition = f"{of(asked, 1)} != {answer!r}"
-            elif answer and is_(asked, "call", "equal"):
-                condition = " != ".join(of(x, 1) for x in asked.args)
             error = f'    raise ValueError("{e.name}: these numbers need another program")'
             lines = [f"if {condition}:", error]
         return [INDENT + line for line in lines]

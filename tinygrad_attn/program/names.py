@@ -171,9 +171,8 @@ class Names(Listener):
         for frame in frames():
             variables, users = frame.f_locals, not is_in(frame, PACKAGE)
             for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
-                general = name in GENERAL.split()
-                if users or not general:
-                    note(x, VARIABLE if general or not users else USER, name)
+                if users or name not in GENERAL.split():
+                    note(x, USER if users else VARIABLE, name)
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
                 if constant is not None:
                     constant.names.setdefault(VARIABLE, identifier(name))

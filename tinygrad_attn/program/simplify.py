@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .ir import Expression, Listing, form, is_, number_in, rewrite
+from .ir import Expression, Listing, form, is_, number_in
 
 SUMMED_IN_SINGLE = 1024
 """The maximum count of float32 numbers to sum in float32 where the op uses float64."""
@@ -58,11 +58,6 @@ np.count_nonzero(b) == n -> b.all()               if size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
 """
-
-
-def simplified(outputs: Any) -> Any:
-    """Simplify nested outputs in two passes; a third one would find little more."""
-    return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
 # ---- conditions of rules
@@ -240,16 +235,12 @@ class Simplifier(Listing):
             return None
         if places[0].ndim:
             return self.make("call", "concatenate", e.value, parts)
-        return self.make("call", "stack", e.value, parts, axis=0)
+        return self.make("call", "stack", e.value, parts)
 
     def method_transpose(self, e: Expression) -> Expression | None:
-        """Turn x.transpose(axes) into x.T or x.swapaxes, or transpose the parts of a stack."""
+        """Turn x.transpose(axes) into x.T or x.swapaxes."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
-        if is_(x, "call", "stack") and x.settings == {"axis": 0}:
-            rest = [a - 1 for a in axes if a != 0]
-            parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
-            return self.make("call", "stack", e.value, parts, axis=axes.index(0))
         if moved == [e.ndim - 2, e.ndim - 1]:
             return self.make("method", "T", e.value, x)
         if len(moved) == 2:
