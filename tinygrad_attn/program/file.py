@@ -12,7 +12,6 @@ from ..ops import error_function
 from ..tree import tree_map
 from .ir import Expression, expressions_in, rewrite
 from .layout import INDENT, WIDTH, Layout
-from .names import deserves_a_line, name_of
 from .simplify import Simplifier
 from .text import Sizes
 from .trace import TracedFunction, kind_of
@@ -47,10 +46,7 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
 
 def named_results(traced: TracedFunction, outputs: Any, gradients: Any) -> dict[str, Any]:
     """Return a dict from names in the program to results."""
-    name = "value"
-    if isinstance(outputs, Expression):
-        usual = "output" if outputs.ndim else "loss"
-        name = name_of(outputs, {}) if outputs.names and deserves_a_line(outputs) else usual
+    name = "output" if getattr(outputs, "ndim", 1) else "loss"
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
         while wish in {*traced.inputs, *traced.names.letters, *results}:

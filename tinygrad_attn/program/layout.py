@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from .ir import Expression, expressions_in, is_, reached
+from .ir import Expression, expressions_in, reached
 from .names import deserves_a_line, identifier, name_of
 from .text import Sizes, Text, pattern
 from .trace import TracedFunction

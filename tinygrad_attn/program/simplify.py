@@ -36,8 +36,8 @@ x - -y -> x + y
 -x - y -> -(x + y)                                if moving(y)
 x - y - y -> x - 2 * y                            if moving(y)
 x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here), keeps(s)
-u / r - v / r -> (u - v) / r                      if rows(u / r, here)
-u / r - v / r * w -> (u - v * w) / r              if rows(u / r, here)
+u / r - v / r -> (u - v) / r                      if sized(u / r, here)
+u / r - v / r * w -> (u - v * w) / r              if sized(u / r, here)
 -x * y -> -(x * y)
 x * -y -> -(x * y)
 x * n -> n * x                                    if moving(x)
@@ -53,7 +53,7 @@ x.T.T -> x
 x.copy() -> x
 (-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
-(u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y), fits(r, here, s)
+(u / r * y).sum(**s) -> (u * y).sum(**s) / r      if sized(u / r, u / r * y), fits(r, here, s)
 np.count_nonzero(b) == n -> b.all()               if size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
@@ -74,13 +74,10 @@ def counts(total: Any, n: Any) -> bool:
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
-def rows(quotient: Any, e: Any) -> bool:
-    """Return whether u / r is a gradient of e's size and dtype, with one number in r per row."""
-    u, r = quotient.args
-    if not (quotient.backward and isinstance(u, Expression) and isinstance(r, Expression)):
-        return False
-    whole = u.dtype == e.dtype and u.value.size == e.value.size
-    return whole and r.ndim == e.ndim and r.value.size < e.value.size
+def sized(quotient: Any, e: Any) -> bool:
+    """Return whether u / r is a gradient of e's size and dtype."""
+    same = quotient.dtype == e.dtype and quotient.value.size == e.value.size
+    return bool(quotient.backward and same)
 
 
 def turnable(product: Any, e: Any) -> bool:
@@ -95,7 +92,7 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (like, counts, rows, turnable)},
+    **{f.__name__: f for f in (like, counts, sized, turnable)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,

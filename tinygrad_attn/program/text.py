@@ -134,8 +134,7 @@ class Text:
         settings = dict(e.settings)
         if e.kind == "call":
             start = "" if e.name == "erf" else "np."
-            promotes = e.name == "where" or isinstance(getattr(np, e.name, None), np.ufunc)
-            words = [self.of(a, -1, beside(a, e.args) if promotes else None) for a in e.args]
+            words = [self.of(a) for a in e.args]
         else:
             start, args = f"{self.of(e.args[0], ATOM)}.", e.args[1:]
             words = [self.of(a) for a in args]
