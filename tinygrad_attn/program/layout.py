@@ -100,18 +100,17 @@ class Layout:
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
         last.update((e.id, end) for e in expressions_in(self.results))
-        taken = dict.fromkeys([*self.traced.inputs, "np", "erf", *self.sizes.letters], end + 1)
+        reserved = *self.traced.inputs, *self.results, *self.sizes.letters, "np", "erf"
+        taken = dict.fromkeys(reserved, end + 1)
         for e in self.constants.values():
             self.names[e.id] = name = free(name_of(e, {}) if e.names else "constant", taken, 0)
             taken[name] = end + 1
         for i, e in enumerate(statements):
             name = self.wished(e)
             if e.id not in self.result_names:
-                name = self.prefixed(name, e)
-                name = f"{name}_part" if name in self.results else name
-                name = free(name, taken, i - (e.kind == "update"))
+                name = free(self.prefixed(name, e), taken, i - (e.kind == "update"))
+                taken[name] = last.get(e.id, i)
             self.names[e.id] = name
-            taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
         """Return the preferred name, prefixed with the module's name if several modules use it."""

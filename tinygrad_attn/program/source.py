@@ -6,6 +6,7 @@ shortens the listing, and `layout`, `text` and `file` write it as Python.
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat
@@ -102,7 +103,14 @@ def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) 
     seeds = [traced.seed.expression.value] if leaves else []
     with standing_in(others), traced.run(), np.errstate(all="ignore"):
         f(*arguments)
+        drawn = random_state(traced)
         y = f(*arguments)
+        if random_state(traced) != drawn:
+            raise TypeError(
+                "ta.source: the function draws random numbers (for example, for dropout in "
+                "training mode), but a program would use the same numbers in every call. Call "
+                "model.eval(), or draw the numbers outside the function and pass them to it."
+            )
         found = program(*arguments, *seeds[: len(traced.arguments) - len(arguments)])
         expected = y, *(gradients_of(y, seed, leaves) for seed in seeds)
     steps = reached([traced.outputs, traced.gradients])
@@ -114,6 +122,11 @@ def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) 
             "draw random numbers, keep state between calls (a cache, a counter), or change an "
             "array through a view. Pass random numbers and state as arguments; return new arrays."
         )
+
+
+def random_state(traced: TracedFunction) -> bytes:
+    """Return the state of all random numbers that a function can draw by name, to be compared."""
+    return pickle.dumps((traced.generator, np.random.get_state()))
 
 
 def is_floating(x: Any) -> bool:

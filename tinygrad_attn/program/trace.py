@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -37,6 +38,7 @@ class TracedFunction(Listing, Listener):
         self.seed: Any = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
+        self.generator: Any = None  # the random numbers of the function, if it has asked for some
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
 
@@ -81,16 +83,13 @@ class TracedFunction(Listing, Listener):
         return self.refused[-1]
 
     def run(self, *listeners: Listener) -> AbstractContextManager[None]:
-        """Return a block whose run is that of a program: plain, recorded, without chance."""
+        """Return a block in which the function runs: plain, recorded, with numbers of its own."""
         return context.entered(recording=True, plain=True, listeners=listeners, draws=self)
 
     def stream(self, generator: Any) -> Any:
-        """Refuse the random numbers that the function asks for."""
-        raise self.refusal(
-            "draws random numbers (for example, for dropout in training mode), which would be the "
-            "same in every call",
-            "Call model.eval(), or draw the numbers outside the function and pass them to it.",
-        )
+        """Return a copy of the default generator, so that its numbers are left for others."""
+        self.generator = self.generator or copy.deepcopy(generator)
+        return self.generator
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Reject parameters that would become constants."""
