@@ -9,7 +9,9 @@ OTHER_GRADIENTS = {"vjp", "value_and_grad", "jvp", "backward_steps", "create_gra
 WITH_PROGRAM = [("program", way) for way in WAYS if way not in OTHER_GRADIENTS]
 WITH_PROGRAM += [(way, "program") for way in WAYS]
 REFUSED = {
-    (model, *pair): "draws random numbers" for model in ("Layer", "Shared") for pair in WITH_PROGRAM
+    (model, *pair): reason
+    for model, reason in {"Layer": "draws random numbers", "Shared": "changes a buffer"}.items()
+    for pair in WITH_PROGRAM
 } | {
     (model, *pair): "was not called inside the block"
     for model in ("Nested", "SureLayer", "SureShared")

@@ -106,6 +106,7 @@ def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) 
         drawn = random_state(traced)
         y = f(*arguments)
         if random_state(traced) != drawn:
+            np.random.set_state(traced.before)
             raise TypeError(
                 "ta.source: the function draws random numbers (for example, for dropout in "
                 "training mode), but a program would use the same numbers in every call. Call "

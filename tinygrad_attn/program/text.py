@@ -199,4 +199,5 @@ def picks_once(index: Any) -> bool:
     if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):
         return True
     picked = math.prod(np.broadcast_shapes(*map(np.shape, parts)))
-    return any(is_(p, "constant") and np.unique(p.value).size == picked for p in parts)
+    places = [p.value for p in parts if is_(p, "constant") and (p.value >= 0).all()]
+    return any(np.unique(array).size == picked for array in places)

@@ -39,6 +39,7 @@ class TracedFunction(Listing, Listener):
         self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
         self.generator: Any = None  # the random numbers of the function, if it has asked for some
+        self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
 
