@@ -53,9 +53,9 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Return whether e gets its own line regardless of its length."""
-        if e.id in self.named:
-            return False
-        statement = e.kind in ("update", "check") or e.kind != "constant" and e.id in self.ends
+        if e.kind == "constant" or e.id in self.named:
+            return self.uses[e.id] > 1 and e.id not in self.named
+        statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or deserves_a_line(e) or self.uses[e.id] > 1
 
     def cut(self) -> int:

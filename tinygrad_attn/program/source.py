@@ -22,7 +22,7 @@ from .file import written
 from .ir import reached
 from .program import Program
 from .restore import restored
-from .trace import TracedFunction, gradients_of, is_array, standing_in, trace
+from .trace import TracedFunction, gradients_of, is_array, stand_in, standing_in, trace
 
 __all__ = ["Program", "source"]
 
@@ -74,8 +74,8 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
 def leaf(x: Any) -> Any:
     """Return a new Tensor for a Tensor or an array of real numbers, and other values as they are."""
-    if isinstance(x, Variable):
-        return Tensor._of(x._data, x._tracked)
+    if isinstance(x, Tensor):
+        return stand_in(x, x._data)
     return Tensor(x, requires_grad=True) if is_floating(x) else x
 
 
@@ -97,7 +97,7 @@ def named_tensors(params: Any) -> Mapping[str, Any]:
 
 def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) -> None:
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
-    others = {p: Tensor._of(p._data, p._tracked) for p in traced.tensors.values()}
+    others = {p: stand_in(p, p._data) for p in traced.tensors.values()}
     inputs = zip([*filter(is_array, arguments), *traced.tensors.values()], traced.inputs)
     leaves = {x: name for x, name in inputs if name in traced.gradients}
     seeds = [traced.seed.expression.value] if leaves else []

@@ -107,7 +107,7 @@ def trace(
 ) -> TracedFunction:
     """Run the function on symbols in place of its arguments and parameters."""
     traced, arguments = TracedFunction(root), [*args]
-    symbols: dict[Any, Symbol] = {}  # by Tensor
+    symbols: dict[Any, Any] = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
         traced.arguments[name] = kind_of(array_of(x)) or x
         if isinstance(x, Variable):
@@ -120,7 +120,7 @@ def trace(
             traced.tensors[symbols[p].expression.name] = p
         traced.parameters[name] = symbols[p].expression.name
     leaves = {x: symbol.expression.name for x, symbol in symbols.items() if tracked(x)}
-    others = {x: Tensor._of(symbol, x._tracked) for x, symbol in symbols.items()}
+    others = {x: stand_in(x, symbol) for x, symbol in symbols.items()}
     try:
         with standing_in(others), traced.run(traced, traced.names):
             y = function(*arguments)
@@ -136,6 +136,11 @@ def trace(
 
 
 # ---- what surrounds the traced function
+
+
+def stand_in(x: Any, array: Any) -> Tensor:
+    """Return a leaf with this array, and with the hooks of x."""
+    return Tensor._of(array, x._tracked)
 
 
 @contextmanager

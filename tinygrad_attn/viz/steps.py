@@ -15,7 +15,6 @@ from .page import Page, as_json, page
 from .picture import Graph
 from .subject import Subject, computed, op_name
 
-
 MOST = 1000  # steps on a page
 
 
