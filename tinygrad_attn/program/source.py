@@ -46,12 +46,14 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
     numbers, uses a library other than NumPy, or returns a different value when called again. Also
-    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. In some
+    raises TypeError if f changes a buffer or an array of a module, or uses a Tensor that requires a
+    gradient but is not in `params`. In some
     VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
     that need a different formula.
 
-    f is called three times. What it changes is then restored: lists, dicts, attributes and arrays
-    of modules. Meanwhile, other threads may use and train the parameters.
+    f is called three times, with random numbers of its own. What it changes is then restored:
+    lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
+    and use and train the parameters.
     """
     owner: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
     params = owner if params is None else params
@@ -73,7 +75,7 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
 
 def leaf(x: Any) -> Any:
-    """Return a new Tensor for a Tensor or an array of real numbers, and other values as they are."""
+    """Return a new leaf for a Tensor or an array of real numbers, else x itself."""
     if isinstance(x, Tensor):
         return stand_in(x, x._data)
     return Tensor(x, requires_grad=True) if is_floating(x) else x
