@@ -43,7 +43,8 @@ def state(x):
     if isinstance(x, nn.Module):
         return {name: state(value) for name, value in vars(x).items()}
     if isinstance(x, Tensor):
-        return type(x), x.numpy().tolist(), x.requires_grad, x._node, state(x.grad)
+        hooks = list(getattr(x._tracked, "functions", ()))
+        return type(x), x.numpy().tolist(), x.requires_grad, hooks, x._node, state(x.grad)
     if isinstance(x, dict):
         return {key: state(value) for key, value in x.items()}
     return [state(v) for v in x] if isinstance(x, (list, tuple)) else x
@@ -80,6 +81,18 @@ def with_lists(model, kept):
     return lambda x: kept.append(x) or squares(model)(x)
 
 
+def with_hooks_of_tensors(model, kept):
+    weight = model.linear.weight
+    weight.register_hook(kept.append)
+
+    def f(x):
+        weight.register_hook(lambda g: None)
+        x.register_hook(lambda g: kept.append(g))
+        return squares(model)(x)
+
+    return f
+
+
 def with_its_own_backward(model, kept):
     def f(x):
         (model(x) ** 2).sum().backward()
@@ -92,6 +105,7 @@ WAYS = {
     "a closure": lambda model, kept: squares(model),
     "a method": lambda model, kept: model.forward,
     "lists of hooks": with_lists,
+    "hooks of tensors": with_hooks_of_tensors,
     "an interrupt": interrupted,
     "a refusal": refused,
     "buffers that change": in_training,
@@ -106,14 +120,17 @@ def test_all_is_as_before(name, mapping):
     f, refusals = WAYS[name](model, kept), ("an interrupt", "a refusal", "buffers that change")
     before, hooks = state(model), model._hooks
     params = dict(model.named_parameters()) if mapping else model
-    for array in (X, Tensor(X, requires_grad=True)):
+    hooked = Tensor(X, requires_grad=True)
+    hooked.register_hook(kept.append)
+    arguments = state(hooked)
+    for array in (X, Tensor(X, requires_grad=True), hooked):
         try:
             ta.source(f, array, params=params)
         except (TypeError, KeyboardInterrupt):
             assert name in refusals
         else:
             assert name not in refusals
-        assert state(model) == before and model._hooks is hooks
+        assert state(model) == before and model._hooks is hooks and state(hooked) == arguments
         assert kept == [] and KEPT == []
 
 

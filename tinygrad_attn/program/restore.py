@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from ..engine import Variable
 from ..nn.module import Buffer, Module
 
 STANDARD = sys.stdlib_module_names
@@ -72,8 +73,10 @@ def reachable(roots: Iterable[Any]) -> list[Any]:
 
 def held_by(x: Any) -> Iterable[Any]:
     """Return the objects that x refers to, as far as the user's function can change them."""
-    if isinstance(x, (list, tuple, set, dict, CellType, MethodType, partial)):
+    if isinstance(x, (list, tuple, set, dict, CellType, MethodType, BuiltinMethodType, partial)):
         return gc.get_referents(x)
+    if isinstance(x, Variable):
+        return getattr(x._tracked, "functions", ())  # its hooks
     if isinstance(x, FunctionType):
         used = set() if package_of(x) in LIBRARIES else names_in(x.__code__)
         variables = [x.__globals__[name] for name in used & x.__globals__.keys()]

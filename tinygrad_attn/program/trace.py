@@ -139,8 +139,11 @@ def trace(
 
 
 def stand_in(x: Any, array: Any) -> Tensor:
-    """Return a leaf with this array, and with the hooks of x."""
-    return Tensor._of(array, x._tracked)
+    """Return a leaf with this array and the hooks of x, to which the function may add its own."""
+    leaf = Tensor._of(array, tracked(x))
+    for hook in getattr(x._tracked, "functions", ()):
+        leaf.register_hook(hook)
+    return leaf
 
 
 @contextmanager
