@@ -67,7 +67,7 @@ def _draws(method: Any) -> Any:
 
 
 def noting(generators: list[Generator]) -> Callable[[Generator], Generator]:
-    """Return `context.noted_draws` for the first run of a checkpoint, which notes each use in a list."""
+    """Return `noted_draws` for the first run of a checkpoint, which notes each use in a list."""
     outer = context.noted_draws  # of an enclosing checkpoint
 
     def use(default: Generator) -> Generator:
@@ -79,7 +79,7 @@ def noting(generators: list[Generator]) -> Callable[[Generator], Generator]:
 
 
 def repeating(generators: list[Generator]) -> Callable[[Generator], Generator]:
-    """Return `context.noted_draws` for a second run, which draws from copies of the noted generators."""
+    """Return `noted_draws` for a second run, which draws from copies of the noted generators."""
     remaining = iter(generators)
 
     def use(default: Generator) -> Generator:

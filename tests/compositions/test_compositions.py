@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 from compositions.ways import (
     MODELS,
+    SURE,
     WAYS,
     arrays,
     by_backward,
@@ -20,8 +21,20 @@ from compositions.ways import (
 import tinygrad_attn as ta
 from tinygrad_attn import nn
 
-REFUSED = {}
-"""Pairs that raise an error on purpose: (way, way): a part of its sentence."""
+OTHER_GRADIENTS = {"vjp", "value_and_grad", "jvp", "backward_steps", "create_graph"}
+"""Ways to compute gradients, of which the second one of a pair counts."""
+WITH_PROGRAM = [("program", way) for way in WAYS if way not in OTHER_GRADIENTS]
+WITH_PROGRAM += [(way, "program") for way in WAYS]
+REFUSED = {
+    (model, *pair): reason
+    for model, reason in {
+        "Layer": "draws random numbers",
+        "Shared": "changes a buffer",
+        "Inside": "draws random numbers|changes a buffer",
+    }.items()
+    for pair in WITH_PROGRAM
+}
+"""Pairs that raise an error on purpose: (model, way, way): a part of its sentence."""
 
 every_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 every_way = pytest.mark.parametrize("first", WAYS)
@@ -30,9 +43,18 @@ every_way = pytest.mark.parametrize("first", WAYS)
 @every_model
 @every_way
 def test_two_ways_together_give_what_the_run_without_them_gives(make, first):
+    assert_equal_to_the_run_without(make, [(first, second) for second in WAYS])
+
+
+@pytest.mark.parametrize("make", SURE, ids=lambda make: make.__name__)
+def test_a_program_and_another_way_give_what_the_run_without_them_gives(make):
+    assert_equal_to_the_run_without(make, WITH_PROGRAM)
+
+
+def assert_equal_to_the_run_without(make, pairs):
     problems = []
-    for second in WAYS:
-        case, ways = (first, second), (WAYS[first], WAYS[second])
+    for first, second in pairs:
+        case, ways = (make.__name__, first, second), (WAYS[first], WAYS[second])
         if case in REFUSED:
             with pytest.raises(Exception, match=REFUSED[case]):
                 outcome(make, *ways)

@@ -13,6 +13,7 @@ REFUSED = {
     "vjp": (RuntimeError, "only loss.backward() averages"),
     "value_and_grad": (RuntimeError, "only loss.backward() averages"),
     "jvp": (TypeError, "DataParallel's gradients cannot be differentiated again"),
+    "program": (RuntimeError, "only loss.backward() averages"),
     "create_graph": (TypeError, "DataParallel's gradients cannot be differentiated again"),
 }
 """Ways that raise an error on purpose, and how its sentence begins."""

@@ -111,6 +111,26 @@ MODELS = [Layer, Shared, Nested, Inside]
 WITHOUT = {Inside: Unchecked}
 """Models whose outcome without a way is that of another model."""
 
+
+class SureLayer(Layer):
+    """An encoder layer that draws no random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.eval()
+
+
+class SureShared(Shared):
+    """Shared and tied parts that draw no random numbers and change no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.eval()
+
+
+SURE = [SureLayer, SureShared]
+"""More models, for the ways that refuse random numbers."""
+
 # ---- a run
 
 
@@ -271,11 +291,12 @@ def wanted(make, result, rank=0):
                 "weights": a["weights"] * calls,
             }
             for name, a in activations.items()
+            if calls
         }
 
     return expected | {
         "activations": [repeated(1 if once else calls) for once in result["of_one_call"]],
-        "attention": [[w * calls for w in attention]] * len(result["attention"]),
+        "attention": [[w * calls for w in attention if calls]] * len(result["attention"]),
         **{name: result[name] for name in ("calls", "fills_grad", "changes", "of_one_call")},
     }
 
@@ -654,3 +675,26 @@ def create_graph(run):
     yield
     for x in (*run.inputs, *run.model.parameters()):  # ends the cycle of x and its gradient
         x.grad = None if x.grad is None else x.grad.detach()
+
+
+@way
+def program(run):
+    """Programs of the outputs and of the loss, which are called in place of the model.
+
+    They run no module, so nothing is recorded.
+    """
+    run.calls, run.fills_grad = 0, False
+
+    def gradients(run):
+        model, x = Wrapped(run.model, run.forward), run.inputs
+        step = ta.source(lambda *x: loss_of(model(*x)), *x, params=model)
+        leaves = dict(zip(step._arguments, x)) | dict(model.named_parameters())
+        for name, g in step(*x)[1].items():
+            leaves[name].grad = g
+        output = ta.source(model, *x, backward=False)(*x)
+        # A file that imports only NumPy knows no named tuples.
+        output = Pair(*output) if type(output) is tuple else output
+        return tree_map(lambda y: Tensor(y) if isinstance(y, np.ndarray) else y, output)
+
+    run.gradients = gradients
+    yield

@@ -14,18 +14,20 @@ KEPT: list = []
 
 
 class Norm(nn.Module):
-    """Changes all that a module can change while it runs."""
+    """Changes all that a module can change while it runs, its buffers only in training mode."""
 
     def __init__(self):
         self.linear = nn.Linear(3, 3).astype(np.float64)
         self.register_buffer("mean", np.zeros(3))
         self.register_buffer("count", np.zeros(2))
         self.calls, self.outputs, self.by_name = 0, [], {"nested": []}
+        self.eval()
 
     def forward(self, x):
         y = self.linear(x)
-        self.mean = 0.9 * self.mean + 0.1 * y.mean(0)
-        self.count.data[0] += 1
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * y.mean(0)
+            self.count.data[0] += 1
         self.calls += 1
         self.last = y
         self.outputs.append(y)
@@ -41,7 +43,8 @@ def state(x):
     if isinstance(x, nn.Module):
         return {name: state(value) for name, value in vars(x).items()}
     if isinstance(x, Tensor):
-        return type(x), x.numpy().tolist(), x.requires_grad, x._node, state(x.grad)
+        hooks = list(getattr(x._tracked, "functions", ()))
+        return type(x), x.numpy().tolist(), x.requires_grad, hooks, x._node, state(x.grad)
     if isinstance(x, dict):
         return {key: state(value) for key, value in x.items()}
     return [state(v) for v in x] if isinstance(x, (list, tuple)) else x
@@ -67,10 +70,27 @@ def refused(model, kept):
     return lambda x: model(x).sum() * float(x.sum())
 
 
+def in_training(model, kept):
+    model.train()
+    return squares(model)
+
+
 def with_lists(model, kept):
     model.linear.register_forward_hook(lambda module, args, output: kept.append(output))
     model.register_full_backward_hook(lambda module, gx, gy: kept.append(gy))
     return lambda x: kept.append(x) or squares(model)(x)
+
+
+def with_hooks_of_tensors(model, kept):
+    weight = model.linear.weight
+    weight.register_hook(kept.append)
+
+    def f(x):
+        weight.register_hook(lambda g: None)
+        x.register_hook(lambda g: kept.append(g))
+        return squares(model)(x)
+
+    return f
 
 
 def with_its_own_backward(model, kept):
@@ -85,8 +105,10 @@ WAYS = {
     "a closure": lambda model, kept: squares(model),
     "a method": lambda model, kept: model.forward,
     "lists of hooks": with_lists,
+    "hooks of tensors": with_hooks_of_tensors,
     "an interrupt": interrupted,
     "a refusal": refused,
+    "buffers that change": in_training,
     "a backward pass inside": with_its_own_backward,
 }
 
@@ -95,17 +117,20 @@ WAYS = {
 @pytest.mark.parametrize("name", WAYS)
 def test_all_is_as_before(name, mapping):
     model, kept = Norm(), []
-    f = WAYS[name](model, kept)
+    f, refusals = WAYS[name](model, kept), ("an interrupt", "a refusal", "buffers that change")
     before, hooks = state(model), model._hooks
     params = dict(model.named_parameters()) if mapping else model
-    for array in (X, Tensor(X, requires_grad=True)):
+    hooked = Tensor(X, requires_grad=True)
+    hooked.register_hook(kept.append)
+    arguments = state(hooked)
+    for array in (X, Tensor(X, requires_grad=True), hooked):
         try:
             ta.source(f, array, params=params)
         except (TypeError, KeyboardInterrupt):
-            assert name in ("an interrupt", "a refusal")
+            assert name in refusals
         else:
-            assert name not in ("an interrupt", "a refusal")
-        assert state(model) == before and model._hooks is hooks
+            assert name not in refusals
+        assert state(model) == before and model._hooks is hooks and state(hooked) == arguments
         assert kept == [] and KEPT == []
 
 
@@ -129,6 +154,75 @@ def test_random_numbers_are_drawn_as_without_it():
     ta.manual_seed(0)
     np.random.seed(0)
     np.testing.assert_array_equal(mine, (ta.rand(3).numpy(), np.random.rand(3)))
+
+
+def running_mean(model):
+    model.mean = 0.9 * model.mean + 0.1
+
+
+def in_place(model):
+    model.mean.data[0] += 1
+
+
+def of_an_array(model):
+    model.counts[0] += 1
+
+
+@pytest.mark.parametrize("change", [running_mean, in_place, of_an_array])
+@pytest.mark.parametrize("backward", [True, False])
+def test_what_a_program_would_not_change_is_refused(change, backward):
+    """Also where the output does not depend on it."""
+
+    class Counts(nn.Linear):
+        def forward(self, x):
+            if self.training:
+                change(self)
+            return super().forward(x)
+
+    model = Counts(3, 3).astype(np.float64)
+    model.register_buffer("mean", np.zeros(3))
+    model.counts = np.zeros(2)
+    before = state(model)
+    with pytest.raises(TypeError, match="changes a buffer or an array of a module"):
+        ta.source(squares(model), X, params=model, backward=backward)
+    assert state(model).items() >= before.items() and model.counts[0] == 0
+    ta.source(squares(model.eval()), X, params=model, backward=backward)
+
+
+def test_another_thread_may_draw_random_numbers_meanwhile():
+    """They are those that it draws without a tracing beside it, and no reason for a refusal."""
+    draws, tracing, done = [], threading.Event(), threading.Event()
+
+    def other():
+        tracing.wait(10)
+        draws.append(ta.rand(3).numpy())
+        done.set()
+
+    def f(x):
+        tracing.set()
+        assert done.wait(10)
+        return (x * x).sum()
+
+    thread = threading.Thread(target=other)
+    ta.manual_seed(0)
+    thread.start()
+    program = ta.source(f, X)
+    thread.join()
+    mine = ta.rand(3).numpy()
+    ta.manual_seed(0)
+    np.testing.assert_array_equal([*draws, mine], [ta.rand(3).numpy(), ta.rand(3).numpy()])
+    assert program(X)[0] == (X * X).sum()
+
+
+def test_random_numbers_are_refused_even_if_the_function_goes_on():
+    def f(x):
+        try:
+            return (x * ta.rand(3).numpy()).sum()
+        except TypeError:
+            return x.sum()
+
+    with pytest.raises(TypeError, match="draws random numbers"):
+        ta.source(f, X)
 
 
 def test_other_threads_see_and_change_the_parameters_themselves():
@@ -214,10 +308,12 @@ def test_hooks_and_patches_are_part_of_the_program():
         lambda: model[0].register_forward_hook(lambda module, args, output: output - 1),
         lambda: model[2].register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
         lambda: model[2].register_full_backward_hook(double),
+        lambda: model[2].weight.register_hook(lambda g: g * 2),
+        lambda: x.register_hook(lambda g: g * 2),
     ):
-        plain = ta.source(f, X, params=model)
+        plain = ta.source(f, x, params=model)
         with around():
-            program = ta.source(f, X, params=model)
+            program = ta.source(f, x, params=model)
             y = f(x)
             expected = ta.grad(y, [x, model[2].weight], allow_unused=True)
         assert program.text != plain.text
@@ -229,4 +325,4 @@ def test_hooks_and_patches_are_part_of_the_program():
                     gradients.get(name, 0 * X if name == "x" else 0),
                     0 * X if g is None else g.numpy(),
                 )
-        assert ta.source(f, X, params=model).text == plain.text
+        assert ta.source(f, x, params=model).text == plain.text

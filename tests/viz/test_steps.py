@@ -72,17 +72,6 @@ def test_the_same_gradients_as_backward_and_no_watcher_afterwards():
     assert ta.engine.context.listeners == ()
 
 
-def test_what_is_freed_is_what_nobody_holds():
-    a = leaf(np.ones(8), "a")
-    held = np.exp(a)
-    steps = ta.backward_steps((np.sin(held) * 2.0).sum())
-    freed = {s.op: s.freed for s in steps}
-    assert freed["sin"] == ["sin n2 (64 B)"] and freed["multiply"] == ["multiply n4 (64 B)"]
-    assert freed["exp"] == [], "the caller still holds it"
-    kept = ta.backward_steps((np.sin(np.exp(a)) * 2.0).sum(), retain_graph=True)
-    assert not any("saved" in text for s in kept for text in s.freed)
-
-
 def test_a_graph_inside_a_vjp_is_no_step():
     @ta.op
     def double(x):

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..engine import tracked
 from ..errors import nearest
+from ..nn import Module
 
 Shapes = list[tuple[int, ...]] | None
 ROOT = Path(__file__).resolve().parents[2]  # the source folder, with examples/ and docs/
@@ -192,7 +193,7 @@ def parameters_of(function: Any) -> Any:
     found: dict[str, Any] = {}
     for name in function.__code__.co_names:
         x = function.__globals__.get(name)
-        if hasattr(x, "named_parameters"):
+        if isinstance(x, Module):
             found |= {f"{name}.{inner}": p for inner, p in x.named_parameters()}
         elif tracked(x):
             found[name] = x

@@ -87,7 +87,6 @@ def sweep(
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
-        y = g = contributions = contribution = total = None  # so that the next VJP reuses memory
     return _finished(gradients, complete, own)
 
 

@@ -10,27 +10,30 @@ import numpy as np
 
 from ..ops import error_function
 from ..tree import tree_map
-from .ir import Expression, expressions_in
-from .layout import WIDTH, Layout
-from .names import deserves_a_line, name_of
-from .simplify import simplified
+from .ir import Expression, expressions_in, rewrite
+from .layout import INDENT, WIDTH, Layout
+from .simplify import Simplifier
 from .text import Sizes
 from .trace import TracedFunction, kind_of
 
 
 def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
     """Return the text of the file, and the constants that its function takes by name."""
-    outputs, gradients, checks = simplified([traced.outputs, traced.gradients, traced.checks])
+    recorded = [traced.outputs, traced.gradients, traced.checks]
+    outputs, gradients, checks = rewrite(recorded, Simplifier())
     checks = [e for e in checks if e.operands]
     results = named_results(traced, outputs, gradients)
     letters = {k: traced.names.letters.get(k, ()) for k in "BTSEHDF" if k not in traced.inputs}
     sizes = Sizes({k: max(n) for k, n in letters.items() if len(n) == 1})
     layout = Layout(traced, results, checks, sizes)
-    body = layout.body()
-    body += end(traced, results, layout)
+    positional = [n for n in traced.inputs if n not in traced.tensors]
+    body = [
+        *shape_checks(traced, positional, sizes),
+        *layout.body(),
+        *end(traced, results, layout),
+    ]
     used = sizes.used(body)
     constants = {layout.names[e.id]: e.value for e in layout.constants.values()}
-    positional = [n for n in traced.inputs if n not in traced.tensors]
     named = [*traced.tensors, *constants]
     words = [*positional, *["*"] * bool(positional and named), *named]
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
@@ -38,16 +41,12 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     lines += docstring(traced, positional, what)
     if used:
         lines.append(f"    {', '.join(used)} = {', '.join(map(str, used.values()))}")
-    lines += shape_checks(traced, positional, Sizes(used))
     return "\n".join([*lines, *body]) + "\n", constants
 
 
 def named_results(traced: TracedFunction, outputs: Any, gradients: Any) -> dict[str, Any]:
     """Return a dict from names in the program to results."""
-    name = "value"
-    if isinstance(outputs, Expression):
-        usual = "output" if outputs.ndim else "loss"
-        name = name_of(outputs, {}) if outputs.names and deserves_a_line(outputs) else usual
+    name = "output" if getattr(outputs, "ndim", 1) else "loss"
     results: dict[str, Any] = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
         while wish in {*traced.inputs, *traced.names.letters, *results}:
@@ -61,33 +60,28 @@ ERF = ["", "", *inspect.getsource(error_function.erf).splitlines()]
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
     """Join words with commas in as few lines as possible."""
-    whole = [word.replace(" ", "\0") for word in (start, *words)]  # keep each word on one line
-    blank = "\0" * (indent or len(start))
-    text = whole[0] + ", ".join(whole[1:]) + close
-    lines = textwrap.wrap(
-        text, WIDTH, subsequent_indent=blank, break_long_words=False, break_on_hyphens=False
-    )
-    return [line.replace("\0", " ") for line in lines]
+    ends = [","] * (len(words) - 1) + [close]
+    first, *rest = [word + end for word, end in zip(words or [""], ends)]
+    lines = [start + first]
+    for word in rest:
+        if len(lines[-1]) + 1 + len(word) <= WIDTH:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(" " * (indent or len(start)) + word)
+    return lines
 
 
 def docstring(traced: TracedFunction, positional: list[str], what: str) -> list[str]:
     arrays = [f"{n} {kind_of(traced.inputs[n].value)}" for n in positional]
     what += " and its gradients" * bool(traced.gradients)
-    text = f'"""{what}{", for " * bool(arrays)}{", ".join(arrays)}.'
-    lines = [*textwrap.wrap(text, WIDTH - 4, break_long_words=False), '"""']
-    if len(text) + 3 <= WIDTH - 4:
-        lines = [f'{text}"""']
-    return [f"    {line}" for line in lines]
+    text = f'"""{what}{", for " * bool(arrays)}{", ".join(arrays)}."""'
+    return textwrap.wrap(text, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
 
 
 def shape_checks(traced: TracedFunction, names: list[str], sizes: Sizes) -> list[str]:
     """Write the code that checks the shapes of the arguments."""
-    pairs = [(f"{n}.shape", sizes.shape(traced.inputs[n].shape)) for n in names]
-    tests = [f"    if {shape} != {wanted}:" for shape, wanted in pairs]
-    whole = " != ".join(f"({', '.join(side)})" for side in zip(*pairs))
-    if len(pairs) > 1 and len(f"    if {whole}:") <= WIDTH:
-        tests = [f"    if {whole}:"]
     error = '        raise ValueError("written for other shapes")'
+    tests = [f"    if {n}.shape != {sizes.shape(traced.inputs[n].shape)}:" for n in names]
     return [line for test in tests for line in (test, error)]
 
 
@@ -120,6 +114,8 @@ def end(traced: TracedFunction, results: dict[str, Any], layout: Layout) -> list
 
     first, *rest = tree_map(owned, list(results.values()))
     if traced.gradients:
-        slopes = dict(zip((traced.originals[n] for n in traced.gradients), rest, strict=True))
-        return packed(f"    return {text.of(first)}, {{", text.pairs(slopes), "}")
+        known = {n: name for name, n in reversed(traced.parameters.items())}
+        keys = (n if (name := known.get(n, n)) in traced.inputs else name for n in traced.gradients)
+        slopes = text.pairs(dict(zip(keys, rest, strict=True)))
+        return packed(f"    return {text.of(first)}, {{", slopes, "}")
     return packed("    return ", text.of(first).split(", "), "", 12)

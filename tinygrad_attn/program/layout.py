@@ -7,10 +7,9 @@ another line longer than 100 columns. A name is reused when its value is no long
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-from .ir import Expression, expressions_in, is_, reached
+from .ir import Expression, expressions_in, reached
 from .names import deserves_a_line, identifier, name_of
 from .text import Sizes, Text, pattern
 from .trace import TracedFunction
@@ -54,14 +53,10 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Return whether e gets its own line regardless of its length."""
-        turned = e.name in ("T", "swapaxes")  # a view, which costs nothing
-        if e.kind == "input" or turned and e.args[0].kind == "input":
-            return False
-        if e.kind == "constant":
+        if e.kind == "constant" or e.id in self.named:
             return self.uses[e.id] > 1 and e.id not in self.named
-        cheap = turned and self.needs_a_line(e.args[0])
         statement = e.kind in ("update", "check") or e.id in self.ends
-        return statement or deserves_a_line(e) or self.uses[e.id] > 1 + cheap
+        return statement or deserves_a_line(e) or self.uses[e.id] > 1
 
     def cut(self) -> int:
         """Split lines that are too long, and return the number of new lines."""
@@ -105,18 +100,17 @@ class Layout:
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
         last.update((e.id, end) for e in expressions_in(self.results))
-        taken = dict.fromkeys([*self.traced.inputs, "np", "erf", *self.sizes.letters], end + 1)
+        reserved = *self.traced.inputs, *self.results, *self.sizes.letters, "np", "erf"
+        taken = dict.fromkeys(reserved, end + 1)
         for e in self.constants.values():
             self.names[e.id] = name = free(name_of(e, {}) if e.names else "constant", taken, 0)
             taken[name] = end + 1
         for i, e in enumerate(statements):
             name = self.wished(e)
             if e.id not in self.result_names:
-                name = self.prefixed(name, e)
-                name = f"{name}_part" if name in self.results else name
-                name = free(name, taken, i - (e.kind == "update"))
+                name = free(self.prefixed(name, e), taken, i - (e.kind == "update"))
+                taken[name] = last.get(e.id, i)
             self.names[e.id] = name
-            taken[name] = last.get(e.id, i)
 
     def prefixed(self, wish: str, e: Expression) -> str:
         """Return the preferred name, prefixed with the module's name if several modules use it."""
@@ -146,8 +140,6 @@ class Layout:
             condition = f"not {of(asked, 1)}" if answer is True else of(asked)
             if not isinstance(answer, bool):
                 condition = f"{of(asked, 1)} != {answer!r}"
-            elif answer and is_(asked, "call", "equal"):
-                condition = " != ".join(of(x, 1) for x in asked.args)
             error = f'    raise ValueError("{e.name}: these numbers need another program")'
             lines = [f"if {condition}:", error]
         return [INDENT + line for line in lines]
@@ -160,7 +152,7 @@ class Layout:
             self.give_names()
         found: list[str] = []
         backward, part = False, ""
-        for e, *others in unpacked([e for e in self.order if e.id in self.lines]):
+        for e in (e for e in self.order if e.id in self.lines):
             if e.backward != backward:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""
@@ -168,12 +160,9 @@ class Layout:
                 found.append(f"{INDENT}# {e.scope}{self.traced.names.kinds.get(e.scope, '')}")
             part = e.scope
             first, *rest = self.written(e)
-            if others:
-                names = ", ".join(self.names[x.id] for x in (e, *others))
-                first = f"{INDENT}{names} = {self.text.of(e.args[0])}"
             if e.ndim:  # the shape of the result, if there is room
                 shape = self.sizes.shape(e.shape).replace("3*E", "3E")
-                whole = f"{first:<{COMMENT_AT}}  # {shape}{' each' * bool(others)}"
+                whole = f"{first:<{COMMENT_AT}}  # {shape}"
                 first = whole if len(whole) <= WIDTH else first
             for line in (first, *rest):
                 name, equals, value = line.partition(" = ")
@@ -195,15 +184,3 @@ def free(wish: str, taken: dict[str, int], now: int) -> str:
         n += name not in ("g", "h")
         name = f"{wish}_{n}" if wish[-1].isdigit() else f"{wish}{n}"
     return name
-
-
-def unpacked(statements: list[Expression]) -> Iterator[list[Expression]]:
-    """Group the statements that can be written as one, such as `q, k, v = x`."""
-    while statements:
-        e = statements[0]
-        n = len(e.args[0].value) if e.kind == "item" and e.args[0].ndim else 0
-        each = [(e.args[0], i) for i in range(n)]
-        if not 0 < n <= 4 or [x.args for x in statements[:n]] != each:
-            n = 1
-        yield statements[:n]
-        statements = statements[n:]

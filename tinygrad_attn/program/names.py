@@ -7,15 +7,16 @@ suggest. When the program is written, `name_of` chooses among them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 from typing import Any
 
-from ..engine import Listener, array_of, context, tracked
+from .. import functional
+from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
 from ..nn.calls import dotted_name, enclosing
 from .ir import Expression, is_
-from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in, is_public
+from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 
 USER, MODULE, VARIABLE, OP, USE = SOURCES = "user", "module", "variable", "op", "use"
 """Where a name comes from, best first: a variable of the user's code, the module that returns the
@@ -28,7 +29,6 @@ GENERAL = (
     "tensor operands"
 )
 """Variable names that do not describe a value."""
-NAMES_OF_OPS = ("relu", "sigmoid", "tanh")
 NAMES_OF_RESULTS = {
     **{"sqrt": "root", "sum": "total", "mean": "mean", "max": "largest", "exp": "exponentials"},
     **{"log": "logarithm", "stack": "stacked", "concatenate": "joined", "where": "chosen"},
@@ -62,6 +62,13 @@ def deserves_a_line(e: Expression) -> bool:
     return named.kind != "input" and not named.names.keys().isdisjoint((USER, MODULE, VARIABLE))
 
 
+def calls(scope: Any) -> Iterator[Any]:
+    """Yield a call of a module or function and the calls around it, innermost first."""
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
 def identifier(name: str) -> str:
     """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
     made = "".join(c if c.isalnum() else "_" for c in name)
@@ -73,8 +80,14 @@ def identifier(name: str) -> str:
 def note(x: Any, source: str, name: str) -> None:
     """Note a name of a Tensor or a symbol. Of several names from one source, the first counts."""
     array = array_of(x)
-    if isinstance(array, Symbol) and name[0] != "_":
+    if isinstance(array, Symbol) and name[:1] not in ("", "_"):
         array.expression.names.setdefault(source, identifier(name))
+
+
+def note_function(output: Any, function: Any) -> None:
+    """Note the name of a function of F, or of an op with such a name, that returned the output."""
+    if function.__name__ in functional.__all__:
+        note(output, OP, function.__name__)
 
 
 class Names(Listener):
@@ -86,7 +99,6 @@ class Names(Listener):
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
         self.running: Any = None  # the module call that is running
         self.last: Any = None  # the last output in it
-        self.function: Any = None  # the frame of the outermost running function of F
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def of_scope(self, scope: Any) -> str:
@@ -94,32 +106,28 @@ class Names(Listener):
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Name the last output of a function of F or a module that has returned."""
-        function = next((f for f in reversed([*frames()]) if is_in(f, FUNCTIONS)), None)
-        if function is not self.function:
-            if self.function is not None and is_public(self.function):
-                note(self.last, OP, self.function.f_code.co_name)
-            self.function = function
-        if context.scope is not self.running:
-            self.left(context.scope)
+        """Name the last output of a function or a module that has returned."""
+        self.left(context.scope)
         self.last = output
-        if op.__name__ in NAMES_OF_OPS:
-            note(output, OP, op.__name__)
+        note_function(output, op)
 
     def left(self, now: Any) -> None:
-        """Name the last output after the outermost module call that has just returned."""
-        running, name = [*enclosing(now)], ""
-        for scope in enclosing(self.running):
-            if scope not in running:
-                self.note_letters(vars(scope.module))
-                inner = self.of_scope(scope)
-                name = inner or name
-                if inner.rpartition(".")[2].isdigit():
-                    self.kinds[inner] = f" ({type(scope.module).__name__})"
+        """Name the last output after the outermost calls that have just returned."""
+        running, module = [*calls(now)], ""
+        for scope in calls(self.running):
+            if scope in running:
+                break
+            if isinstance(scope, FunctionCall):
+                note_function(self.last, scope.function)
+                continue
+            self.note_letters(vars(scope.module))
+            name = self.of_scope(scope)
+            module = name or module
+            if name.rpartition(".")[2].isdigit():
+                self.kinds[name] = f" ({type(scope.module).__name__})"
         self.running = now
-        if name:
-            parts = name.split(".")
-            note(self.last, MODULE, "_".join(parts[-2:] if parts[-1].isdigit() else parts[-1:]))
+        *outer, name = module.split(".")
+        note(self.last, MODULE, f"{outer[-1]}_{name}" if name.isdigit() and outer else name)
 
     def note_letters(self, attributes: dict[str, Any]) -> None:
         """Assign letters to the sizes of an attention or Transformer layer."""
@@ -163,9 +171,8 @@ class Names(Listener):
         for frame in frames():
             variables, users = frame.f_locals, not is_in(frame, PACKAGE)
             for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
-                general = name in GENERAL.split()
-                if users or not general:
-                    note(x, VARIABLE if general or not users else USER, name)
+                if users or name not in GENERAL.split():
+                    note(x, USER if users else VARIABLE, name)
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
                 if constant is not None:
                     constant.names.setdefault(VARIABLE, identifier(name))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of
+from ..engine import Variable, array_of, tracked
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
@@ -26,8 +26,9 @@ class Program:
     Each call reads the current parameters from the `params` that `ta.source` got. Raises ValueError
     if a parameter has another shape, dtype or `requires_grad` than before, or is no longer shared.
     Everything else is as the text says: hooks, patches, `training` and buffers at the time of
-    writing are part of the program, and later changes of these do not reach it. A call changes
-    nothing, so it updates no buffers.
+    writing are part of the program, and later changes of these do not reach it. A call computes
+    outputs and gradients only: it runs no module, so `ta.activations` and hooks hear nothing of it.
+    A named tuple among the outputs is a tuple, because the file imports only NumPy.
 
     `text` is the content of the file, which imports only NumPy. `save(path)` writes the file.
     """
@@ -102,4 +103,4 @@ class Program:
 
 def _state(p: Any) -> Any:
     """Return what a program depends on besides the values of a parameter."""
-    return (p._data.shape, p._data.dtype, p._tracked) if isinstance(p, Variable) else None
+    return (p._data.shape, p._data.dtype, tracked(p)) if isinstance(p, Variable) else None

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from ..engine import Variable
 from ..nn.module import Buffer, Module
 
 STANDARD = sys.stdlib_module_names
@@ -23,11 +24,18 @@ LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
 def restored(*roots: Any) -> Iterator[None]:
     """Restore what can be reached from the roots when the block ends.
 
-    These are the elements of lists and dicts, attributes of objects, and arrays in modules.
+    These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
+    TypeError if a buffer or an array of a module has changed, which a program would not do.
     """
     before = [(x, x.copy()) for x in reachable(roots)]
     try:
         yield
+        if any(changes_state(x, content) for x, content in before):
+            raise TypeError(
+                "ta.source: the function changes a buffer or an array of a module, such as a "
+                "running mean, but a program computes outputs and gradients only. Call "
+                "model.eval(), or return the new value and assign it after each call."
+            )
     finally:
         for x, content in before:
             if isinstance(x, dict):
@@ -36,6 +44,13 @@ def restored(*roots: Any) -> Iterator[None]:
                 x.update(content)
             else:
                 x[:] = content
+
+
+def changes_state(x: Any, content: Any) -> bool:
+    """Return whether a buffer among these attributes, or this array, is another one than before."""
+    if isinstance(x, dict):
+        return any(isinstance(v, Buffer) and x.get(k) is not v for k, v in content.items())
+    return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
 def reachable(roots: Iterable[Any]) -> list[Any]:
@@ -58,8 +73,10 @@ def reachable(roots: Iterable[Any]) -> list[Any]:
 
 def held_by(x: Any) -> Iterable[Any]:
     """Return the objects that x refers to, as far as the user's function can change them."""
-    if isinstance(x, (list, tuple, set, dict, CellType, MethodType, partial)):
+    if isinstance(x, (list, tuple, set, dict, CellType, MethodType, BuiltinMethodType, partial)):
         return gc.get_referents(x)
+    if isinstance(x, Variable):
+        return getattr(x._tracked, "functions", ())  # its hooks
     if isinstance(x, FunctionType):
         used = set() if package_of(x) in LIBRARIES else names_in(x.__code__)
         variables = [x.__globals__[name] for name in used & x.__globals__.keys()]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .ir import Expression, Listing, form, is_, number_in, rewrite
+from .ir import Expression, Listing, form, is_, number_in
 
 SUMMED_IN_SINGLE = 1024
 """The maximum count of float32 numbers to sum in float32 where the op uses float64."""
@@ -36,8 +36,8 @@ x - -y -> x + y
 -x - y -> -(x + y)                                if moving(y)
 x - y - y -> x - 2 * y                            if moving(y)
 x - x.mean(**s) - (x - x.mean(**s)).mean(**s) -> x - x.mean(**s)     if backward(here), keeps(s)
-u / r - v / r -> (u - v) / r                      if rows(u / r, here)
-u / r - v / r * w -> (u - v * w) / r              if rows(u / r, here)
+u / r - v / r -> (u - v) / r                      if sized(u / r, here)
+u / r - v / r * w -> (u - v * w) / r              if sized(u / r, here)
 -x * y -> -(x * y)
 x * -y -> -(x * y)
 x * n -> n * x                                    if moving(x)
@@ -46,29 +46,18 @@ x * n -> n * x                                    if moving(x)
 n * (x / (n * y) * z) -> x / y * z
 u / r * y -> u * (y / r)                          if backward(u / r), forward(y / r, here)
 -x / y -> -(x / y)
-x / 1 -> x                                        if like(x, here)
 x.sum(**s) / n -> x.mean(**s)                     if counts(x.sum(**s), n)
-x.sum(**s) / y / n -> x.mean(**s) / y             if counts(x.sum(**s), n)
 x.sum(**s) / y / z / n -> x.mean(**s) / y / z     if counts(x.sum(**s), n)
 x.T.T -> x
 (x.T @ y).T -> y.T @ x                            if turnable(x.T @ y, here)
 x.copy() -> x
 (-x).astype(z) -> -x.astype(z)                    if backward(here)
 (-x).sum(**s) -> -x.sum(**s)
-(-x).mean(**s) -> -x.mean(**s)
-(u / r * y).sum(**s) -> (u * y).sum(**s) / r      if rows(u / r, u / r * y), fits(r, here, s)
+(u / r * y).sum(**s) -> (u * y).sum(**s) / r      if sized(u / r, u / r * y), fits(r, here, s)
 np.count_nonzero(b) == n -> b.all()               if size(b, n)
 np.broadcast_to(x, z) -> x                        if like(x, here)
-np.broadcast_to(-x, z) -> -np.broadcast_to(x, z)
 np.where(c, x, y) -> y                            if nothing(c), like(y, here)
-np.where(c, 0, -x) -> -np.where(c, 0, x)
-np.where(c, x, np.broadcast_to(y, z)) -> np.where(c, x, y)           if span(here, c, x, y)
 """
-
-
-def simplified(outputs: Any) -> Any:
-    """Simplify nested outputs in two passes; a third one would find little more."""
-    return rewrite(rewrite(outputs, Simplifier()), Simplifier())
 
 
 # ---- conditions of rules
@@ -85,13 +74,10 @@ def counts(total: Any, n: Any) -> bool:
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
-def rows(quotient: Any, e: Any) -> bool:
-    """Return whether u / r is a gradient of e's size and dtype, with one number in r per row."""
-    u, r = quotient.args
-    if not (quotient.backward and isinstance(u, Expression) and isinstance(r, Expression)):
-        return False
-    whole = u.dtype == e.dtype and u.value.size == e.value.size
-    return whole and r.ndim == e.ndim and r.value.size < e.value.size
+def sized(quotient: Any, e: Any) -> bool:
+    """Return whether u / r is a gradient of e's size and dtype."""
+    same = quotient.dtype == e.dtype and quotient.value.size == e.value.size
+    return bool(quotient.backward and same)
 
 
 def turnable(product: Any, e: Any) -> bool:
@@ -106,7 +92,7 @@ def span(e: Any, *args: Any) -> bool:
 
 
 CONDITIONS: dict[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (like, counts, rows, turnable, span)},
+    **{f.__name__: f for f in (like, counts, sized, turnable)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
     "size": lambda x, n: number_in(n) == x.value.size,
@@ -246,16 +232,12 @@ class Simplifier(Listing):
             return None
         if places[0].ndim:
             return self.make("call", "concatenate", e.value, parts)
-        return self.make("call", "stack", e.value, parts, axis=0)
+        return self.make("call", "stack", e.value, parts)
 
     def method_transpose(self, e: Expression) -> Expression | None:
-        """Turn x.transpose(axes) into x.T or x.swapaxes, or transpose the parts of a stack."""
+        """Turn x.transpose(axes) into x.T or x.swapaxes."""
         x, *axes = e.args
         moved = [i for i, a in enumerate(axes) if a != i]
-        if is_(x, "call", "stack") and x.settings == {"axis": 0}:
-            rest = [a - 1 for a in axes if a != 0]
-            parts = [self.of("method", "transpose", part, *rest) for part in x.args[0]]
-            return self.make("call", "stack", e.value, parts, axis=axes.index(0))
         if moved == [e.ndim - 2, e.ndim - 1]:
             return self.make("method", "T", e.value, x)
         if len(moved) == 2:
@@ -272,15 +254,6 @@ class Simplifier(Listing):
             if x.args[0].value.sum(axis=rest.get("axis")).shape == e.shape:
                 return self.make("method", "sum", e.value, *x.args, **rest)
         return None
-
-    def method_mean(self, e: Expression) -> Expression | None:
-        """Remove a reshape before the mean or sum of all elements."""
-        x = e.args[0]
-        if not e.settings and is_(x, "method", "reshape"):
-            return self.make("method", e.name, e.value, x.args[0])
-        return None
-
-    method_sum = method_mean
 
     def method_astype(self, e: Expression) -> Expression | None:
         """Sum a few float32 numbers in float32 if their float64 sum is then rounded to float32."""

@@ -6,6 +6,7 @@ shortens the listing, and `layout`, `text` and `file` write it as Python.
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, array_of, context, enable_grad, no_grad, plain, sweep, tracked
+from ..engine import Variable, array_of, context
 from ..nn.module import Module, Parameter
 from ..tensor import Tensor
 from ..tree import tree_leaves
@@ -21,7 +22,7 @@ from .file import written
 from .ir import reached
 from .program import Program
 from .restore import restored
-from .trace import TracedFunction, heard_by, is_array, standing_in, trace
+from .trace import TracedFunction, gradients_of, is_array, stand_in, standing_in, trace
 
 __all__ = ["Program", "source"]
 
@@ -45,17 +46,19 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
 
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
     numbers, uses a library other than NumPy, or returns a different value when called again. Also
-    raises TypeError if f uses a Tensor that requires a gradient but is not in `params`. In some
+    raises TypeError if f changes a buffer or an array of a module, or uses a Tensor that requires a
+    gradient but is not in `params`. In some
     VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
     that need a different formula.
 
-    f is called three times. What it changes is then restored: lists, dicts, attributes and arrays
-    of modules. Meanwhile, other threads may use and train the parameters.
+    f is called three times, with random numbers of its own. What it changes is then restored:
+    lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
+    and use and train the parameters.
     """
     owner: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
     params = owner if params is None else params
     named = named_tensors(params)
-    arguments = tuple(Tensor(x, requires_grad=True) if is_floating(x) else x for x in args)
+    arguments = tuple(leaf(x) for x in args)
     what = getattr(f, "__name__", type(f).__name__) if owner is None else type(owner).__name__
     within_reach = f, args, params, vars(context)
     with ONE_AT_A_TIME:
@@ -69,6 +72,13 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
         with restored(*within_reach):
             compare(program, f, arguments, traced)
     return program
+
+
+def leaf(x: Any) -> Any:
+    """Return a new leaf for a Tensor or an array of real numbers, else x itself."""
+    if isinstance(x, Tensor):
+        return stand_in(x, x._data)
+    return Tensor(x, requires_grad=True) if is_floating(x) else x
 
 
 def named_tensors(params: Any) -> Mapping[str, Any]:
@@ -89,20 +99,27 @@ def named_tensors(params: Any) -> Mapping[str, Any]:
 
 def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) -> None:
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
-    seeds = [traced.seed.expression.value] if traced.gradients else []
-    tensors = dict(zip(traced.inputs, [*filter(is_array, arguments), *traced.tensors.values()]))
-    others = {p: Tensor._of(p._data, tracked(p)) for p in traced.tensors.values()}
-    with standing_in(others), heard_by(), plain(), np.errstate(all="ignore"):
-        with enable_grad():
-            f(*arguments)
-            y = f(*arguments)
-        outputs = program(*arguments, *seeds[: len(traced.arguments) - len(arguments)])
-        slopes = gradients_of([y] * len(seeds), [tensors[n] for n in traced.gradients], seeds)
-    expected = [*map(array_of, tree_leaves(y)), *slopes]
+    others = {p: stand_in(p, p._data) for p in traced.tensors.values()}
+    inputs = zip([*filter(is_array, arguments), *traced.tensors.values()], traced.inputs)
+    leaves = {x: name for x, name in inputs if name in traced.gradients}
+    seeds = [traced.seed.expression.value] if leaves else []
+    with standing_in(others), traced.run(), np.errstate(all="ignore"):
+        f(*arguments)
+        drawn = random_state(traced)
+        y = f(*arguments)
+        if random_state(traced) != drawn:
+            np.random.set_state(traced.before)
+            raise TypeError(
+                "ta.source: the function draws random numbers (for example, for dropout in "
+                "training mode), but a program would use the same numbers in every call. Call "
+                "model.eval(), or draw the numbers outside the function and pass them to it."
+            )
+        found = program(*arguments, *seeds[: len(traced.arguments) - len(arguments)])
+        expected = y, *(gradients_of(y, seed, leaves) for seed in seeds)
     steps = reached([traced.outputs, traced.gradients])
     size = max((largest_in(e.value) for e in steps), default=0.0)
-    mine = tree_leaves(outputs)
-    if len(mine) != len(expected) or not all(map(is_close, mine, expected, repeat(size))):
+    pairs = tree_leaves(found), tree_leaves(expected)
+    if len(pairs[0]) != len(pairs[1]) or not all(map(is_close, *pairs, repeat(size))):
         raise TypeError(
             "ta.source: the function returns a different value when it is called again. It may "
             "draw random numbers, keep state between calls (a cache, a counter), or change an "
@@ -110,29 +127,28 @@ def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) 
         )
 
 
+def random_state(traced: TracedFunction) -> bytes:
+    """Return the state of all random numbers that a function can draw by name, to be compared."""
+    return pickle.dumps((traced.generator, np.random.get_state()))
+
+
 def is_floating(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
-def gradients_of(outputs: list[Any], inputs: list[Any], seeds: list[Any]) -> list[Any]:
-    """Return the gradients of a weighted sum of the outputs, with zeros for unused inputs."""
-    with no_grad():
-        by = sweep(outputs, seeds, wanted=inputs, retain_graph=True, stop=True)
-    return [by.get(x, np.zeros_like(x._data)[()]) for x in inputs]
-
-
-def is_close(mine: Any, expected: Any, size: float) -> bool:
+def is_close(found: Any, expected: Any, size: float) -> bool:
     """Return whether two arrays have the same shape and dtype and agree up to rounding."""
+    expected = array_of(expected)
     if not isinstance(expected, (np.ndarray, np.generic)):
-        return bool(mine == expected)
-    if np.shape(mine) != expected.shape or mine.dtype != expected.dtype:
+        return bool(found == expected)
+    if np.shape(found) != expected.shape or found.dtype != expected.dtype:
         return False
-    digits = {2: 1e-2, 4: 1e-4}.get(expected.dtype.itemsize, 1e-9) * is_floating(expected)
+    digits = np.finfo(expected.dtype).eps ** 0.6 if is_floating(expected) else 0
     size = max(size, largest_in(expected))
-    return np.allclose(mine, expected, digits, digits * size + 1e-300, equal_nan=True)
+    return np.allclose(found, expected, digits, digits * size + 1e-300, equal_nan=True)
 
 
 def largest_in(array: Any) -> float:
     """Return the largest finite absolute value in an array, or 0."""
-    finite = np.asarray(array)[np.isfinite(array)] if is_floating(array) else 0
-    return float(np.max(np.abs(finite), initial=0))
+    finite = np.isfinite(array) if is_floating(array) else False
+    return float(np.max(np.abs(array), initial=0, where=finite))

@@ -134,8 +134,7 @@ class Text:
         settings = dict(e.settings)
         if e.kind == "call":
             start = "" if e.name == "erf" else "np."
-            promotes = e.name == "where" or isinstance(getattr(np, e.name, None), np.ufunc)
-            words = [self.of(a, -1, beside(a, e.args) if promotes else None) for a in e.args]
+            words = [self.of(a) for a in e.args]
         else:
             start, args = f"{self.of(e.args[0], ATOM)}.", e.args[1:]
             words = [self.of(a) for a in args]
@@ -169,7 +168,7 @@ class Text:
         start = anew or f"{self.of(base, ATOM)}.copy()"
         words = [self.of(v.value.flat[0].item() if uniform(v) else v, -1, e.dtype) for v in values]
         change = f"np.{e.name}({', '.join([name, self.of(index), *words])})"
-        if e.name == "setitem" or is_zero(base) and picks_once(index, base.shape):
+        if e.name == "setitem" or is_zero(base) and picks_once(index):
             change = f"{name}[{self.index(index)}] = {words[0]}"
         return [f"{name} = {start}", change]
 
@@ -191,18 +190,14 @@ def beside(x: Any, others: Sequence[Any]) -> Any:
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
-def picks_once(index: Any, shape: tuple[int, ...]) -> bool:
+def picks_once(index: Any) -> bool:
     """Return whether an index is certain to pick no element twice.
 
-    It must consist of integers and slices, or pick one element per row like np.take_along_axis.
+    It consists of integers and slices, or one of its parts alone tells all the elements apart.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if all(isinstance(p, (int, np.integer, slice, type(None), type(...))) for p in parts):
         return True
-    free = []
-    for axis, (p, n) in enumerate(zip(parts, shape)):
-        row = np.arange(n).reshape(-1, *[1] * (len(shape) - axis - 1))
-        if not (is_(p, "constant") and np.array_equal(p.value, row)):
-            sizes = getattr(p, "shape", ())
-            free.append(len(sizes) == len(shape) and sizes[axis] == 1)
-    return len(parts) == len(shape) and free in ([], [True])
+    picked = math.prod(np.broadcast_shapes(*map(np.shape, parts)))
+    places = [p.value for p in parts if is_(p, "constant") and (p.value >= 0).all()]
+    return any(np.unique(array).size == picked for array in places)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import pickle
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import random
 from ..engine.backward import sweep
 from ..engine.graph import Variable, array_of, tracked
-from ..engine.run import Listener, context, enable_grad, no_grad, plain
+from ..engine.run import Listener, context, no_grad
 from ..errors import describe, quoted, user_frame
 from ..tensor import Tensor
 from ..tree import tree_map
@@ -31,15 +30,16 @@ class TracedFunction(Listing, Listener):
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
         self.inputs: dict[str, Expression] = {}  # by identifier
-        self.originals: dict[str, str] = {}  # identifier: the name that the user knows
         self.arguments: dict[str, Any] = {}  # name: Kind of the array, or a value of another type
-        self.parameters: dict[str, str] = {}  # original name: identifier
+        self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
         self.tensors: dict[str, Any] = {}  # identifier of a parameter: the Tensor
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.seed: Any = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
+        self.generator: Any = None  # the random numbers of the function, if it has asked for some
+        self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
 
@@ -59,14 +59,13 @@ class TracedFunction(Listing, Listener):
         self.origins[id(array)] = array, e
         return e
 
-    def input(self, original: str, array: np.ndarray) -> Symbol:
+    def input(self, name: str, array: Any) -> Symbol:
         """Return the symbol of a new input."""
-        name = identifier(original)
+        name = identifier(name)
         while name in self.inputs:
             name += "_"
-        self.inputs[name] = expression = self.leaf("input", name, array.view())
+        self.inputs[name] = expression = self.leaf("input", name, np.asarray(array).view())
         expression.names = {USER: name}
-        self.originals[name] = name if original in self.originals.values() else original
         return Symbol(expression, self)
 
     def check(self, asked: Expression, answer: Any, function: str) -> None:
@@ -84,6 +83,17 @@ class TracedFunction(Listing, Listener):
         self.refused.append(TypeError(f"ta.source cannot write {line}, which {what}. {instead}"))
         return self.refused[-1]
 
+    def run(self, *listeners: Listener) -> AbstractContextManager[None]:
+        """Return a block in which the function runs: plain, recorded, with numbers of its own."""
+        return context.entered(
+            recording=True, plain=True, listeners=listeners, noted_draws=self.stream
+        )
+
+    def stream(self, generator: Any) -> Any:
+        """Return a copy of the default generator, so that its numbers are left for others."""
+        self.generator = self.generator or copy.deepcopy(generator)
+        return self.generator
+
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Reject parameters that would become constants."""
         for x in inputs:
@@ -97,25 +107,25 @@ class TracedFunction(Listing, Listener):
 def trace(
     function: Callable[..., Any], args: tuple, params: Mapping[str, Any], backward: bool, root: Any
 ) -> TracedFunction:
-    """Run the function on symbols for its arguments and parameters."""
+    """Run the function on symbols in place of its arguments and parameters."""
     traced, arguments = TracedFunction(root), [*args]
+    symbols: dict[Any, Any] = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
-        traced.arguments[name] = x
-        if is_array(x):
-            traced.arguments[name] = kind_of(array_of(x))
-            arguments[i] = stand_in(traced, name, x)
-    others: dict[Any, Tensor] = {}
+        traced.arguments[name] = kind_of(array_of(x)) or x
+        if isinstance(x, Variable):
+            symbols[x] = traced.input(name, x._data)
+        elif is_array(x):
+            arguments[i] = traced.input(name, x)
     for name, p in params.items():
-        if p not in others:  # else it is one tensor under two names
-            others[p] = stand_in(traced, name, p)
-            traced.tensors[name_in(others[p])] = p
-        traced.parameters[name] = name_in(others[p])
-    leaves = {x: name_in(x) for x in arguments if tracked(x)}
-    leaves |= {p: name_in(other) for p, other in others.items() if tracked(p)}
+        if p not in symbols:  # else it is one tensor under two names
+            symbols[p] = traced.input(name, p._data)
+            traced.tensors[symbols[p].expression.name] = p
+        traced.parameters[name] = symbols[p].expression.name
+    leaves = {x: symbol.expression.name for x, symbol in symbols.items() if tracked(x)}
+    others = {x: stand_in(x, symbol) for x, symbol in symbols.items()}
     try:
-        with standing_in(others), heard_by(traced, traced.names), no_random_numbers(), plain():
-            with enable_grad():
-                y = function(*arguments)
+        with standing_in(others), traced.run(traced, traced.names):
+            y = function(*arguments)
             traced.names.left(None)
             traced.outputs = tree_map(traced.operand, y)
             if backward:
@@ -128,6 +138,14 @@ def trace(
 
 
 # ---- what surrounds the traced function
+
+
+def stand_in(x: Any, array: Any) -> Tensor:
+    """Return a leaf with this array and the hooks of x, to which the function may add its own."""
+    leaf = Tensor._of(array, tracked(x))
+    for hook in getattr(x._tracked, "functions", ()):
+        leaf.register_hook(hook)
+    return leaf
 
 
 @contextmanager
@@ -159,43 +177,15 @@ def replaced_class(tensor: Any, other: Tensor, thread: int) -> Any:
     return type(type(tensor).__name__, (type(tensor),), {"__slots__": (), **slots})
 
 
-@contextmanager
-def heard_by(*listeners: Listener) -> Iterator[None]:
-    """Inside the block, only these listeners hear of events in this thread."""
-    before, context.listeners = context.listeners, listeners
-    try:
-        yield
-    finally:
-        context.listeners = before
-
-
-@contextmanager
-def no_random_numbers() -> Iterator[None]:
-    """Raise TypeError after the block if it has drawn random numbers, which are given back."""
-    states = np.random.get_state(), random.get_rng_state()
-    try:
-        yield
-        drawn = np.random.get_state(), random.get_rng_state()
-        if pickle.dumps(drawn) != pickle.dumps(states):
-            raise TypeError(
-                "ta.source: the function draws random numbers (for example, for dropout in "
-                "training mode), but a program would use the same numbers in every call. Call "
-                "model.eval(), or draw the numbers outside the function and pass them to it."
-            )
-    finally:
-        np.random.set_state(states[0])
-        random.set_rng_state(states[1])
-
-
 # ---- arguments
 
 
 def names_of_arguments(function: Callable[..., Any], count: int) -> list[str]:
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
-        every = inspect.signature(getattr(function, "forward", function)).parameters.values()
-        names = [p.name for p in every if p.kind <= p.POSITIONAL_OR_KEYWORD]
-    return names[:count] + [f"x{i}" for i in range(len(names), count)]
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+        names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    return [*names, *(f"x{i}" for i in range(len(names), count))][:count]
 
 
 class Kind(NamedTuple):
@@ -215,17 +205,6 @@ def kind_of(array: Any) -> Kind | None:
 
 def is_array(x: Any) -> bool:
     return isinstance(x, (Variable, np.ndarray, np.generic))
-
-
-def stand_in(traced: TracedFunction, name: str, x: Any) -> Any:
-    """Replace an array with a symbol, or a Tensor with a Tensor that contains a symbol."""
-    symbol: Any = traced.input(name, np.asarray(array_of(x)))
-    return Tensor._of(symbol, tracked(x)) if isinstance(x, Variable) else symbol
-
-
-def name_in(stand_in: Tensor) -> str:
-    """Return the identifier of the input that a stand-in contains."""
-    return str(stand_in._data.expression.name)
 
 
 # ---- the backward pass
@@ -249,6 +228,12 @@ def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> Non
         traced.seed = traced.input("d_output", np.asarray(example, y.dtype))
         traced.arguments[traced.seed.expression.name] = kind_of(y)
     traced.backward = True
+    slopes = gradients_of(y, traced.seed, leaves)
+    traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
+
+
+def gradients_of(y: Any, seed: Any, leaves: Mapping[Any, str]) -> dict[str, Any]:
+    """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
-        by = sweep([y], [traced.seed], wanted=[*leaves], retain_graph=True, stop=True)
-    traced.gradients = {name: traced.operand(by[x]) for x, name in leaves.items() if x in by}
+        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
+    return {name: by[x] for x, name in leaves.items() if x in by}

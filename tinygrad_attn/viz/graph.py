@@ -228,11 +228,8 @@ def _bad(t: Any) -> str:
 
 def _broadcast(t: Any, x: Any) -> list[str]:
     """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
-    shape, full = np.shape(array_of(x)), np.shape(t._data)
-    if not getattr(t._node.op, "broadcasts", False) or isinstance(x, (int, float)):
-        return []
-    if op_name(t) == "matmul":  # the last two axes are not broadcast
-        if len(shape) < 2 or len(full) < len(shape):
-            return []
-        full = full[:-2] + shape[-2:]
-    return [f"{shape} -> {full}"] if shape != full else []
+    shape, full = np.shape(array_of(x)), t._data.shape
+    broadcasts = getattr(t._node.op, "broadcasts", False) and not isinstance(x, (int, float))
+    if broadcasts and op_name(t) == "matmul":  # the last two axes are not broadcast
+        broadcasts, full = len(full) >= len(shape) > 1, full[:-2] + shape[-2:]
+    return [f"{shape} -> {full}"] if broadcasts and shape != full else []

@@ -195,16 +195,12 @@ class Graph:
         Raises ValueError for any other suffix, and the same errors as `svg`.
         """
         suffix = os.path.splitext(os.fsdecode(path))[1].lower()
-        if suffix in (".svg", ".png", ".pdf"):
-            write_atomically(self._render(suffix[1:]), path)
-        elif suffix in (".dot", ".gv"):
-            write_atomically(self.dot, path)
-        elif suffix == ".txt":
-            write_atomically(self.text() + "\n", path)
-        else:
+        if suffix not in (".svg", ".png", ".pdf", ".dot", ".txt"):
             raise ValueError(
                 f"{os.fsdecode(path)!r}: the file name must end in .svg, .png, .pdf, .dot or .txt."
             )
+        texts = {".dot": self.dot, ".txt": self.text() + "\n"}
+        write_atomically(texts.get(suffix) or self._render(suffix[1:]), path)
 
 
 def _attributes(look: dict[str, str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import os
-import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +40,6 @@ class Step(NamedTuple):
     box: int
     incoming: np.ndarray  # gradient of the output
     contributions: list[Contribution]
-    freed: list[str]  # outputs whose memory was freed before the next step
     equation: str
     output: dict[str, Any]  # values of the output, from `values.cells`
 
@@ -51,16 +49,9 @@ class _StepListener(Listener):
 
     def __init__(self, drawn: Builder) -> None:
         self.picture, self.numbers = drawn.graph, drawn.numbers
-        self.boxes: dict[int, int] = {}  # by sequence number
+        self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
-        self.references = []
-        steps = self.steps  # not self, so that no cycle keeps the references alive
-        for t in drawn.subject.ops:
-            box = self.boxes[t._node.number] = self.numbers[id(t)]
-            text = f"{op_name(t)} n{box} ({t._data.nbytes:,} B)"
-            freed = lambda _, text=text: steps[-1].freed.append(text) if steps else None
-            self.references.append(weakref.ref(t, freed))
 
     def pulled(
         self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
@@ -71,7 +62,7 @@ class _StepListener(Listener):
         op, box, copy = node.op, self.boxes[node.number], lambda x: np.array(array_of(x))
         if not self.steps or self.steps[-1].box != box:
             output = values.cells(y._data)
-            self.steps.append(Step(op.__name__, box, copy(g), [], [], rules.equation(op), output))
+            self.steps.append(Step(op.__name__, box, copy(g), [], rules.equation(op), output))
         number = self.numbers[id(x)]
         name = x.name or (op_name(x) if computed(x) else self.picture.boxes[number].title)
         first = number not in self.seen
@@ -97,17 +88,13 @@ class Steps(list[Step]):
                 text = f"grad {'= ' if c.first else '+='} {values.gradient(c.value)}"
                 text += "" if c.first else f"   sum so far {values.gradient(c.total)}"
                 lines.append(f"       input {c.place}, {c.name} (n{c.box}): {text}")
-            if step.freed:
-                lines.append("       freed: " + ", ".join(step.freed))
         return "\n".join(lines)
 
     __repr__ = __str__ = text
 
     def html(self) -> Page:
-        """Return a page that steps through the backward pass."""
-        note = ""
-        if len(self) > MOST:
-            note = f"This page has the first {MOST:,} of {len(self):,} steps."
+        """Return a page that steps through the backward pass, or through its first 1,000 steps."""
+        note = f"This page has the first {MOST:,} of {len(self):,} steps." * (len(self) > MOST)
         shown = [self._as_dict(step) for step in self[:MOST]]
         return page(
             "Backward, step by step",
@@ -171,5 +158,4 @@ def backward_steps(
     del drawn  # it keeps the graph alive
     with listening(recorder):
         root.backward(gradient, retain_graph=retain_graph)
-    recorder.references.clear()  # memory freed from now on belongs to no step
     return Steps(recorder.picture, recorder.steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..engine import FunctionCall, Variable, array_of, history
 from ..engine import plain as plain_mode
 from ..errors import describe
 from ..nn import Module
+from ..tree import tree_leaves
 from . import rules, values
 
 
@@ -63,15 +64,6 @@ def calls(scope: Any) -> Iterator[Any]:
         scope = scope.outer
 
 
-def _tensors(result: Any) -> list[Any]:
-    """Return the outputs in a result, such as a tuple or a dict of a module, without Nones."""
-    if isinstance(result, Mapping):
-        result = list(result.values())
-    if isinstance(result, (list, tuple)):
-        return [t for part in result for t in _tensors(part)]
-    return [] if result is None else [result]
-
-
 class Subject:
     """What a picture shows: outputs, the ops that computed them, and their names.
 
@@ -89,7 +81,7 @@ class Subject:
             raise TypeError(f"model= must be a Module, got {describe(model)}.")
         with plain_mode() if plain else nullcontext():
             result = tensor() if function else tensor
-        self.roots = _tensors(result)
+        self.roots = [root for root in tree_leaves(result) if root is not None]
         wrong = [root for root in self.roots if not isinstance(root, Variable)]
         if wrong or not self.roots:
             raise TypeError(

@@ -73,8 +73,7 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Training:
     optimizer = optim.AdamW(parameters, lr=3e-3, weight_decay=0.05)
     schedule = optim.warmup_cosine(optimizer, steps // 10, steps)
     begun = time.perf_counter()
-    bar = tqdm(range(epochs), f"  {split.name}", unit="epoch", disable=None)
-    for _ in bar:
+    for _ in tqdm(range(epochs), f"  {split.name}", unit="epoch", disable=None):
         order, images = rng.permutation(n), wiggle(split.train_images, rng)
         for batch in np.split(order, range(BATCH, n, BATCH)):
             loss = loss_of(run.model, images[batch], split.train_labels[batch])
@@ -86,7 +85,6 @@ def train(split: Split, seed: int = 0, epochs: int = 20) -> Training:
             run.losses.append(loss.item())
         right = predict(run.model, split.test_images).argmax(axis=1) == split.test_labels
         run.accuracies.append(100 * float(np.mean(right)))
-        bar.set_postfix(loss=f"{run.losses[-1]:.3f}", test=f"{run.accuracies[-1]:.2f} %")
     run.seconds = time.perf_counter() - begun
     return run
 

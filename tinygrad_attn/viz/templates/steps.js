@@ -25,7 +25,6 @@ function show(k) {
   byId("equation").textContent = step.equation;
   byId("output").replaceChildren(heat(step.output, "y"), heat(step.incoming, "g"));
   byId("inputs").replaceChildren(...step.contributions.map(input));
-  byId("freed").textContent = step.freed.join(", ") || "nothing";
   const sums = new Map(), reached = new Set([step.box]), done = new Set();
   steps.slice(0, k + 1).forEach((s, i) => {
     reached.add(s.box);
