@@ -36,13 +36,14 @@ def sweep(
     create_graph: bool = False,
     retain_graph: bool = False,
     stop: bool = False,
+    inner: bool = False,
 ) -> dict[Variable, Any]:
     """Return the gradients of sum(seed * root) by tensor: those in `wanted`, or all leaves.
 
-    With `create_graph`, the pass itself is recorded. Nodes are released after use unless
-    `create_graph` or `retain_graph` is set. With `stop`, the pass ends at the wanted tensors.
+    `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `stop` or
+    `inner`, the pass ends at the wanted tensors, and `inner` leaves hooks on them to the outer one.
     """
-    goal, through, needed = _paths(roots, wanted, stop)
+    goal, through, needed = _paths(roots, wanted, stop or inner)
     gradients, queue = _seeded(roots, seeds, needed)  # sums of the contributions so far
     complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
     own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
@@ -50,12 +51,11 @@ def sweep(
     while queue:
         y = heappop(queue)[1]  # the newest; no other reference here keeps it in memory
         node, g = y._node, gradients.pop(y)
-        if own:
-            own.discard(y)
-        if y._tracked is not True:
+        own.discard(y)
+        if y._tracked is not True and not (inner and y in goal):
             g = _hooked(y, g)
         if goal and y in goal:
-            complete[y] = g
+            complete[y] = g if inner else _copied(g)
         if through is not None and y not in through:
             continue
         op, inputs = node.op, node.inputs
@@ -87,7 +87,7 @@ def sweep(
                 hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
-    return _finished(gradients, complete, own)
+    return gradients | complete if inner else _finished(gradients, complete, own)
 
 
 def _paths(
@@ -133,16 +133,20 @@ def _hooked(x: Variable, g: Any) -> Any:
     if not hooks:  # frozen after the forward pass
         return g
     for function in tuple(hooks.functions):
-        new = function(_as_tensors(g))
+        new: Any = function(_as_tensors(g))
         if new is None:
             continue
-        if not isinstance(g, Parts) and getattr(new, "shape", None) != x._data.shape:
-            name = getattr(function, "__name__", repr(function))
-            raise ValueError(
-                f"the hook {name!r} on the gradient of {describe(x)} returned {describe(new)}. A "
-                "hook must return None or a gradient of the same shape."
-            )
-        new = _as_tensors(new) if context.recording else _as_arrays(new, x)
+        new = new if isinstance(new, (Variable, Parts)) else tensor_of(np.asarray(new))
+        if not isinstance(g, Parts):
+            if new._data.shape != x._data.shape or new._data.dtype.kind not in "fiub":
+                name = getattr(function, "__name__", repr(function))
+                raise ValueError(
+                    f"the hook {name!r} on the gradient of {describe(x)} returned "
+                    f"{describe(new._data)}. A hook must return None or a gradient of the same "
+                    "shape."
+                )
+            new = new if new._data.dtype == x._data.dtype else new.astype(x._data.dtype)
+        new = new if context.recording else _as_arrays(new)
         for hear in heard("replaced"):
             hear(x, g, new)
         g = new
@@ -165,11 +169,9 @@ def _as_tensors(g: Any) -> Any:
     return g if isinstance(g, Variable) else tensor_of(g)
 
 
-def _as_arrays(g: Any, x: Variable) -> Any:
-    """Return what a hook returned as a gradient of x for a pass that is not recorded."""
-    if isinstance(g, Parts):
-        return Parts({i: array_of(part) for i, part in g.items()})
-    return array_of(g).astype(x._data.dtype, copy=False)
+def _as_arrays(g: Any) -> Any:
+    """Return what a hook returned for a pass that is not recorded."""
+    return Parts({i: array_of(x) for i, x in g.items()}) if isinstance(g, Parts) else g._data
 
 
 def _sum(x: Variable, total: Any, contribution: Any, own: set[Variable], new: bool) -> Any:

@@ -44,12 +44,16 @@ class Node:
 class Hooks:
     """The value of `_tracked` for a tensor whose gradient is kept, or passed to functions."""
 
-    __slots__ = ("functions", "retains", "others")
+    __slots__ = ("functions", "retains", "others", "wanted")
 
     def __init__(self) -> None:
         self.functions: list[Any] = []
+        self.wanted = True  # False while the tensor is frozen
         self.retains = False  # whether the output of an op keeps its .grad
         self.others: list[Any] = []  # tensors of the first run of a checkpoint that keep it
+
+    def __bool__(self) -> bool:
+        return self.wanted
 
 
 class Variable:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import describe
+from ..tree import tree_leaves
 from .graph import Node, Symbolic, Variable, array_of, next_number
 
 
@@ -163,7 +164,7 @@ def protect(node: Node, y: Any) -> None:
         if isinstance(place, int) and (isinstance(value, Variable) or not place):
             if id(owner(array)) not in exposed:
                 continue
-        elif not array.flags.writeable:
+        elif not owner(array).flags.writeable:
             continue
         if node.checksums is None:
             node.checksums = {}
@@ -182,8 +183,7 @@ def _read(node: Node, y: Any, reads: frozenset[int] | None) -> Iterator[tuple[An
         if (reads is None or place in reads) and has_memory(array_of(value)):
             yield place, value
     for name, setting in node.settings.items():
-        parts = setting if setting.__class__ is tuple else (setting,)
-        for i, part in enumerate(parts):
+        for i, part in enumerate(tree_leaves(setting)):
             if has_memory(part):
                 yield (name, i), part
 

@@ -128,7 +128,7 @@ class Op:
                 return y
         # `any_array`: whether there is an array that the user may change, here among the settings
         inputs, settings, any_array = (
-            self._bind(inputs, settings) if settings else (inputs, self.defaults, False)
+            self._bind(inputs, settings) if settings else (inputs, self.defaults, not self.trusted)
         )
         arrays = []
         tensors = wanted = False
@@ -189,7 +189,7 @@ class Op:
 
         Also return whether there are arrays among the settings.
         """
-        any_array = False
+        any_array = not self.trusted  # the settings of a user's op may have any type
         for name, value in settings.items():
             if name in self.input_names:
                 bound = inspect.signature(self.forward).bind(*inputs, **settings)
@@ -268,7 +268,7 @@ class Op:
         wanted = [x for x, need in zip(inputs, needs) if need]
         function = getattr(self.reference, "function", self.reference)
         output = function(*inputs, **node.settings)
-        gradients = sweep([output], [g], wanted=wanted, create_graph=True, stop=True)
+        gradients = sweep([output], [g], wanted=wanted, create_graph=True, inner=True)
         return _existing(
             [gradients.get(x) if need else None for x, need in zip(inputs, needs)], needs
         )

@@ -31,6 +31,7 @@ class Context(threading.local):
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
         self.listeners: tuple[Listener, ...] = ()
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
+        self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
         self.noted_modules: Any = None  # the modules' attributes, in a checkpoint's first run
         self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
         self.backward_pass: Any = None  # the Pass that is running
@@ -51,6 +52,16 @@ class Context(threading.local):
             yield
         finally:
             here.update(before)
+
+    @contextmanager
+    def added(self, name: str, *entries: Any) -> Iterator[None]:
+        """Add entries to a tuple inside the block. Blocks may end in another order."""
+        setattr(self, name, (*getattr(self, name), *entries))
+        try:
+            yield
+        finally:
+            own = set(map(id, entries))
+            setattr(self, name, tuple(x for x in getattr(self, name) if id(x) not in own))
 
 
 context = Context()
@@ -97,7 +108,7 @@ def heard(event: str) -> list[Any]:
 @contextmanager
 def listening(listener: Any) -> Iterator[Any]:
     """Let the listener hear of events in this thread inside the block."""
-    with context.entered(listeners=(*context.listeners, listener)):
+    with context.added("listeners", listener):
         yield listener
 
 

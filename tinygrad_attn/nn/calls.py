@@ -55,11 +55,12 @@ class Hook(AbstractContextManager["Hook"]):
     ) -> None:
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
-        note_attributes(module)
+        note_attributes(module, "_hooks")
         vars(module)["_hooks"] = (*module._hooks, self)
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
+        note_attributes(self.module, "_hooks")
         hooks = tuple(hook for hook in self.module._hooks if hook is not self)
         vars(self.module)["_hooks"] = hooks
 
@@ -75,10 +76,10 @@ class Hook(AbstractContextManager["Hook"]):
         return getattr(self.function, "__name__", repr(self.function))
 
 
-def note_attributes(module: Any) -> None:
-    """Note a module's attributes for the second run of a checkpoint, before they change."""
+def note_attributes(module: Any, name: str | None = None) -> None:
+    """Note a module's attributes for a checkpoint, before the one with this name changes."""
     if context.noted_modules is not None:
-        context.noted_modules.note(module)
+        context.noted_modules.note(module, name)
 
 
 def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -129,6 +130,7 @@ class _Gradients:
         new = dict(zip(tensors, bundled(tensors, self.of_inputs))) if tensors else {}
         self.args = tuple(new[x] if tracked(x) else x for x in args)
         self.grad_output: list[Any] = []
+        self.backward_pass: Any = None  # the one that these gradients belong to
 
     def through(self, output: Any) -> Any:
         """Return the output, with hooks on its tensors."""
@@ -150,7 +152,8 @@ class _Gradients:
 
     def of_outputs(self, gradients: dict[int, Any]) -> None:
         """Note the gradients of outputs, by their positions."""
-        self.grad_output = self.grad_output or [None] * self.count
+        if not self.grad_output or self.backward_pass is not context.backward_pass:
+            self.grad_output, self.backward_pass = [None] * self.count, context.backward_pass
         for place, g in gradients.items():
             self.grad_output[place] = g
         if not self.positions:  # no input gets a gradient
@@ -158,7 +161,7 @@ class _Gradients:
 
     def of_inputs(self, gradients: Parts) -> Parts | None:
         """Call the hooks, and return the gradients that they return."""
-        if not self.grad_output:  # no gradient came through the module
+        if not self.grad_output or self.backward_pass is not context.backward_pass:
             return None
         grad_input: list[Any] = [None] * len(self.args)
         for i, g in gradients.items():
@@ -176,7 +179,8 @@ class _Gradients:
         new = list(result) if isinstance(result, tuple) else [result]
         shapes = [getattr(g, "shape", None) for g in new]
         expected = [getattr(x, "shape", None) for x in self.args]
-        alike = (shape in (None, there) for shape, there in zip(shapes, expected))
+        pairs = zip(new, shapes, expected)
+        alike = (g is None or shape == there is not None for g, shape, there in pairs)
         if len(new) != len(expected) or not all(alike):
             raise ValueError(
                 f"the backward hook {hook.name!r} of {type(self.module).__name__} returned "

@@ -92,8 +92,8 @@ class Activation:
 
 
 def first(output: Any) -> Any:
-    """Return a module's output, or the first leaf of a tuple, list or dict."""
-    return (tree_leaves(output) or [output])[0]
+    """Return the first Tensor of a module's output, or the output if there is none."""
+    return next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), output)
 
 
 def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
@@ -188,19 +188,23 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
         for pattern, new in replacements.items()
         for module in dict.fromkeys(_selected(model, [pattern]).values())
     ]
-    with context.entered(patches=(*context.patches, *patches)):
+    with context.added("patches", *patches):
         yield
 
 
 def _replaced(pattern: str, new: Any, output: Any) -> Any:
     """Return the output of a module with another first element."""
-    old, *others = tree_leaves(output)
+    old = first(output)
+    if not isinstance(old, Tensor):
+        raise TypeError(
+            f"{pattern!r} cannot be patched, because the module returned {describe(output)}, which "
+            "contains no Tensor."
+        )
     y = new(old) if callable(new) else new
     y = y if isinstance(y, Tensor) else Tensor(y, dtype=old.dtype)
     if y.shape != old.shape:
         raise ValueError(f"{pattern!r} gave shape {old.shape}, but the new value has {y.shape}.")
-    leaves = iter([y, *others])
-    return tree_map(lambda _: next(leaves), output)
+    return tree_map(lambda leaf: y if leaf is old else leaf, output)
 
 
 # ---- parameters
@@ -236,13 +240,15 @@ def functional_call(
         if values.setdefault(own, tensor) is not tensor:
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
     rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
-    for owner, *_ in parts.values():
+    owners = tuple(owner for owner, *_ in parts.values())
+    for owner in owners:
         note_attributes(owner)
     args = args if isinstance(args, tuple) else () if args is None else (args,)
     try:
         for attributes, name, p in rows:
             attributes[name] = values[p]
-        return module(*args, **(kwargs or {}))
+        with context.entered(replaced=(*context.replaced, *owners)):
+            return module(*args, **(kwargs or {}))
     finally:
         for attributes, name, p in rows:
             attributes[name] = p

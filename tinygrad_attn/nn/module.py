@@ -169,7 +169,7 @@ class Module:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        note_attributes(self)
+        note_attributes(self, name)
         if name == "requires_grad":
             raise AttributeError(
                 f"to set this for all parameters, write requires_grad_({value!r})."
@@ -193,7 +193,7 @@ class Module:
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        note_attributes(self)
+        note_attributes(self, name)
         super().__delattr__(name)
         self._set_kind(name, None)
 

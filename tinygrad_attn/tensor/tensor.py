@@ -82,13 +82,15 @@ class TensorHook(AbstractContextManager["TensorHook"]):
 
     def __init__(self, hooks: Hooks, function: Callable[[Any], Any]) -> None:
         self._hooks, self._function = hooks, function
-        hooks.functions.append(function)
+        self.__name__ = getattr(function, "__name__", repr(function))
+        hooks.functions.append(self)
+
+    def __call__(self, gradient: Any) -> Any:
+        return self._function(gradient)
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
-        if self._function in self._hooks.functions:
-            self._hooks.functions.remove(self._function)
-        self._hooks = Hooks()
+        self._hooks.functions[:] = [hook for hook in self._hooks.functions if hook is not self]
 
     def __exit__(self, *_: object) -> None:
         self.remove()
@@ -197,7 +199,9 @@ class Tensor(Variable):
             raise ValueError(
                 "requires_grad can be switched off only on a leaf; for other tensors, use detach()."
             )
-        if value != self.requires_grad:
+        if isinstance(self._tracked, Hooks):
+            self._tracked.wanted = bool(value)
+        else:
             self._tracked = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -334,7 +338,7 @@ class Tensor(Variable):
     def _keep_gradient_for(self, other: Tensor) -> None:
         """Add this tensor's gradient to the .grad of another one, its twin in an earlier run."""
         others = self._hooks().others
-        if all(t is not other for t in others):
+        if other is not self and all(t is not other for t in others):
             others.append(other)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> TensorHook:

@@ -12,7 +12,8 @@ import numpy as np
 from ..engine import Listener, Parts, Symbolic, Variable, array_of, context, tracked
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
-from ..engine.graph import next_number
+from ..engine.graph import Node, next_number, tensor_of
+from ..engine.op import in_checkpoint
 from ..engine.run import VALUES_ONLY
 from ..random import Generator, noting, repeating
 from ..tensor import Tensor
@@ -37,44 +38,78 @@ class _Uses(Listener):
         self.tensors.update((x, None) for x in inputs if self.is_outside(x))
 
 
+ABSENT = object()
+
+
 class _Attributes:
-    """The attributes of modules when they were called in the first run of a checkpoint.
+    """The attributes of modules in the first run of a checkpoint, before it called or changed them.
 
     They include parameters and buffers, which others may replace, hooks and `training`.
     """
 
-    def __init__(self, scope: Any) -> None:
+    def __init__(self) -> None:
         self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
+        self.outer = context.noted_modules  # of an enclosing checkpoint
+        for module in context.replaced:
+            self.note(module)
+        scope = context.scope
         while scope is not None:
             if scope.module is not None:
                 self.note(scope.module)
             scope = scope.outer
 
-    def note(self, module: Any) -> None:
+    def note(self, module: Any, name: str | None = None) -> None:
         """Note the attributes of a module before its first call or change."""
         if id(module) not in self.noted:
             self.noted[id(module)] = module, dict(vars(module))
+        if self.outer is not None:
+            self.outer.note(module, name)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Give all modules these attributes inside the block."""
-        before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
+        """Give all modules these attributes inside the block, and undo what the block changes.
+
+        Other attributes are left alone, because other threads may use the modules.
+        """
+        changes = _Changes()
         try:
             for module, noted in self.noted.values():
-                _assign(vars(module), noted)
-            yield
+                for name in vars(module).keys() | noted.keys():
+                    changes.set(module, name, noted.get(name, ABSENT))
+            with context.entered(noted_modules=changes):
+                yield
         finally:
-            for present, earlier in before:
-                _assign(present, earlier)
+            changes.undo()
 
 
-def _assign(present: dict[str, Any], values: dict[str, Any]) -> None:
-    """Change only the attributes that differ, because other threads may use the module."""
-    for name in [name for name in present if name not in values]:
-        del present[name]
-    for name, value in values.items():
-        if name not in present or present[name] is not value:
-            present[name] = value
+class _Changes:
+    """Attributes of modules that the second run of a checkpoint changes, with values before."""
+
+    def __init__(self) -> None:
+        self.before: list[tuple[dict[str, Any], str, Any]] = []
+
+    def note(self, module: Any, name: str | None = None) -> None:
+        """Note an attribute before it changes."""
+        if name is not None:
+            attributes = vars(module)
+            self.before.append((attributes, name, attributes.get(name, ABSENT)))
+
+    def set(self, module: Any, name: str, value: Any) -> None:
+        """Change an attribute unless it has this value."""
+        if vars(module).get(name, ABSENT) is not value:
+            self.note(module, name)
+            _assign(vars(module), name, value)
+
+    def undo(self) -> None:
+        for attributes, name, value in reversed(self.before):
+            _assign(attributes, name, value)
+
+
+def _assign(attributes: dict[str, Any], name: str, value: Any) -> None:
+    if value is ABSENT:
+        attributes.pop(name, None)
+    else:
+        attributes[name] = value
 
 
 class _Call:
@@ -84,7 +119,7 @@ class _Call:
         self.f, self.args, self.keywords = f, args, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.run = context.captured()
-        self.modules = _Attributes(context.scope)
+        self.modules = _Attributes()
         self.listeners = [new for x in context.listeners if (new := x.repeated())]
 
     def call(self, tensors: Sequence[Any]) -> Any:
@@ -101,7 +136,11 @@ class _Call:
         among the leaves of the output. `inputs` has the Tensors that f uses, its arguments first.
         """
         arguments = [self.args[i] for i in self.places]
-        stand_ins = [Tensor._of(x._data, bool(x._tracked)) for x in arguments]
+        # Like other tensors of the first run, they have no graph, in case the function keeps them.
+        stand_ins = [
+            tensor_of(x._data, Node(in_checkpoint, (), {}, None, None) if x._tracked else None)
+            for x in arguments
+        ]
         uses = _Uses(stand_ins)
         self.generators: list[Generator] = []  # one for each draw of random numbers
         listeners = (*context.listeners, uses)
@@ -118,13 +157,13 @@ class _Call:
         return output
 
     @contextmanager
-    def again(self) -> Iterator[None]:
+    def again(self, uses: _Uses) -> Iterator[None]:
         """Enter the run of the first call again, with its modules, patches and random numbers."""
         present = [x for x in context.listeners if x.hears_repeats]
         settings = self.run | {
             "recording": True,
             "noted_draws": repeating(self.generators),
-            "listeners": (*[new() for new in self.listeners], *present),
+            "listeners": (*[new() for new in self.listeners], *present, uses),
             "backward_pass": context.backward_pass,
             "before_recording": context.before_recording,
             "before_plain": context.before_plain,
@@ -136,32 +175,38 @@ class _Call:
         """Repeat the call, and run a backward pass through it."""
         recorded = any(isinstance(part, Variable) for part in g.values())
         count = len(self.places)
+        arguments = zip(inputs[:count], self.inputs)
         fresh = [
-            x.clone() if recorded and tracked(x) else Tensor._of(array_of(x), needed)
-            for x, needed in zip(inputs[:count], needs)
+            x.clone() if recorded and tracked(x) else Tensor._of(array_of(x), bool(t._tracked))
+            for x, t in arguments
         ]
-        sources = [*fresh, *self.inputs[count:]]
+        sources, uses = [*fresh, *self.inputs[count:]], _Uses(fresh)
         wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
-        with self.again():
+        with self.again(uses):
             leaves = tree_leaves(self.call(fresh))
-            outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
-            self.compare(outputs)
-            roots = [outputs[i] for i in g]
-            with context.entered(recording=recorded):
-                seeds = list(g.values())
-                found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, stop=True)
+        outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
+        self.compare(outputs, uses)
+        roots, seeds = [outputs[i] for i in g], list(g.values())
+        with context.entered(recording=recorded):
+            found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, inner=True)
         return [found.get(x) for x in sources]
 
-    def compare(self, outputs: Sequence[Any]) -> None:
-        """Raise ValueError if the second run returned other values than the first."""
-        if len(outputs) != len(self.values) or any(
-            y.shape != first.shape or _differs(y._data, first)
-            for y, first in zip(outputs, self.values.values())
+    def compare(self, outputs: Sequence[Any], uses: _Uses) -> None:
+        """Raise ValueError if the second run returned other values or used other tensors."""
+        # A leaf may be one that the function makes anew in each run.
+        outside = [x for x in self.inputs[len(self.places) :] if x._node]
+        if (
+            len(outputs) != len(self.values)
+            or any(
+                y.shape != first.shape or _differs(y._data, first)
+                for y, first in zip(outputs, self.values.values())
+            )
+            or any(x not in uses.tensors for x in outside)
         ):
             raise ValueError(
                 "a checkpointed function must return the same output when it runs again, but the "
-                "outputs differ. Between the two runs, do not change arrays that the function "
-                "uses. Draw random numbers with ta.rand and similar functions."
+                "outputs differ. Between the two runs, do not change arrays or replace parameters "
+                "that the function uses. Draw random numbers with ta.rand and similar functions."
             )
 
 

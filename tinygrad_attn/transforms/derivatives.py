@@ -137,7 +137,8 @@ def jvp(
     y = _call(f, inputs)
     rule = "a tangent must have its input's shape"
     vs = [_direction(v, x, rule) for x, v in zip(inputs, vs)]
-    seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True)
+    with enable_grad():  # an output of an op, so that it is newer than y
+        seed = Tensor(np.zeros(y.shape, y.dtype), requires_grad=True).clone()
     pulled = _gradients([y], inputs, [seed], True, True)
     (tangent,) = _gradients(pulled, [seed], vs, recorded, False)
     return _returned(y, recorded, *xs), _returned(tangent, recorded, *xs)
