@@ -9,6 +9,7 @@ begin with `_`, so that they never clash with a learner's file.
     exercise softmax a.py b.py or handed-in/*.py
                                marks each file and prints a table
     exercise zoo               shows real bugs of published engines, to find with gradcheck
+    exercise exam engine.py    examines a whole engine: see docs/exam.md
 
 Each check prints a line with its name, the largest absolute and relative error, the index of the
 error, and a verdict. Help with the first failure comes before these lines; `--all` prints help with
@@ -32,6 +33,7 @@ import _marks_layers  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
+import _exam
 import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
@@ -72,6 +74,8 @@ def main(
                 f"{', '.join(map(repr, given))}."
             )
         return _zoo.main(*[*given, None, None][:2])
+    if name == "exam" and len(given) == 1:
+        return _exam.main(given[0], as_json=as_json, time_limit=time_limit)
     chosen = find(name)
     stub = EXERCISES / f"{chosen.name}.py"
     paths = files(given, stub) or [stub]
@@ -174,7 +178,7 @@ def mark(chosen: Exercise, path: Path) -> Marks:
 
 def find(name: str) -> Exercise:
     """Find an exercise by its name or by the number of its chapter."""
-    for one in exercises.values():
+    for one in [*exercises.values(), _exam.EXAM]:
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
     raise ValueError(
