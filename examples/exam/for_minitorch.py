@@ -7,7 +7,7 @@ loose = True  # axes of length 1 do not count
 
 
 def tensor(x):
-    t = minitorch.tensor(np.asarray(x, float).tolist())
+    t = minitorch.tensor(np.atleast_1d(np.asarray(x, float)).tolist())
     t.requires_grad_(True)
     return t
 

@@ -63,7 +63,7 @@ def main(
             line.verdict = "CRASH"  # it did not end, or it ended Python
         line.counts = line.verdict != "MISSING" or group_of(line) in split(need)
     print(json.dumps(results(EXAM, marks), indent=1) if as_json else report(marks))
-    return int(not marks.ok)
+    return int(not (marks.ok and any(line.ok for line in marks.lines)))
 
 
 def split(names: str) -> list[str]:
@@ -184,6 +184,8 @@ def formula(case: Formula, engine: Engine) -> Verdict:
     f, numpy_f = case.on(engine.word), case.on(numpy_word)
     y = f(*(engine.constant(float(x) if engine.scalar else x) for x in inputs))
     right_y = np.asarray(numpy_f(*inputs))
+    if y is None:
+        raise Missing("the result is None")
     if isinstance(y, NUMBERS) and not engine.functional:
         if np.asarray(y).dtype == object:
             raise Missing(OBJECTS)

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
+import _exam
 import _marks_attention  # noqa: F401  these register their exercises
 import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
@@ -33,7 +34,6 @@ import _marks_layers  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
-import _exam
 import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
