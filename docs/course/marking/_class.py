@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,11 +113,14 @@ def mark_class(
     return 0 if passed == len(rows) else 1
 
 
-def results(chosen: Exercise, marks: Marks) -> dict[str, Any]:
-    """Return the marks in the format of Gradescope's results.json, with one point for each check."""
+def results(chosen: Exercise, marks: Marks, names: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the marks in the format of Gradescope's results.json, with one point for each check.
+
+    `names` are those of all checks, if an empty file does not tell them.
+    """
     made = {line.name: line for line in marks.lines}
     tests = []
-    for name in dict.fromkeys([*checks(chosen), *made]):
+    for name in dict.fromkeys([*(names or checks(chosen)), *made]):
         line = made.get(name, Line(name, "not run"))
         one = {
             "name": name,

@@ -46,6 +46,11 @@ class Formula(Case):
         steps, result = compile(tree, self.name, "exec"), ast.Expression(last.value)
         object.__setattr__(self, "code", (steps, compile(result, self.name, "eval")))
 
+    @property
+    def loops(self) -> bool:
+        """Whether one evaluation takes many steps, so that gradcheck would take minutes."""
+        return "range(" in self.text
+
     def on(self, word: Callable[[str], Any]) -> Callable[..., Any]:
         """Return the formula as a function of its tensors, in an engine's words."""
 
@@ -124,7 +129,13 @@ formula(
     x=3.0,
     mistakes={EARLY: (2592.0, 10368.0)},
 )
-formula("order", "for _ in range(10_000): x = x + y\nx", x=1.0, y=0.5)
+formula(
+    "order",
+    "for _ in range(10_000): x = x + y\nx",
+    x=1.0,
+    y=0.5,
+    mistakes={"one use overwrites the others": 1.0},
+)
 formula("order", "for _ in range(60): x = x + x\nx", x=3.0)
 
 # ---- passes: .grad after several of them; an engine may also replace .grad each time

@@ -128,7 +128,8 @@ class Engine:
 
         def total(*tensors: Any) -> Any:
             y = f(*tensors)
-            y = self.word("sum")(y * self.constant(weights)) if np.ndim(weights) else y
+            if np.ndim(weights):
+                y = self.word("sum")(y * self.constant(self.like(y, weights)))
             totals.append(y)
             return y
 
@@ -143,12 +144,16 @@ class Engine:
             leaves = [*map(self.leaf, inputs)]
             if self.seed and np.ndim(weights):
                 y = f(*leaves)
-                attempted(lambda: y.backward(self.seed(weights)))
+                attempted(lambda: y.backward(self.seed(self.like(y, weights))))
             else:
                 self.run_backward(total(*leaves))
             gradients = [*map(self.grad, leaves)]
         arrays = [None if g is None else np.asarray(self.value(g)) for g in gradients]
         return arrays if np.ndim(weights) else [g if g is None else g * weights for g in arrays]
+
+    def like(self, y: Any, weights: np.ndarray) -> np.ndarray:
+        """Return the weights with the axes that a loose engine keeps."""
+        return weights.reshape(np.shape(self.value(y))) if self.loose else weights
 
     def run_backward(self, y: Any) -> None:
         """Run the engine's backward pass. Raises Crash if it raises."""

@@ -55,11 +55,20 @@ class Tensor:
 
     def __pow__(self, power):
         """Raise to the power of a number."""
-        return Tensor(self.data**power, (self,), (lambda g: g * power * self.data ** (power - 1),))
+        lower = (
+            power - 1 if power else 0
+        )  # the slope of x ** 0 is 0, also at 0, where 0 ** -1 is Inf
+        return Tensor(self.data**power, (self,), (lambda g: g * power * self.data**lower,))
 
     def __matmul__(self, other):
-        """Multiply two matrices, or stacks of them; backward sums over a broadcast stack."""
+        """Multiply matrices, stacks of them, or vectors; backward sums over a broadcast stack."""
         other = self._operand(other)
+        if (
+            self.data.ndim == 1 or other.data.ndim == 1
+        ):  # a vector is a matrix: one row, or one column
+            a = self.reshape(1, -1) if self.data.ndim == 1 else self
+            b = other.reshape(-1, 1) if other.data.ndim == 1 else other
+            return (a @ b).reshape((self.data @ other.data).shape)
         return Tensor(
             self.data @ other.data,
             (self, other),
