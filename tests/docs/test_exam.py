@@ -27,9 +27,7 @@ def examined(marker, tmp_path):
             path = path_or_text
         marks = sys.modules["_marking"].Marks(path)
         assert marks.load()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(sys.modules["_exam"].ONLY, only)
-            sys.modules["_exam"].examine(marks)
+        sys.modules["_exam"].exam(only).mark(marks)
         return {line.name: line.verdict for line in marks.lines}, marks.helps
 
     return run
@@ -186,9 +184,9 @@ def test_only_and_need_and_the_score(capfd, tmp_path):
     assert "MISSING stack([x, y, x], axis=1), x (2, 3), y (2, 3): stack is not offered" in out
     said(capfd, path, "--only", "shapes", "--need", "shapes", code=1)
     form = json.loads(said(capfd, path, "--only", "shapes", "--json", code=0))
-    assert form["output"] == "exam: 1 of 1 checks pass, 7 not offered."
+    assert form["output"] == "exam shapes: 1 of 1 checks pass, 7 not offered."
     form = json.loads(said(capfd, path, "--only", "shapes", "--need", "shapes", "--json", code=1))
-    assert form["output"] == "exam: 1 of 8 checks pass."
+    assert form["output"] == "exam shapes: 1 of 8 checks pass."
 
 
 @pytest.mark.parametrize(
@@ -237,3 +235,16 @@ def test_words_are_found_in_modules_and_methods_under_other_names(marker):
     assert found.word("transpose")(1, (1, 2, 0)) == (1, (1, 2, 0))
     with pytest.raises(Missing, match="cosine is not offered"):
         found.word("cosine")(1)
+
+
+def test_the_sites_editor_marks_an_engine_with_the_same_words(capfd, marker, tmp_path):
+    """A page marks in one process, and is told which case was running when it had to be stopped."""
+    path = tmp_path / "exam.py"
+    path.write_text(SOLUTION, "utf-8")
+    chosen, told = marker.find("exam"), []
+    marks = sys.modules["_apart"].mark_here(chosen, path, told.append, "")
+    assert marker.outcome(chosen, marks, path) + "\n" == said(capfd, path, code=1)
+    stopped = next(text for text in told if "order: x - x" in text)
+    marks = sys.modules["_apart"].mark_here(chosen, path, told.append, stopped, 10)
+    assert marks.lines[1].verdict == "no end in 10 s"
+    assert "order: 7 of 8 right (1 CRASH)" in marker.outcome(chosen, marks, path)

@@ -85,6 +85,7 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
             str(marks.file.resolve().parent),  # one answer may import another
             str(EXERCISES),
             *map(str, sys.path),
+            os.getcwd(),  # the engine that an adapter imports
         ]
         if sys.stdout is not None:
             sys.stdout.flush()  # so that earlier output comes before that of the file

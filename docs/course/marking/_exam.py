@@ -8,8 +8,6 @@ function are the judge. Each case is a check of the marker, which runs the engin
 from __future__ import annotations
 
 import json
-import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -28,8 +26,6 @@ import tinygrad_attn as ta
 from tinygrad_attn.check.report import index_of_largest
 from tinygrad_attn.errors import nearest
 
-ONLY = "TINYGRAD_ATTN_EXAM"
-"""The environment variable with the groups to examine, separated by commas (`--only`)."""
 VERDICTS = ("RIGHT", "WRONG", "LOST", "CRASH", "MISSING")
 Verdict = tuple[str, str]  # one of VERDICTS, and a sentence
 RIGHT = "RIGHT", ""
@@ -55,16 +51,21 @@ def main(
         if group not in GROUPS:
             text = f"there is no group {group!r}.{nearest(group, GROUPS)} The groups are "
             raise ValueError(f"{text}{', '.join(GROUPS)}.")
-    os.environ[ONLY] = only
-    sys.path.append(os.getcwd())  # the engine that the adapter imports
-    marks = mark_apart(EXAM, path, time_limit, quiet=True, attempts=len(CASES))
-    for line in marks.lines:
-        if group_of(line) in GROUPS and line.verdict not in VERDICTS:
-            line.verdict = "CRASH"  # it did not end, or it ended Python
-        line.counts = line.verdict != "MISSING" or group_of(line) in split(need)
-    names = [case.name for case in CASES if not only or case.group in split(only)]
-    print(json.dumps(results(EXAM, marks, names), indent=1) if as_json else report(marks))
+    chosen = exam(only)
+    marks = mark_apart(chosen, path, time_limit, quiet=True, attempts=len(CASES))
+    text = report(marks, need)
+    if as_json:
+        names = [case.name for case in CASES if not only or case.group in split(only)]
+        text = json.dumps(results(chosen, marks, names), indent=1)
+    print(text)
     return int(not (marks.ok and any(line.ok for line in marks.lines)))
+
+
+def exam(only: str = "") -> Exercise:
+    """Return the exam as an exercise. Its name says which groups of cases it has, if not all."""
+    groups = split(only) or GROUPS
+    name, task = f"exam {only}".strip(), "the gradients of any engine"
+    return Exercise(0, "", name, task, lambda marks: examine(marks, groups))
 
 
 def split(names: str) -> list[str]:
@@ -80,9 +81,16 @@ def group_of(line: Line) -> str:
 # ---- the report
 
 
-def report(marks: Marks) -> str:
-    """Return the number of right cases by group, and a text for each case that is not right."""
+def report(marks: Marks, need: str = "") -> str:
+    """Return the number of right cases by group, and a text for each case that is not right.
+
+    From here on, a missing case does not count, unless its group is in `need`.
+    """
     rows = [line for line in marks.lines if group_of(line) in GROUPS]
+    for row in rows:
+        if row.verdict not in VERDICTS:
+            row.verdict = "CRASH"  # it did not end, or it ended Python
+        row.counts = row.verdict != "MISSING" or group_of(row) in split(need)
     if not rows:
         return marks.report()  # the file does not run, or is no adapter
     texts = []
@@ -117,8 +125,8 @@ def score(rows: Sequence[Line]) -> str:
 # ---- the examination
 
 
-def examine(marks: Marks) -> None:
-    """Run the chosen cases on the engine that the marked file describes."""
+def examine(marks: Marks, groups: Sequence[str] = GROUPS) -> None:
+    """Run the cases of these groups on the engine that the marked file describes."""
     if marks.begin(ADAPTER):
         return  # it has failed
     try:
@@ -128,7 +136,6 @@ def examine(marks: Marks) -> None:
         engine.choose_seed()
     except (Exception, SystemExit) as error:
         return marks.failed(ADAPTER, *marks.explain(error))
-    groups = split(os.environ.get(ONLY, "")) or GROUPS
     for case in CASES:
         if case.group in groups and not marks.begin(case.name):
             verdict, sentence = outcome(case, engine)
@@ -136,9 +143,6 @@ def examine(marks: Marks) -> None:
                 marks.lines.append(Line(case.name, verdict))
             else:
                 marks.failed(case.name, verdict, sentence)
-
-
-EXAM = Exercise(0, "", "exam", "the gradients of any engine", examine)
 
 
 def outcome(case: Case, engine: Engine) -> Verdict:

@@ -98,6 +98,8 @@ def outcome(
     chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
 ) -> str:
     """Return the text about a file, which may be the `stub` itself."""
+    if chosen.name == "exam":
+        return _exam.report(marks)
     text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
     if marks.ok:
         return f"{text}\n\n{onwards(chosen)}"
@@ -178,7 +180,10 @@ def mark(chosen: Exercise, path: Path) -> Marks:
 
 def find(name: str) -> Exercise:
     """Find an exercise by its name or by the number of its chapter."""
-    for one in [*exercises.values(), _exam.EXAM]:
+    kind, _, groups = name.partition(" ")
+    if kind == "exam":
+        return _exam.exam(groups)
+    for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
     raise ValueError(
