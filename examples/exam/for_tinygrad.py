@@ -43,8 +43,8 @@ def cross_entropy(x, target):
     return x.cross_entropy(Tensor(target))
 
 
-def attention(q, k, v, seen):
-    return q.scaled_dot_product_attention(k, v, attn_mask=Tensor(seen))
+def attention(q, k, v, allowed):
+    return q.scaled_dot_product_attention(k, v, attn_mask=Tensor(allowed))
 
 
 def overwrite(t, x):

@@ -26,4 +26,16 @@ def rms_norm(x, w):
     return F.rms_norm(x, 4, w, eps=1e-5)
 
 
+def embedding(indices, w):
+    return F.embedding(indices, w)
+
+
+def cross_entropy(x, target):
+    return F.cross_entropy(x, target)
+
+
+def attention(q, k, v, allowed):
+    return F.scaled_dot_product_attention(q, k, v, allowed)
+
+
 functions = (np, F, ta)

@@ -35,8 +35,8 @@ def cross_entropy(x, target):
     return F.cross_entropy(x, torch.as_tensor(target))
 
 
-def attention(q, k, v, seen):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.as_tensor(seen))
+def attention(q, k, v, allowed):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=torch.as_tensor(allowed))
 
 
 def derivative(f, x):

@@ -395,6 +395,9 @@ def _(engine: Engine) -> Any:
     def function(x: Any) -> Any:
         return (x * 2.0 - 0.5) / 3.0 + x**2
 
+    stored = np.asarray(engine.value(engine.constant(x))).dtype
+    if stored != np.float32:
+        raise Missing(f"the engine stores {stored}")
     y = engine.value(function(engine.constant(x)))
     if engine.functional:
         g = engine.adapter.gradients(lambda x: engine.word("sum")(function(x)), [x])[0]

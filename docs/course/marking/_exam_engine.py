@@ -21,10 +21,11 @@ SPELLINGS = {
     "concatenate": ("concatenate", "concat", "cat"),
     "matmul": ("matmul", "dot"),
     "log_softmax": ("log_softmax", "logsoftmax"),
-    "attention": ("attention", "scaled_dot_product_attention"),
     "zero": ("zero_grad", "cleargrad", "clear_grad", "null_grad"),
 }
 """Other names for a word of the cases."""
+LAYERS = ("layer_norm", "rms_norm", "cross_entropy", "embedding", "attention")
+"""Words with other arguments in each library, so that only the adapter can say them."""
 KEYWORDS: tuple[dict[str, str], ...] = (
     {},
     {"keepdims": "keepdim"},
@@ -102,7 +103,10 @@ class Engine:
 
     def _attempts(self, name: str, arguments: tuple, settings: dict) -> Iterator[Callable]:
         """Yield the ways to call a word, the likeliest first."""
-        for spelling in SPELLINGS.get(name, (name,)):
+        stacks = any(len(getattr(x, "shape", ())) > 2 for x in arguments)
+        for spelling in () if name in LAYERS else SPELLINGS.get(name, (name,)):
+            if spelling == "dot" and stacks:
+                continue  # in NumPy, it is another product
             functions = [getattr(module, spelling, None) for module in self.modules]
             functions += [operator.matmul] if name == "matmul" else []
             calls = [(function, arguments) for function in functions if function]
