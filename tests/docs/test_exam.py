@@ -4,6 +4,7 @@ import json
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 from support import EXERCISES, ROOT, changed, require, zoo
 
@@ -235,6 +236,31 @@ def test_words_are_found_in_modules_and_methods_under_other_names(marker):
     assert found.word("transpose")(1, (1, 2, 0)) == (1, (1, 2, 0))
     with pytest.raises(Missing, match="cosine is not offered"):
         found.word("cosine")(1)
+
+
+def test_a_librarys_word_with_another_meaning_is_no_mistake(marker):
+    """Its cross_entropy may take probabilities, and its dot of stacks may be NumPy's."""
+    Engine, Missing = sys.modules["_exam_engine"].Engine, sys.modules["_exam_engine"].Missing
+    adapter, library = ModuleType("adapter"), ModuleType("library")
+    library.cross_entropy, library.dot = (lambda x, target: -1.0), np.dot
+    adapter.functions, adapter.gradients = (library,), None
+    found, stack = Engine(adapter), np.ones((2, 2, 2)).view(NoProduct)
+    with pytest.raises(Missing, match="cross_entropy is not offered"):
+        found.word("cross_entropy")(np.ones((2, 3)), [0, 1])
+    with pytest.raises(Missing, match="matmul"):
+        found.word("matmul")(stack, stack)
+    assert (found.word("matmul")(stack[0], stack[0]) == 2).all()
+    adapter.cross_entropy = lambda x, target: "its own"
+    assert Engine(adapter).word("cross_entropy")(1, 2) == "its own"
+
+
+class NoProduct(np.ndarray):
+    """An array without the operator @."""
+
+    def __matmul__(self, other):
+        return NotImplemented
+
+    __rmatmul__ = __matmul__
 
 
 def test_the_sites_editor_marks_an_engine_with_the_same_words(capfd, marker, tmp_path):
