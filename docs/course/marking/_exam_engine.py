@@ -58,7 +58,8 @@ class Engine:
         self.modules = getattr(adapter, "functions", ())
         self.loose = getattr(adapter, "loose", False)
         self.functional = hasattr(adapter, "gradients")
-        self.scalar = getattr(adapter, "scalar", hasattr(adapter, "Value"))
+        numbers = hasattr(adapter, "Value") and not hasattr(adapter, "Tensor")
+        self.scalar = getattr(adapter, "scalar", numbers)
         self.tensor = self._choice("tensor", self._tensor)
         self.constant = self._choice("constant", np.asarray if self.functional else self.tensor)
         self.value = self._choice("value", value)
@@ -127,7 +128,6 @@ class Engine:
 
     def pull(self, f: Callable, inputs: Sequence[Any], weights: Any) -> list[Any]:
         """Return the gradients of sum(weights * f(*inputs)), as arrays or None."""
-
         totals = []
 
         def total(*tensors: Any) -> Any:
