@@ -238,8 +238,9 @@ const Live = (() => {
     }
   }
 
-  async function addExercise(block, name) {
-    const answer = await fetch(new URL(`exercises/${name}.py`, here)), pre = make("pre");
+  /** An editor for an exercise, or for the exam of an engine, which begins with another exercise's file. */
+  async function addExercise(block, name, file) {
+    const answer = await fetch(new URL(`exercises/${file}.py`, here)), pre = make("pre");
     const exercise = new Exercise(pre, name, await answer.text());
     block.after(make("div", { class: "live-exercise" }, pre, exercise.buttons, exercise.output.box));
     exercise.open(false);
@@ -261,8 +262,8 @@ const Live = (() => {
     document.body.append(bar);
     document.querySelectorAll("div.highlight-python, div.highlight-pycon").forEach(addBlock);
     for (const block of document.querySelectorAll("div.highlight-sh pre")) {
-      const found = block.textContent.trim().match(/^python -m tinygrad_attn exercise (?!zoo)(\w+)$/);
-      if (found) addExercise(block.closest(".highlight-sh"), found[1]);
+      const found = block.textContent.trim().match(/^python -m tinygrad_attn (?:exercise (?!zoo)(\w+)|exam (engine)\.py)$/);
+      if (found) addExercise(block.closest(".highlight-sh"), found[1] ?? "exam", found[1] ?? found[2]);
     }
     document.querySelectorAll("table:has(a[href^='00-'])").forEach(showProgress);
   });

@@ -18,7 +18,12 @@ def marker():
         for name in (
             "mark",
             "_apart",
+            "_bugs",
             "_class",
+            "_compare",
+            "_exam",
+            "_exam_cases",
+            "_exam_engine",
             "_marking",
             "_marks_attention",
             "_marks_dual",

@@ -135,7 +135,7 @@ def test_a_wrong_walk_is_named(first, name):
     assert all(text in marks.help for text in said), str(marks)
 
 
-MISTAKES = [
+ENGINE = [
     # what is remembered
     ("class Tensor:", "class Array:", "defines no class Tensor"),
     (
@@ -191,6 +191,15 @@ MISTAKES = [
         "self.data.T @ g))",
         "swap only the last two axes",
     ),
+    # vectors and zeros
+    ("power - 1 if power else 0", "power - 1", "0 times infinity, which is NaN"),
+    (
+        "if 1 in (self.data.ndim, other.data.ndim):",
+        "if False:",
+        "a matrix with one row, and on the right a matrix with one column",
+    ),
+]
+NETWORK = [
     ("(x @ w1 + b1).tanh()", "(x @ w1 + b1)", "The tanh is missing"),
     ("scores - scores.data.max(axis=1, keepdims=True)", "scores - 0.0", "e^1000 is infinite"),
     (STEP, "            p = Tensor(p.data - lr * p.grad)", "Nothing is learned"),
@@ -202,10 +211,39 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("right, wrong, said", MISTAKES)
+@pytest.mark.parametrize("right, wrong, said", ENGINE + NETWORK)
 def test_a_usual_mistake_is_named(first, right, wrong, said):
     marks = first(right, wrong)
     assert said in marks.help, str(marks)
+
+
+@pytest.fixture(scope="module")
+def exam(marker, tmp_path_factory):
+    """Returns the exam's verdicts on the text of an engine."""
+    path = tmp_path_factory.mktemp("exam") / "mine.py"
+
+    def run(text):
+        path.write_text(text, "utf-8")
+        marks = sys.modules["_marking"].Marks(path)
+        assert marks.load()
+        sys.modules["_exam"].examine(marks)
+        return {line.name: line.verdict for line in marks.lines}
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def right_verdicts(exam):
+    return exam(SOLUTION)
+
+
+@pytest.mark.parametrize(
+    "right, wrong", [mistake[:2] for mistake in ENGINE if "in this order" not in mistake[2]]
+)
+def test_the_exam_finds_the_mistake_too(exam, right_verdicts, right, wrong):
+    """The order of the parents is the chapter's own convention."""
+    verdicts = exam(changed(SOLUTION, right, wrong))
+    assert [name for name, v in right_verdicts.items() if v == "RIGHT" != verdicts.get(name)]
 
 
 @pytest.mark.parametrize(

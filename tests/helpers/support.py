@@ -7,6 +7,7 @@ Optional libraries may be missing on a developer's machine. In CI, a missing lib
 """
 
 import importlib
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -30,6 +31,14 @@ def require(name: str) -> ModuleType:
                 f"CI must have {name}: it belongs to the extra `test` ({error})"
             ) from error
         pytest.skip(f"{name} is not installed (pip install -e '.[test]')", allow_module_level=True)
+
+
+def zoo() -> ModuleType:
+    """Return the module of published bugs that can be switched on."""
+    spec = importlib.util.spec_from_file_location("_bugs", MARKING / "_bugs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def unquoted(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from support import require
+from support import zoo as bug_zoo
 
 torch = require("torch")
 
@@ -312,8 +313,7 @@ def test_every_step_is_the_same_in_both_libraries():
 
 
 def test_a_wrong_rule_is_found_and_replayable():
-    from tinygrad_attn.check import zoo
-
+    zoo = bug_zoo()
     with zoo.bug("max-tie"), zoo.bug("getitem-overwrite"):
         seeds = [seed for seed in range(200) if outcome(seed)]
         assert seeds and outcome(seeds[0])

@@ -82,6 +82,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--hidden", metavar="FILE", help="a teacher's extra checks, by exercise name")
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
     add("--all", dest="everything", action="store_true", help="explain every failed check")
+    add = command(commands.exam)
+    add("file", metavar="FILE.py", help="an engine, or an adapter for one (see docs/exam.md)")
+    add("--only", default="", metavar="GROUP,...", help="examine only these groups of cases")
+    add("--need", default="", metavar="GROUP,...", help="groups that the engine must offer")
+    add("--time-limit", type=float, default=10, help="seconds per case (default 10)")
+    add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
     return parser

@@ -99,6 +99,11 @@ def exercise(name: str | None, files: list[str], hidden: str | None, **options: 
     return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
 
 
+def exam(file: str, **options: Any) -> int:
+    """Examine the gradients of any engine through an adapter of a few lines."""
+    return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
+
+
 def course(folder: str) -> None:
     """Copy the exercises and notebooks of the course into a folder."""
     print(load(_source("docs/course") / "layout.py").lay_out(Path(folder)))

@@ -93,7 +93,7 @@ class Tensor:
     # 7
 
     def __matmul__(self, other):
-        """Multiply two matrices, or stacks of them."""
+        """Multiply two matrices, or stacks of them, or a matrix and a vector."""
         return None
 
 

@@ -32,7 +32,7 @@ START = 60
 START_OF_ALL = "Python starts"
 NO_MORE = "\n    The checks after it were not run."
 ATTEMPTS = 4
-"""How many processes a file may use. Each check that does not end uses up one."""
+"""How many processes a file may use, by default. Each check that does not end uses up one."""
 PRINTED = 2000
 """How many characters of a file's output are shown."""
 # The parent handles Ctrl-C and then ends this process, so a KeyboardInterrupt here comes from the
@@ -44,19 +44,21 @@ CODE = (
 )
 
 
-def mark_apart(chosen: Exercise, path: Path, time_limit: float, quiet: bool = False) -> Marks:
+def mark_apart(
+    chosen: Exercise, path: Path, time_limit: float, quiet: bool = False, attempts: int = ATTEMPTS
+) -> Marks:
     """Mark a file. A check that takes longer than `time_limit` seconds, or that ends Python, fails,
     and the remaining checks run in a new process. `quiet` hides the output and the windows of the
     file.
     """
     marks, limit = Marks(path), time_limit or float("inf")
-    for again in range(ATTEMPTS):
+    for again in range(attempts):
         if not (running := _run(chosen, marks, limit, quiet or again > 0)):
             break
         if running in (START_OF_ALL, "the file runs"):
             marks.helps[running] += NO_MORE
             break
-        if again == ATTEMPTS - 1:
+        if again == attempts - 1:
             marks.helps[running] += (
                 "\n    The checks after it were not run, because too many checks did not end."
             )
@@ -80,8 +82,10 @@ def _run(chosen: Exercise, marks: Marks, limit: float, quiet: bool) -> str:
             str(known),
             str(os.getpid()),
             str(HERE),
-            str(EXERCISES),  # one answer may import another
+            str(marks.file.resolve().parent),  # one answer may import another
+            str(EXERCISES),
             *map(str, sys.path),
+            os.getcwd(),  # the engine that an adapter imports
         ]
         if sys.stdout is not None:
             sys.stdout.flush()  # so that earlier output comes before that of the file

@@ -107,7 +107,7 @@ class Marks:
 
     @property
     def ok(self) -> bool:
-        return bool(self.lines) and all(line.ok for line in self.lines)
+        return bool(self.lines) and all(line.ok or not line.counts for line in self.lines)
 
     @property
     def help(self) -> str:

@@ -295,6 +295,17 @@ def numbers(marks: Marks, mine: Engine) -> None:
             "This is the slope of a^2.": lambda g, y, a: g * 2 * a,
         },
     )
+    mine.check(
+        "4 a ** 0",
+        lambda a: a**0,
+        np.array([0.0, 2.0]),
+        value=False,
+        wrong_rules={
+            "a^0 is 1 everywhere, so its slope is 0. But 0 * 0^(-1) is 0 times infinity, which is NaN.": lambda g, y, a: (
+                g * 0 * a**-1.0
+            )
+        },
+    )
     mine.check("4 a / b", lambda a, b: a / b, a, b, wrong_values={"This is b / a.": b / a})
     plain = "Every operation must first turn an operand that is a number or an array into a Tensor."
     mine.check(
@@ -514,6 +525,13 @@ def products(marks: Marks, mine: Engine) -> None:
     mine.check("7 (2, 3, 4) @ (2, 4, 5)", f, random(2, 3, 4), random(2, 4, 5), hint=stacks)
     mine.check("7 (2, 3, 4) @ (4, 5)", f, random(2, 3, 4), random(4, 5), hint=stacks)
     mine.check("7 (3, 4) @ (2, 4, 5)", f, random(3, 4), random(2, 4, 5), value=False, hint=stacks)
+    vectors = (
+        "A vector on the left is a matrix with one row, and on the right a matrix with one column. "
+        "Reshape it, multiply the\nmatrices, and reshape the result."
+    )
+    mine.check("7 (2, 3) @ (3,)", f, random(2, 3), random(3), hint=vectors)
+    mine.check("7 (3,) @ (3, 2)", f, random(3), random(3, 2), hint=vectors)
+    mine.check("7 (3,) @ (3,)", f, random(3), random(3, seed=1), hint=vectors)
     a, b = random(3, 4), random(2, 3)
 
     def left() -> list[Any]:

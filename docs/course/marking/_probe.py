@@ -120,8 +120,8 @@ class Engine:
                 try:
                     return self.walk(formula, f, g, *arrays, why=hint)[i]
                 except ValueError as error:  # shapes that do not fit, in the learner's own rule
-                    error.args = (f"{error}\n\n{hint}",)
-                    raise
+                    told = ValueError(f"{error}\n\n{hint}")  # NumPy's AxisError keeps its own text
+                    raise told.with_traceback(error.__traceback__) from error
 
             return gradient
 

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import _bugs
 import numpy as np
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor
-from tinygrad_attn.check import zoo
 
 SWEEP = "sweep"
 """The answer if all VJPs are right, but the engine combines their results wrongly."""
@@ -211,7 +211,7 @@ def symptom(case: Case, number: int) -> str:
     """Describe what a user of the engine would see: the value, and each gradient next to the slope."""
     plain = lambda: np.asarray(case.f(*map(Tensor, inputs(case))).numpy())
     right = plain()
-    with zoo.bug(case.bug):
+    with _bugs.bug(case.bug):
         wrong, report = plain(), check(case)
     lines = [f"bug {number}:  {case.text}", ""]
     if np.allclose(right, wrong):
@@ -246,7 +246,7 @@ def symptom(case: Case, number: int) -> str:
 
 def hint(case: Case) -> str:
     """Return gradcheck's diagnosis without the name of the op."""
-    with zoo.bug(case.bug):
+    with _bugs.bug(case.bug):
         report = check(case)
     if report:
         return "gradcheck passes, because the gradient agrees with the value. But both are wrong. Compare the value with NumPy's."
@@ -270,7 +270,7 @@ def judge(case: Case, answer: str) -> int:
             )
         )
         return 1
-    with zoo.bug(case.bug) as bug:
+    with _bugs.bug(case.bug) as bug:
         report = check(case)
     report.place = None
     print(f"Yes, {answer}.\n\n{bug}\n\n{report}")

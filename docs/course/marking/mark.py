@@ -9,6 +9,7 @@ begin with `_`, so that they never clash with a learner's file.
     exercise softmax a.py b.py or handed-in/*.py
                                marks each file and prints a table
     exercise zoo               shows real bugs of published engines, to find with gradcheck
+    exercise exam engine.py    examines a whole engine: see docs/exam.md
 
 Each check prints a line with its name, the largest absolute and relative error, the index of the
 error, and a verdict. Help with the first failure comes before these lines; `--all` prints help with
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
+import _exam
 import _marks_attention  # noqa: F401  these register their exercises
 import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
@@ -72,6 +74,8 @@ def main(
                 f"{', '.join(map(repr, given))}."
             )
         return _zoo.main(*[*given, None, None][:2])
+    if name == "exam" and len(given) == 1:
+        return _exam.main(given[0], as_json=as_json, time_limit=time_limit)
     chosen = find(name)
     stub = EXERCISES / f"{chosen.name}.py"
     paths = files(given, stub) or [stub]
@@ -94,6 +98,8 @@ def outcome(
     chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
 ) -> str:
     """Return the text about a file, which may be the `stub` itself."""
+    if chosen.name == "exam":
+        return _exam.report(marks)
     text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
     if marks.ok:
         return f"{text}\n\n{onwards(chosen)}"
@@ -174,6 +180,9 @@ def mark(chosen: Exercise, path: Path) -> Marks:
 
 def find(name: str) -> Exercise:
     """Find an exercise by its name or by the number of its chapter."""
+    kind, _, groups = name.partition(" ")
+    if kind == "exam":
+        return _exam.exam(groups)
     for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one

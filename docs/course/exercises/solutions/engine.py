@@ -55,11 +55,16 @@ class Tensor:
 
     def __pow__(self, power):
         """Raise to the power of a number."""
-        return Tensor(self.data**power, (self,), (lambda g: g * power * self.data ** (power - 1),))
+        lower = power - 1 if power else 0  # 0 ** -1 would be infinite
+        return Tensor(self.data**power, (self,), (lambda g: g * power * self.data**lower,))
 
     def __matmul__(self, other):
-        """Multiply two matrices, or stacks of them; backward sums over a broadcast stack."""
+        """Multiply matrices, stacks of them, or vectors; backward sums over a broadcast stack."""
         other = self._operand(other)
+        if 1 in (self.data.ndim, other.data.ndim):  # a vector is a matrix of one row or column
+            a = self.reshape(1, -1) if self.data.ndim == 1 else self
+            b = other.reshape(-1, 1) if other.data.ndim == 1 else other
+            return (a @ b).reshape(np.matmul(self.data, other.data).shape)
         return Tensor(
             self.data @ other.data,
             (self, other),

@@ -1,9 +1,6 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs
 """The bug zoo: published bugs from small autograd engines, for exercises and for testing our tests.
 
-    from tinygrad_attn.check import zoo
-    print(*zoo.list(), sep="\\n")
-    with zoo.bug("softmax-twice"):
+    with bug("softmax-twice"):
         ta.gradcheck(F.softmax, x)
 
 Inside the block, the published code replaces a VJP, a function or the backward sweep. The bugs
@@ -22,9 +19,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from .. import engine, functional, ops, transforms
-from ..engine import Listener, Op, history, listening, op, sum_to, tracked
-from . import subject
+from tinygrad_attn import engine, functional, ops, transforms
+from tinygrad_attn.check import subject
+from tinygrad_attn.engine import Listener, Op, history, listening, op, sum_to, tracked
 
 
 class Bug(NamedTuple):
