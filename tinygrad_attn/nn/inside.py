@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..engine import Listener, Variable, context, heard, listening, tracked
-from ..engine.backward import accumulate
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -23,13 +23,14 @@ from .module import Buffer, Module, Parameter
 
 
 class _Weights(Listener):
-    """Calls keep(scope, weights) after each call of an attention module."""
+    """Records the weights of attention modules by dotted name, relative to `root`."""
 
-    def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
-        self.keep = keep
+    def __init__(self, root: Module | None) -> None:
+        self.root, self.seen = root, dict[str, list[np.ndarray]]()
 
-    def attended(self, scope: Any, weights: Any) -> None:
-        self.keep(scope, weights)
+    def attended(self, scope: Any, weights: np.ndarray) -> None:
+        name = dotted_name(scope, self.root) or "attention"  # forward() was called
+        self.seen.setdefault(name, []).append(weights)
 
 
 @contextmanager
@@ -44,11 +45,8 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
     array, with dropout applied. An unbatched call counts as a batch of one. Direct calls to
     `F.scaled_dot_product_attention` and calls from other threads are not recorded.
     """
-    seen: dict[str, list[np.ndarray]] = {}
-    name = lambda scope: dotted_name(scope, root) or "attention"  # forward() was called
-    keep = lambda scope, weights: seen.setdefault(name(scope), []).append(weights)
-    with listening(_Weights(keep)):
-        yield seen
+    with listening(_Weights(root)) as weights:
+        yield weights.seen
 
 
 def record(weights: Any) -> None:
@@ -110,56 +108,37 @@ def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
 
 
 class _Outputs(Listener):
-    """Adds the outputs of modules to their activations."""
+    """Adds the outputs of modules to their activations.
 
-    def __init__(self, activations: list[tuple[Module, Activation]]) -> None:
-        self.activations = activations
+    In the second run of a checkpoint, they take the places of the outputs of the first run, which
+    have no graph.
+    """
 
-    def of(self, module: Module) -> Any:
-        """Return the activation of a module, or None."""
-        return next((a for m, a in self.activations if m is module), None)
+    def __init__(
+        self, activations: Mapping[Module, Activation], calls: Mapping[Module, int] = {}
+    ) -> None:
+        self.activations, self.calls = activations, Counter(calls)  # calls that have returned
 
     def returned(self, module: Module, output: Any) -> None:
-        activation = self.of(module)
-        if activation is not None:
-            activation.outputs.append(output)
-            if tracked(first(output)):
-                first(output).retain_grad()
+        if module in self.activations:
+            outputs, call = self.activations[module].outputs, self.calls[module]
+            earlier = outputs[call : call + 1]
+            outputs[call : call + 1] = [output]
+            self.calls[module] += 1
+            y = first(output)
+            if tracked(y):
+                y.retain_grad()
+                if earlier and y._grad is None:
+                    y._grad = first(earlier[0])._grad  # from another pass
 
     def attended(self, scope: Any, weights: np.ndarray) -> None:
-        activation = self.of(scope.module) if scope else None
-        if activation is not None:
+        activation = self.activations.get(scope and scope.module)
+        if activation and self.calls[scope.module] == len(activation.outputs):
             activation.all_weights.append(weights)
 
     def repeated(self) -> Callable[[], Listener]:
-        counts = [len(activation.outputs) for _, activation in self.activations]
-        return lambda: _RepeatedOutputs(self.activations, counts)
-
-
-class _RepeatedOutputs(_Outputs):
-    """Hears of the second run of a checkpoint, and passes gradients on to the first outputs."""
-
-    def __init__(self, activations: list[tuple[Module, Activation]], counts: list[int]) -> None:
-        super().__init__(activations)
-        self.next = {a.name: iter(a.outputs[n:]) for (_, a), n in zip(activations, counts)}
-        self.heard: set[Any] = set()
-
-    def returned(self, module: Module, output: Any) -> None:
-        activation, y = self.of(module), first(output)
-        if activation is not None:
-            original = first(next(self.next[activation.name]))
-            if tracked(y) and y not in self.heard:  # one tensor may come from several modules
-                self.heard.add(y)
-                y.register_hook(partial(_retained, original))
-
-    def attended(self, scope: Any, weights: np.ndarray) -> None:
-        pass
-
-
-def _retained(output: Any, g: Any) -> None:
-    """Add g to the .grad of a module's output if the pass fills .grad."""
-    if context.backward_pass is not None and context.backward_pass.wanted is None:
-        accumulate(output, g.clone())
+        calls = Counter(self.calls)
+        return lambda: _Outputs(self.activations, calls)
 
 
 @contextmanager
@@ -176,12 +155,10 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
     that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
-    outputs = _Outputs([])
-    for name, module in modules.items():
-        if outputs.of(module) is None:
-            outputs.activations.append((module, Activation(name)))
-    with listening(outputs):
-        yield {name: outputs.of(module) for name, module in modules.items()}
+    by_module: dict[Module, Activation] = {}
+    seen = {name: by_module.setdefault(m, Activation(name)) for name, m in modules.items()}
+    with listening(_Outputs(by_module)):
+        yield seen
 
 
 @contextmanager

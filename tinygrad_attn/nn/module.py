@@ -124,7 +124,8 @@ class Module:
                 listener.returned(self, output)
             return output
         except BaseException as error:
-            scope.failed = True
+            for undo in reversed(scope.undo):
+                undo()
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(scope)!r}")
