@@ -125,10 +125,10 @@ class AttentionCall:
 
     @np.errstate(**QUIET)
     def forward(self):
-        """Return the output, in the memory order (B, T, H, V): merging the heads copies nothing."""
+        """Compute the output in the memory order (B, T, H, V), so merging the heads copies nothing."""
         keep_freed()
         b, heads, t, _ = self.q.shape
-        output = np.empty((b, t, heads, self.v.shape[-1]), self.q.dtype).swapaxes(1, 2)
+        self.output = np.empty((b, t, heads, self.v.shape[-1]), self.q.dtype).swapaxes(1, 2)
 
         def run(n):
             h = self.blocks.heads[n]
@@ -142,12 +142,11 @@ class AttentionCall:
                     total[total == 0] = np.inf  # rows that see no key
                 self.reciprocals[at] = np.reciprocal(total, out=total)
                 total *= self.keep_scale
-                np.multiply(sums, total[..., None], out=output[at])
+                np.multiply(sums, total[..., None], out=self.output[at])
                 if self.weights is not None:
                     self.weights[at] *= total[..., None]
 
         tasks(run, len(self.blocks.heads))
-        return output
 
     def dropped(self, w, h, r, c):
         """Return the block w with zeros where dropout drops a weight."""
@@ -169,7 +168,7 @@ class AttentionCall:
         return reduce(iadd, sums), reduce(iadd, total)
 
     @np.errstate(**QUIET)
-    def backward(self, g, dweights, y, dq, dk, dv, dmask):
+    def backward(self, g, dweights, dq, dk, dv, dmask):
         """Add the gradients to dq, dk, dv and, unless it is None, dmask; all start as zeros."""
         once = len(self.blocks.rows) == 1
 
@@ -179,7 +178,7 @@ class AttentionCall:
                 at, q = (*h, r), self.q[(*h, r)] * self.scale
                 reciprocal = self.reciprocals[at][..., None]
                 gr = g[at] * reciprocal  # weights are exponentials times these
-                delta = np.vecdot(gr, y[at])[..., None]
+                delta = np.vecdot(gr, self.output[at])[..., None]
                 gr *= self.keep_scale
                 if dweights is not None:
                     dw = dweights[at] * reciprocal
@@ -249,26 +248,21 @@ def _equation(*inputs, call):
     return output if weights is None else bundle(output, weights)
 
 
-attention = Op(lambda *_inputs, call: call.output, reference=_equation)
+attention = Op(lambda *_inputs, call: call.result, reference=_equation)
 attention_and_weights = Bundling(lambda *_inputs, call: np.zeros(()), reference=_equation)
 
 
 def _attention_vjp(g, _y, *inputs, call, needs):
     g, dweights = (g.get(0), g.get(1)) if isinstance(g, Parts) else (g, None)
-    g = np.zeros_like(call.output) if g is None else g
+    g = np.zeros_like(call.result) if g is None else g
     gradients = [np.zeros_like(x) for x in inputs[:-1]]  # in their memory order
     dmask = np.zeros_like(inputs[-1]) if needs[-1] else None
-    heads, split = map(with_heads, gradients), with_heads
     if call.num_heads:
+        g = equations.split_heads(g, call.num_heads)
         heads = equations.unpack_heads(gradients[0], call.num_heads)
-        split = lambda x: equations.split_heads(x, call.num_heads)
-    g, y, dweights, dmask_heads = (
-        split(g),
-        split(call.output),
-        with_heads(dweights),
-        with_heads(dmask),
-    )
-    call.backward(in_rows(g), dweights, y, *heads, dmask_heads)
+    else:
+        heads = map(with_heads, gradients)
+    call.backward(in_rows(with_heads(g)), with_heads(dweights), *heads, with_heads(dmask))
     return *gradients, dmask
 
 
@@ -277,14 +271,15 @@ for _op in (attention, attention_and_weights):
     _op.vjp_all(_attention_vjp)
 
 
-def _outputs(call, output, equation, *inputs, **settings):
+def _outputs(call, result, equation, *inputs, **settings):
     """Return the output of a call, and the weights if they are needed, as parts of the graph."""
-    call.output, call.equation = output, partial(equation.function, **settings)
+    call.result, call.equation = result, partial(equation.function, **settings)
     call.num_heads = settings.get("num_heads")
     if call.weights is None:
         return attention(*inputs, call=call), None
-    weights = call.weights if call.num_heads else call.weights.reshape(*output.shape[:-1], -1)
-    return members(attention_and_weights(*inputs, call=call), [output, weights])
+    weights = call.weights if call.num_heads else call.weights.reshape(*result.shape[:-1], -1)
+    together = attention_and_weights(*inputs, call=call)
+    return members(together, [result.copy(), weights.copy()])  # the user may change the arrays
 
 
 def _fits(mask, scores, q):
@@ -304,8 +299,9 @@ def attention_kernel(q, k, v, mask=None, **settings):
     if not _fits(mask, (*q.shape[:-1], k.shape[-2]), q):
         return NotImplemented
     call = AttentionCall(*map(with_heads, arrays), array_of(mask), **settings)
-    output = call.forward().reshape(*q.shape[:-1], -1)
-    return _outputs(call, output, equations.attention, q, k, v, mask, **settings)
+    call.forward()
+    result = call.output.reshape(*q.shape[:-1], -1)
+    return _outputs(call, result, equations.attention, q, k, v, mask, **settings)
 
 
 @kernel(equations.packed_attention)
@@ -318,6 +314,6 @@ def packed_kernel(packed, mask=None, *, num_heads, **settings):
     if not _fits(mask, (b, num_heads, t, t), packed):
         return NotImplemented
     call = AttentionCall(*equations.unpack_heads(arrays[0], num_heads), array_of(mask), **settings)
-    output = equations.merge_heads(call.forward())
-    settings["num_heads"] = num_heads
-    return _outputs(call, output, equations.packed_attention, packed, mask, **settings)
+    call.forward()
+    result, settings["num_heads"] = equations.merge_heads(call.output), num_heads
+    return _outputs(call, result, equations.packed_attention, packed, mask, **settings)
