@@ -125,7 +125,7 @@ class AttentionCall:
 
     @np.errstate(**QUIET)
     def forward(self):
-        """Compute the output in the memory order (B, T, H, V), so merging the heads copies nothing."""
+        """Compute the output, in the memory order (B, T, H, V): merging heads copies nothing."""
         keep_freed()
         b, heads, t, _ = self.q.shape
         self.output = np.empty((b, t, heads, self.v.shape[-1]), self.q.dtype).swapaxes(1, 2)

@@ -101,7 +101,8 @@ class KeyValueCache:
         arrays = array_of(key), array_of(value)
         entry = self._entries.get(module)
         if entry is None:
-            entry = _Entry(*project(), arrays)
+            k, v = project()
+            entry = _Entry(k, v, arrays)
             self._store(module, entry)
         elif entry.memory is None:
             raise _refusal(entry.k, key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ class Scope:
 
     __slots__ = ("module", "outer", "undo")
 
-    def __init__(self, module: Any, outer: Scope | None) -> None:
+    def __init__(self, module, outer) -> None:
         self.module, self.outer = module, outer
         self.undo: list[Callable[[], Any]] = []
 
@@ -72,12 +72,12 @@ class Attributes:
     They include parameters and buffers, which others may replace, hooks and `training`.
     """
 
-    def __init__(self, scope: Scope | None) -> None:
+    def __init__(self, scope) -> None:
         self.noted: dict[Any, dict[str, Any]] = {}  # by module
         for call in enclosing(scope):
             self.note(call.module)
 
-    def note(self, module: Any) -> None:
+    def note(self, module):
         """Note the attributes of a module in its first call."""
         self.noted.setdefault(module, dict(vars(module)))
 
@@ -92,7 +92,7 @@ class Attributes:
             _assign(before)
 
 
-def _assign(attributes: dict[Any, dict[str, Any]]) -> None:
+def _assign(attributes):
     """Change only the attributes that differ, because other threads may use the modules."""
     for module, values in attributes.items():
         present = vars(module)
@@ -103,7 +103,7 @@ def _assign(attributes: dict[Any, dict[str, Any]]) -> None:
                 present[name] = value
 
 
-def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def call_with_hooks(module, args, kwargs):
     """Call `module.forward` and all hooks, in PyTorch's order."""
     hooks = lambda when: [hook for hook in module._hooks if hook.when == when]
     keywords = lambda hook: [kwargs] if hook.with_kwargs else []
@@ -127,19 +127,17 @@ def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return output
 
 
-def _bundled(values: Sequence[Any], hook: Callable[[tuple], Any]) -> tuple:
+def _bundled(values, hook):
     """Return the values, with a bundle of the tensors among them.
 
     In the backward pass, hook(gradients) gets the gradient of each value, or None. It returns None
     or other gradients.
     """
-    places: dict[Any, int] = {}  # the first place of each tensor; one passed twice stays one
-    for place, x in enumerate(values):
-        if tracked(x):
-            places.setdefault(x, place)
+    # The first place of each tensor: one that is passed twice stays one.
+    places = {x: place for place, x in reversed([*enumerate(values)]) if tracked(x)}
 
-    def on_the_way_back(parts: Parts) -> Parts | None:
-        gradients: list[Any] = [None] * len(values)
+    def on_the_way_back(parts):
+        gradients = [None] * len(values)
         for i, place in enumerate(places.values()):
             gradients[place] = parts.get(i)
         new = hook(tuple(gradients))
@@ -155,17 +153,17 @@ def _bundled(values: Sequence[Any], hook: Callable[[tuple], Any]) -> tuple:
 class _Gradients:
     """The gradients of one call of a module, for its backward hooks."""
 
-    def __init__(self, module: Any, hooks: Sequence[Hook], args: tuple) -> None:
+    def __init__(self, module, hooks, args):
         self.module, self.hooks, self.args = module, hooks, args
-        self.grad_output: tuple | None = None
+        self.grad_output = None
 
-    def of_outputs(self, gradients: tuple) -> None:
+    def of_outputs(self, gradients):
         """Keep the gradients of the outputs, which are complete before those of the inputs."""
         self.grad_output = gradients
         if not any(map(tracked, self.args)):
             self.of_inputs((None,) * len(self.args))
 
-    def of_inputs(self, grad_input: tuple) -> tuple | None:
+    def of_inputs(self, grad_input):
         """Call the hooks, and return the gradients of the inputs."""
         grad_output, self.grad_output = self.grad_output, None
         if grad_output is None:  # no gradient came through the module
@@ -176,7 +174,7 @@ class _Gradients:
                 grad_input = self.checked(hook, result)
         return grad_input
 
-    def checked(self, hook: Hook, result: Any) -> tuple:
+    def checked(self, hook, result):
         """Return the gradients that a hook returned, or raise ValueError if they do not fit."""
         new = result if isinstance(result, tuple) else (result,)
         shapes = [getattr(g, "shape", None) for g in new]

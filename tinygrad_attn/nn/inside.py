@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
@@ -25,10 +25,10 @@ from .module import Buffer, Module, Parameter
 class _Weights(Listener):
     """Records the weights of attention modules by dotted name, relative to `root`."""
 
-    def __init__(self, root: Module | None) -> None:
-        self.root, self.seen = root, dict[str, list[np.ndarray]]()
+    def __init__(self, root):
+        self.root, self.seen = root, {}
 
-    def attended(self, scope: Any, weights: np.ndarray) -> None:
+    def attended(self, scope, weights):
         name = dotted_name(scope, self.root) or "attention"  # forward() was called
         self.seen.setdefault(name, []).append(weights)
 
@@ -49,7 +49,7 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
         yield weights.seen
 
 
-def record(weights: Any) -> None:
+def record(weights):
     """Pass a copy of the running module's attention weights (B, H, T, S) to all who listen."""
     for hear in heard("attended"):
         hear(context.scope, weights._data.copy())
@@ -66,7 +66,7 @@ class Activation:
     outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
     all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
 
-    def _check_that_it_ran(self) -> None:
+    def _check_that_it_ran(self):
         if not self.outputs:
             raise AttributeError(f"the module {self.name!r} was not called inside the block.")
 
@@ -90,12 +90,12 @@ class Activation:
         return self.all_weights[-1]
 
 
-def first(output: Any) -> Any:
+def first(output):
     """Return a module's output, or the first leaf of a tuple, list or dict."""
     return (tree_leaves(output) or [output])[0]
 
 
-def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
+def _selected(model, patterns):
     """Return {dotted name: module} for the names that match any of the patterns."""
     modules, found = dict(model.named_modules(remove_duplicate=False)), dict[str, Module]()
     for pattern in patterns:
@@ -114,12 +114,10 @@ class _Outputs(Listener):
     have no graph.
     """
 
-    def __init__(
-        self, activations: Mapping[Module, Activation], calls: Mapping[Module, int] = {}
-    ) -> None:
+    def __init__(self, activations, calls=()):
         self.activations, self.calls = activations, Counter(calls)  # calls that have returned
 
-    def returned(self, module: Module, output: Any) -> None:
+    def returned(self, module, output):
         if module in self.activations:
             outputs, call = self.activations[module].outputs, self.calls[module]
             earlier = outputs[call : call + 1]
@@ -131,12 +129,12 @@ class _Outputs(Listener):
                 if earlier and y._grad is None:
                     y._grad = first(earlier[0])._grad  # from another pass
 
-    def attended(self, scope: Any, weights: np.ndarray) -> None:
+    def attended(self, scope, weights):
         activation = self.activations.get(scope and scope.module)
         if activation and self.calls[scope.module] == len(activation.outputs):
             activation.all_weights.append(weights)
 
-    def repeated(self) -> Callable[[], Listener]:
+    def repeated(self):
         calls = Counter(self.calls)
         return lambda: _Outputs(self.activations, calls)
 
@@ -155,7 +153,7 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
     that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
-    by_module: dict[Module, Activation] = {}
+    by_module = dict[Module, Activation]()
     seen = {name: by_module.setdefault(m, Activation(name)) for name, m in modules.items()}
     with listening(_Outputs(by_module)):
         yield seen
@@ -181,7 +179,7 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def _replaced(pattern: str, new: Any, output: Any) -> Any:
+def _replaced(pattern, new, output):
     """Return the output of a module with another first element."""
     old, *others = tree_leaves(output)
     y = new(old) if callable(new) else new

@@ -20,7 +20,7 @@ from ..functional.attention import BlockedMask
 from ..tensor import Tensor
 
 
-def _checked(mask, name, *shapes):
+def _checked(mask, name, shapes, expected):
     """Return the mask as an array, or as a Tensor if it is tracked."""
     array = checks.values(mask)
     if array.dtype.kind not in "bf":
@@ -29,11 +29,7 @@ def _checked(mask, name, *shapes):
             f"{describe(mask)}. Write mask.astype(bool) if 1 means blocked, otherwise mask == 0."
         )
     if array.shape not in shapes:
-        raise ValueError(
-            f"{name} must have the shape {' or '.join(map(str, shapes))}, got {describe(mask)}. "
-            "key_padding_mask is (B, S), or (S,) if unbatched; attn_mask is (T, S) or (B*H, T, S). "
-            "Write np.repeat(mask, H, axis=0) for a mask (B, T, S)."
-        )
+        raise ValueError(f"{name} must have the shape {expected}, got {describe(mask)}.")
     return array._data if isinstance(array, Tensor) and not tracked(array) else array
 
 
@@ -68,7 +64,12 @@ def merge_masks(
     masks, is_causal = [], bool(is_causal)
     batch, heads, queries, keys = shape
     if attn_mask is not None:
-        mask = _checked(attn_mask, "attn_mask", (queries, keys), (batch * heads, queries, keys))
+        shapes = (queries, keys), (batch * heads, queries, keys)
+        expected = (
+            f"(T, S) = {shapes[0]} or (B*H, T, S) = {shapes[1]} (a mask (B, S) is a "
+            f"key_padding_mask; for one of shape (B, T, S), write np.repeat(mask, {heads}, axis=0))"
+        )
+        mask = _checked(attn_mask, "attn_mask", shapes, expected)
         if mask.ndim == 2:
             checks.warn_of_a_doubtful_mask(mask, blocked=True)
         if not past and _is_causal(mask):
@@ -76,8 +77,9 @@ def merge_masks(
         else:
             masks.append(mask if mask.ndim == 2 else mask.reshape(shape))
     if key_padding_mask is not None:
-        expected = (batch, keys) if batched else (keys,)
-        mask = _checked(key_padding_mask, "key_padding_mask", expected)
+        shape = (batch, keys) if batched else (keys,)
+        expected = f"(B, S), or (S,) if unbatched; expected {shape}"
+        mask = _checked(key_padding_mask, "key_padding_mask", [shape], expected)
         if _hides_a_sequence(mask):
             warn(
                 "this key_padding_mask blocks every key of a sequence. In nn, True means blocked: "
