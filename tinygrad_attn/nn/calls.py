@@ -16,12 +16,12 @@ class Scope:
 
     __slots__ = ("module", "outer", "undo")
 
-    def __init__(self, module, outer) -> None:
+    def __init__(self, module, outer):
         self.module, self.outer = module, outer
-        self.undo: list[Callable[[], Any]] = []
+        self.undo: list[Callable] = []  # called newest first
 
 
-def enclosing(scope: Any) -> Iterator[Any]:
+def enclosing(scope) -> Iterator[Any]:
     """Iterate over the module calls around a scope, innermost first."""
     while scope is not None:
         if not isinstance(scope, FunctionCall):
@@ -29,7 +29,7 @@ def enclosing(scope: Any) -> Iterator[Any]:
         scope = scope.outer
 
 
-def dotted_name(scope: Scope | None, root: Any = None) -> str:
+def dotted_name(scope, root=None) -> str:
     """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
     By default, `root` is the outermost call. A module without a name is named after its class.
@@ -50,9 +50,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
 class Hook(AbstractContextManager["Hook"]):
     """Calls a function when a module runs, until `remove()` or the end of a `with` block."""
 
-    def __init__(
-        self, module: Any, when: str, function: Callable[..., Any], with_kwargs: bool = False
-    ) -> None:
+    def __init__(self, module, when, function, with_kwargs=False):
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
         vars(module)["_hooks"] = (*module._hooks, self)
@@ -72,7 +70,7 @@ class Attributes:
     They include parameters and buffers, which others may replace, hooks and `training`.
     """
 
-    def __init__(self, scope) -> None:
+    def __init__(self, scope):
         self.noted: dict[Any, dict[str, Any]] = {}  # by module
         for call in enclosing(scope):
             self.note(call.module)
