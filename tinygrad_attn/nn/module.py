@@ -199,10 +199,8 @@ class Module:
     def _set_kind(self, name, kind):
         """Record the kind of an attribute: one of KINDS, or None."""
         if kind is not self._kinds.get(name):
-            kinds = {n: k for n, k in self._kinds.items() if n != name}
-            if kind is not None:
-                kinds[name] = kind
-            object.__setattr__(self, "_kinds", kinds)
+            others = {n: k for n, k in self._kinds.items() if n != name}
+            vars(self)["_kinds"] = {**others, name: kind} if kind else others
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""

@@ -189,12 +189,17 @@ class TransformerEncoder(_Stack):
     ) -> None:
         super().__init__(encoder_layer, num_layers, norm)
 
-    def forward(self, src, mask=None, *masks, **named) -> Tensor:
-        """src (S, B, E) -> (S, B, E). With batch_first, B comes first.
-
-        Arguments are as in the layer, with `mask` for `src_mask`.
-        """
-        return self._run(src, mask, *masks, **named)
+    def forward(
+        self,
+        src,
+        mask=None,
+        src_key_padding_mask=None,
+        is_causal: bool | None = None,
+        **cache: KeyValueCache,
+    ) -> Tensor:
+        """src (S, B, E), or (B, S, E) with batch_first -> same shape. Masks: see the layer."""
+        masks = dict(src_mask=mask, src_key_padding_mask=src_key_padding_mask)
+        return self._run(src, **masks, is_causal=is_causal, **cache)
 
 
 class TransformerDecoder(_Stack):
