@@ -335,6 +335,20 @@ def test_hidden_scores_do_no_harm_however_large(length, score):
     np.testing.assert_allclose(found[2][:, :-2], few[2], rtol=1e-4, atol=1e-5)
 
 
+def test_outputs_beside_weights_may_be_changed_before_the_backward_pass():
+    """The kernel reads its own arrays on the way back."""
+    gradients = []
+    for change in (False, True):
+        leaves = TABLE["attention, heads, all"].leaves(np.float64)
+        results = F.scaled_dot_product_attention(*leaves, need_weights=True)
+        loss = sum((y[0] + y[1]).sum() for y in results)  # reads no values on the way back
+        for y in results if change else ():
+            y.data[...] = 7
+        gradients.append([g.numpy() for g in ta.grad(loss, leaves)])
+    for ours, expected in zip(*gradients):
+        np.testing.assert_array_equal(ours, expected)
+
+
 @pytest.mark.parametrize("length", [40, 900])
 def test_attention_keeps_nothing_without_a_graph(length):
     x = np.ones((1, 1, length, 8), "f")

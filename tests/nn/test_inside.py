@@ -176,6 +176,45 @@ def test_activations_gradients_weights_and_patches():
         model(x)
 
 
+class Inside(nn.Module):
+    """Runs a part in a checkpoint of its own, twice."""
+
+    def __init__(self):
+        self.first, self.part = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+
+    def forward(self, x, call=lambda f, x: f(x)):
+        x = self.first(x)[None]
+        attend = lambda x: self.attention(self.part(x), x, x)[0]
+        return call(attend, call(attend, x))
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_activations_get_gradients_from_checkpoints_in_checkpoints(passes):
+    """And from a second pass, which adds to those of the first."""
+    model, x = Inside().astype(np.float64), Tensor(RNG.standard_normal((2, 3)), requires_grad=True)
+    nested = lambda x: ta.checkpoint(lambda x: model(x, ta.checkpoint), x)
+    results = []
+    for run in (
+        model,
+        lambda x: model(x, ta.checkpoint),
+        lambda x: ta.checkpoint(model, x),
+        nested,
+    ):
+        with ta.activations(model, "*?") as seen:
+            loss = (run(x) ** 2).sum()
+            for left in reversed(range(passes)):
+                loss.backward(retain_graph=left > 0)
+        arrays = {n: [a.output.numpy(), a.grad.numpy()] for n, a in seen.items() if a.outputs}
+        arrays["weights"] = seen["attention"].all_weights
+        counts = [len(a.outputs) for a in seen.values()]
+        results.append((counts, arrays))
+    for counts, arrays in results[1:]:
+        assert counts == results[0][0] and arrays.keys() == results[0][1].keys()
+        for name, expected in results[0][1].items():
+            np.testing.assert_allclose(arrays[name], expected, err_msg=name)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_flops_equal_the_closed_forms(seed):
     rng = np.random.default_rng(seed)

@@ -12,14 +12,15 @@ T, not with T S (Rabe and Staats 2021; Dao et al. 2022, appendix B):
 from __future__ import annotations
 
 import math
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from itertools import product
 from operator import iadd
 from typing import NamedTuple
 
 import numpy as np
 
-from ..engine import array_of, context, kernel, op, sum_to
+from ..engine import Op, Parts, array_of, context, kernel, sum_to
+from ..engine.bundle import Bundling, bundle, members
 from ..functional import attention as equations
 from . import tuning
 from .blocks import QUIET, in_range, ordinary, row_sums
@@ -55,8 +56,7 @@ class AttentionCall:
     """One call: q (B, H, T, D), k (B, H, S, D), v (B, H, S, V), mask broadcastable to (B, H, T, S).
 
     `keep` (B, H, T, S) is True for the weights that dropout keeps. A block is addressed by h (two
-    slices for batch and heads), r (its rows, the queries) and c (its columns, the keys). The output
-    is (B, H, T, V). If the weights are needed, they stand beside it: (B, H, T, V + S).
+    slices for batch and heads), r (its rows, the queries) and c (its columns, the keys).
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class AttentionCall:
         boolean = mask is not None and mask.dtype == bool
         self.may_look, self.bias = (mask, None) if boolean else (None, mask)
         self.scale, self.keep_scale = map(q.dtype.type, (scale, keep_scale))
-        self.need_weights = need_weights
         self.blocks = cut(self.q, self.k, self.v, is_causal)
-        self.room = math.inf if need_weights else self.blocks.kept
+        self.room = self.blocks.kept
         self.kept = {}  # exponentials, by (task, first row, first column)
         self.tops = {}  # maxima of rows that needed them, by (task, first row)
         self.reciprocals = np.empty(q.shape[:-1], q.dtype)  # of the sums of exponentials
+        self.weights = np.zeros((*q.shape[:-1], k.shape[-2]), q.dtype) if need_weights else None
 
     # ---- blocks of exponentials
 
@@ -123,19 +123,12 @@ class AttentionCall:
 
     # ---- both passes
 
-    def beside(self, x):
-        """Split the output, or its gradient, from the weights beside it, if any."""
-        width = self.v.shape[-1]
-        return (x[..., :width], x[..., width:]) if self.need_weights else (x, None)
-
     @np.errstate(**QUIET)
     def forward(self):
-        """Return the output, in the memory order (B, T, H, V): merging the heads copies nothing."""
+        """Compute the output, in the memory order (B, T, H, V): merging heads copies nothing."""
         keep_freed()
-        (b, heads, t, _), width = self.q.shape, self.v.shape[-1]
-        width += self.need_weights * self.k.shape[-2]
-        y = np.zeros((b, t, heads, width), self.q.dtype).swapaxes(1, 2)
-        output, weights = self.beside(y)
+        b, heads, t, _ = self.q.shape
+        self.output = np.empty((b, t, heads, self.v.shape[-1]), self.q.dtype).swapaxes(1, 2)
 
         def run(n):
             h = self.blocks.heads[n]
@@ -149,14 +142,11 @@ class AttentionCall:
                     total[total == 0] = np.inf  # rows that see no key
                 self.reciprocals[at] = np.reciprocal(total, out=total)
                 total *= self.keep_scale
-                np.multiply(sums, total[..., None], out=output[at])
-                if self.need_weights:
-                    for c in columns:
-                        w = self.dropped(self.kept[n, r.start, c.start], h, r, c)
-                        np.multiply(w, total[..., None], out=weights[(*at, c)])
+                np.multiply(sums, total[..., None], out=self.output[at])
+                if self.weights is not None:
+                    self.weights[at] *= total[..., None]
 
         tasks(run, len(self.blocks.heads))
-        return y
 
     def dropped(self, w, h, r, c):
         """Return the block w with zeros where dropout drops a weight."""
@@ -171,13 +161,15 @@ class AttentionCall:
                 self.room -= w.size
                 self.kept[place] = w
             total.append(row_sums(w))
-            sums.append(np.matmul(self.dropped(w, h, r, c), self.v[(*h, c)]))
+            w = self.dropped(w, h, r, c)
+            if self.weights is not None:
+                self.weights[(*h, r, c)] = w
+            sums.append(np.matmul(w, self.v[(*h, c)]))
         return reduce(iadd, sums), reduce(iadd, total)
 
     @np.errstate(**QUIET)
-    def backward(self, g, y, dq, dk, dv, dmask):
+    def backward(self, g, dweights, dq, dk, dv, dmask):
         """Add the gradients to dq, dk, dv and, unless it is None, dmask; all start as zeros."""
-        (g, dweights), (y, weights) = self.beside(in_rows(g)), self.beside(y)
         once = len(self.blocks.rows) == 1
 
         def run(n):
@@ -186,18 +178,18 @@ class AttentionCall:
                 at, q = (*h, r), self.q[(*h, r)] * self.scale
                 reciprocal = self.reciprocals[at][..., None]
                 gr = g[at] * reciprocal  # weights are exponentials times these
-                delta = np.vecdot(gr, y[at])[..., None]
+                delta = np.vecdot(gr, self.output[at])[..., None]
                 gr *= self.keep_scale
-                if self.need_weights:
+                if dweights is not None:
                     dw = dweights[at] * reciprocal
-                    delta += np.vecdot(dw, weights[at])[..., None]
+                    delta += np.vecdot(dw, self.weights[at])[..., None]
                     dw *= self.keep_scale
                 for c in self.columns(h, r):
                     p = self.kept.get((n, r.start, c.start))
                     if p is None:
                         p = self.exponentials(q, h, r, c, self.tops.get((n, r.start)))
                     ds = np.matmul(gr, self.v[(*h, c)].swapaxes(-1, -2))
-                    if self.need_weights:
+                    if dweights is not None:
                         ds += dw[..., c]
                     if self.keep is not None:
                         ds *= self.keep[(*at, c)]
@@ -248,50 +240,46 @@ def add_product(a, b, total, first):
 _tri = lru_cache(maxsize=8)(np.tri)
 
 
-# ---- ops and kernels: an op has one output, so the weights stand beside the values of each head
+# ---- ops on q, k, v and a mask, or on one array that packs q, k and v, and a mask
 
 
-def _equation(*inputs, **settings):
-    output, weights = equations.attention.function(*inputs, **settings)
-    return output if weights is None else np.concatenate([output, weights], axis=-1)
+def _equation(*inputs, call):
+    output, weights = call.equation(*inputs)
+    return output if weights is None else bundle(output, weights)
 
 
-@op(saves=True, reference=_equation)
-def attention(q, k, v, mask, **settings):
-    """w v with w = softmax(q k^T scale + mask) keep keep_scale"""
-    call = AttentionCall(*map(with_heads, (q, k, v)), mask, **settings)
-    return call.forward().reshape(*q.shape[:-1], -1), call
+attention = Op(lambda *_inputs, call: call.result, reference=_equation)
+attention_and_weights = Bundling(lambda *_inputs, call: np.zeros(()), reference=_equation)
 
 
-@attention.vjp_all
-def _attention_vjp(g, y, q, k, v, mask, *, saved, needs, **_settings):
-    gradients = [np.zeros_like(x) for x in (q, k, v)]  # in their memory order
-    gradients.append(np.zeros_like(mask) if needs[3] else None)
-    saved.backward(*map(with_heads, (g, y, *gradients)))
-    return gradients
+def _attention_vjp(g, _y, *inputs, call, needs):
+    g, dweights = (g.get(0), g.get(1)) if isinstance(g, Parts) else (g, None)
+    g = np.zeros_like(call.result) if g is None else g
+    gradients = [np.zeros_like(x) for x in inputs[:-1]]  # in their memory order
+    dmask = np.zeros_like(inputs[-1]) if needs[-1] else None
+    if call.num_heads:
+        g = equations.split_heads(g, call.num_heads)
+        heads = equations.unpack_heads(gradients[0], call.num_heads)
+    else:
+        heads = map(with_heads, gradients)
+    call.backward(in_rows(with_heads(g)), with_heads(dweights), *heads, with_heads(dmask))
+    return *gradients, dmask
 
 
-def _packed_equation(packed, mask, *, num_heads, **settings):
-    heads = equations.unpack_heads(packed, num_heads)
-    return equations.merge_heads(_equation(heads[0], heads[1], heads[2], mask, **settings))
+for _op in (attention, attention_and_weights):
+    _op.__name__ = "attention"
+    _op.vjp_all(_attention_vjp)
 
 
-@op(saves=True, reference=_packed_equation)
-def packed_attention(packed, mask, *, num_heads, **settings):
-    """Self-attention with q, k and v packed into one array: (B, T, 3 H D) -> (B, T, H D)"""
-    heads = equations.unpack_heads(np.ascontiguousarray(packed), num_heads)
-    call = AttentionCall(*heads, mask, **settings)
-    return call.forward().swapaxes(1, 2).reshape(*packed.shape[:2], -1), call
-
-
-@packed_attention.vjp_all
-def _packed_vjp(g, y, packed, mask, *, num_heads, saved, needs, **_settings):
-    dpacked = np.zeros(packed.shape, packed.dtype)
-    gradients = equations.unpack_heads(dpacked, num_heads)
-    dmask = np.zeros_like(mask) if needs[1] else None
-    g, y = (equations.split_heads(np.ascontiguousarray(x), num_heads) for x in (g, y))
-    saved.backward(g, y, *gradients, with_heads(dmask))
-    return dpacked, dmask
+def _outputs(call, result, equation, *inputs, **settings):
+    """Return the output of a call, and the weights if they are needed, as parts of the graph."""
+    call.result, call.equation = result, partial(equation.function, **settings)
+    call.num_heads = settings.get("num_heads")
+    if call.weights is None:
+        return attention(*inputs, call=call), None
+    weights = call.weights if call.num_heads else call.weights.reshape(*result.shape[:-1], -1)
+    together = attention_and_weights(*inputs, call=call)
+    return members(together, [result.copy(), weights.copy()])  # the user may change the arrays
 
 
 def _fits(mask, scores, q):
@@ -303,27 +291,29 @@ def _fits(mask, scores, q):
 
 
 @kernel(equations.attention)
-def attention_kernel(q, k, v, mask=None, *, need_weights=False, **settings):
+def attention_kernel(q, k, v, mask=None, **settings):
     """The kernel for q (..., T, D), k (..., S, D), v (..., S, V) with up to two equal lead axes."""
-    if not ordinary(q, k, v) or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+    arrays = ordinary(q, k, v)
+    if not arrays or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2] or q.ndim > 4:
         return NotImplemented
-    scores, width = (*q.shape[:-1], k.shape[-2]), v.shape[-1]
-    if len(scores) > 4 or not _fits(mask, scores, q):
+    if not _fits(mask, (*q.shape[:-1], k.shape[-2]), q):
         return NotImplemented
-    y = attention(q, k, v, mask, need_weights=need_weights, **settings)
-    return (y[..., :width], y[..., width:]) if need_weights else (y, None)
+    call = AttentionCall(*map(with_heads, arrays), array_of(mask), **settings)
+    call.forward()
+    result = call.output.reshape(*q.shape[:-1], -1)
+    return _outputs(call, result, equations.attention, q, k, v, mask, **settings)
 
 
 @kernel(equations.packed_attention)
-def packed_kernel(packed, mask=None, *, num_heads, need_weights=False, **settings):
+def packed_kernel(packed, mask=None, *, num_heads, **settings):
     """The kernel for a packed tensor (B, T, 3 H D)."""
-    if not ordinary(packed):
+    arrays = ordinary(packed)
+    if not arrays or not arrays[0].flags.c_contiguous:
         return NotImplemented
-    b, t, width = packed.shape
+    b, t, _ = packed.shape
     if not _fits(mask, (b, num_heads, t, t), packed):
         return NotImplemented
-    y = packed_attention(packed, mask, num_heads=num_heads, need_weights=need_weights, **settings)
-    if not need_weights:
-        return y, None
-    y, size = y.reshape(b, t, num_heads, -1), width // (3 * num_heads)
-    return y[..., :size].reshape(b, t, -1), y[..., size:].swapaxes(1, 2)
+    call = AttentionCall(*equations.unpack_heads(arrays[0], num_heads), array_of(mask), **settings)
+    call.forward()
+    result, settings["num_heads"] = equations.merge_heads(call.output), num_heads
+    return _outputs(call, result, equations.packed_attention, packed, mask, **settings)

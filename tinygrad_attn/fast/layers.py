@@ -179,14 +179,13 @@ rms_norm.vjp_all(normalise_vjp)
 
 def _over_last_axis(norm, x, shape, weight, bias, eps):
     arrays = ordinary(x, weight, bias)
-    if not arrays or type(eps) is not float:
+    if not arrays:
         return NotImplemented
-    a, w, b = arrays
+    a, *parameters = arrays
     n = a.shape[-1]
     # Sums over longer rows lose digits in float32; the reference adds pairwise.
-    if shape not in (n, (n,)) or n >= tuning.LONG_ROW:
-        return NotImplemented
-    if w is not None and w.shape != (n,) or b is not None and b.shape != (n,):
+    fits = shape in (n, (n,)) and n < tuning.LONG_ROW and type(eps) is float
+    if not fits or any(p is not None and p.shape != (n,) for p in parameters):
         return NotImplemented
     return norm(x, weight, bias, eps=eps)
 

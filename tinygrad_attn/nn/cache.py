@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from .. import ops
 from ..engine import Symbolic, array_of, context
 from ..errors import describe
 from ..tensor import Tensor
-from .calls import Scope
+from .calls import enclosing
 from .module import Module
 
 
@@ -21,7 +22,12 @@ class _Entry(NamedTuple):
     k: Any  # (B, H, S, D)
     v: Any  # (B, H, S, V)
     memory: Any = None  # in cross-attention, the key and value that were projected to k and v
-    room: Any = (None, None)  # arrays that begin with k and v and have room for more tokens
+    rooms: Any = (None, None)  # arrays that begin with k and v and have room for more tokens
+
+    @property
+    def tokens(self) -> int:
+        """The number of the model's own tokens."""
+        return 0 if self.memory else self.k.shape[-2]
 
 
 class KeyValueCache:
@@ -42,8 +48,6 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self._entries: dict[Module, _Entry] = {}
-        self._outermost: Scope | None = None  # the outermost module call that uses the cache, and
-        self._replaced: list[tuple[Scope, Module, _Entry | None]] = []  # what it has replaced
 
     def __copy__(self):
         return self.__deepcopy__({})
@@ -51,56 +55,51 @@ class KeyValueCache:
     def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
         new = KeyValueCache()
-        for module, entry in self._current().items():
-            new._entries[memo.get(id(module), module)] = entry._replace(room=(None, None))
+        for module, entry in self._entries.items():
+            new._entries[memo.get(id(module), module)] = entry._replace(rooms=(None, None))
         return new
 
     @property
     def length(self) -> int:
         """The number of cached tokens."""
-        tokens = (entry for entry in self._current().values() if entry.memory is None)
-        return next((entry.k.shape[-2] for entry in tokens), 0)
+        return next((entry.tokens for entry in self._entries.values() if entry.tokens), 0)
 
     @property
     def nbytes(self) -> int:
         """The size of the cached keys and values in bytes."""
-        return sum(x._data.nbytes for entry in self._current().values() for x in entry[:2])
+        return sum(x._data.nbytes for entry in self._entries.values() for x in entry[:2])
 
     def past(self, module: Module) -> int:
         """Return the number of keys cached for this module."""
-        entry = self._current().get(module)
-        return 0 if entry is None or entry.memory is not None else entry.k.shape[-2]
+        return self._entries[module].tokens if module in self._entries else 0
 
     def extend(self, module: Module, k, v) -> Any:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
-        entries = self._current()
-        old, room = entries.get(module), (None, None)
-        past = 0 if old is None else old.k.shape[-2]
-        first = next((m for m, entry in entries.items() if entry.memory is None), module)
-        if old is not None and old.memory is not None:
-            raise _refusal(old.memory[0], k)
-        if first is not module and past + k.shape[-2] != entries[first].k.shape[-2]:
-            raise ValueError(
-                f"this cache has {self.length} tokens for the first attention module, but {past} "
-                f"for another one, to which this call adds {k.shape[-2]}. If an earlier call "
-                "failed, create a new KeyValueCache(). Otherwise, the model calls a module twice."
-            )
+        old, new = self._entries.get(module), _Entry(k, v)
         if old is not None:
+            if old.memory is not None:
+                raise _refusal(old.memory[0], k)
             if old.k.shape[:2] != k.shape[:2]:
                 raise ValueError(
                     f"this cache has batch size {old.k.shape[0]}, but the new tokens have batch "
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
-            k, k_room = _joined(old.k, k, old.room[0])
-            v, v_room = _joined(old.v, v, old.room[1])
-            room = k_room, v_room
-        self._store(module, _Entry(k, v, room=room))
+            (k, k_room), (v, v_room) = map(_joined, old[:2], (k, v), old.rooms)
+            new = _Entry(k, v, rooms=(k_room, v_room))
+        first = next((m for m, entry in self._entries.items() if entry.tokens), module)
+        if first is not module and new.tokens != self.length:
+            raise ValueError(
+                f"with this call, the cache would have {new.tokens} tokens for an attention module "
+                f"but {self.length} for the first one. If an earlier call failed, create a new "
+                "KeyValueCache(). Otherwise, the model calls a module twice."
+            )
+        self._store(module, new)
         return k, v
 
     def memory(self, module: Module, key, value, project: Callable[[], Any]) -> Any:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
-        entry = self._current().get(module)
+        entry = self._entries.get(module)
         if entry is None:
             k, v = project()
             entry = _Entry(k, v, arrays)
@@ -111,25 +110,18 @@ class KeyValueCache:
             raise _refusal(entry.memory[0], key)
         return entry[:2]
 
-    def _current(self):
-        """Return the entries, after dropping what failed module calls have stored."""
-        while self._replaced and _failed(self._replaced[-1][0]):
-            _, module, entry = self._replaced.pop()
-            if entry is None:
-                del self._entries[module]
-            else:  # a copy of the cache may share the room
-                self._entries[module] = entry._replace(room=(None, None))
-        return self._entries
-
     def _store(self, module, entry):
-        call = outermost = context.scope
-        while outermost is not None and outermost.outer is not None:
-            outermost = outermost.outer
-        if outermost is not self._outermost:  # the calls before have succeeded
-            self._outermost, self._replaced = outermost, []
-        if call is not None:
-            self._replaced.append((call, module, self._entries.get(module)))
+        """Store an entry until one of the module calls that are running fails."""
+        undo = partial(self._restore, module, self._entries.get(module))
+        for call in enclosing(context.scope):
+            call.undo.append(undo)
         self._entries[module] = entry
+
+    def _restore(self, module, entry):
+        if entry is None:
+            self._entries.pop(module, None)
+        else:  # a copy of the cache may share the room
+            self._entries[module] = entry._replace(rooms=(None, None))
 
 
 def _joined(old, new, room):
@@ -147,13 +139,6 @@ def _joined(old, new, room):
     else:
         room[..., a.shape[-2] : end, :] = b
     return Tensor._of(room[..., :end, :]), room
-
-
-def _failed(call):
-    """Return whether this module call or one around it has raised an exception."""
-    while call is not None and not call.failed:
-        call = call.outer
-    return call is not None
 
 
 def _refusal(expected, passed):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 from ..engine import FunctionCall, Parts, context, tracked
 from ..engine.bundle import bundled
-from ..errors import describe
 from ..tree import tree_leaves, tree_map
 
 
 class Scope:
-    """One call of a module, the call that encloses it, and whether it raised an exception."""
+    """One call of a module, the call that encloses it, and what to undo if it fails."""
 
-    __slots__ = ("module", "outer", "failed")
+    __slots__ = ("module", "outer", "undo")
 
-    def __init__(self, module: Any, outer: Scope | None) -> None:
-        self.module, self.outer, self.failed = module, outer, False
+    def __init__(self, module, outer):
+        self.module, self.outer = module, outer
+        self.undo: list[Callable] = []  # called newest first
 
 
-def enclosing(scope: Any) -> Iterator[Any]:
+def enclosing(scope) -> Iterator[Any]:
     """Iterate over the module calls around a scope, innermost first."""
     while scope is not None:
         if not isinstance(scope, FunctionCall):
@@ -29,7 +29,7 @@ def enclosing(scope: Any) -> Iterator[Any]:
         scope = scope.outer
 
 
-def dotted_name(scope: Scope | None, root: Any = None) -> str:
+def dotted_name(scope, root=None) -> str:
     """Return the name of a called module relative to `root`, such as `layers.0.self_attn`.
 
     By default, `root` is the outermost call. A module without a name is named after its class.
@@ -38,11 +38,11 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
     if not chain:
         return ""
     root = chain[-1] if root is None else root
-    names = {id(module): name for name, module in root.named_modules()}
+    names = {module: name for name, module in root.named_modules()}
     tail: list[str] = []
     for module in chain:
-        if id(module) in names:
-            return ".".join(filter(None, [names[id(module)], *tail])) or type(module).__name__
+        if module in names:
+            return ".".join(filter(None, [names[module], *tail])) or type(module).__name__
         tail.insert(0, type(module).__name__)
     return ".".join(tail)
 
@@ -50,9 +50,7 @@ def dotted_name(scope: Scope | None, root: Any = None) -> str:
 class Hook(AbstractContextManager["Hook"]):
     """Calls a function when a module runs, until `remove()` or the end of a `with` block."""
 
-    def __init__(
-        self, module: Any, when: str, function: Callable[..., Any], with_kwargs: bool = False
-    ) -> None:
+    def __init__(self, module, when, function, with_kwargs=False):
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
         note_attributes(module, "_hooks")
@@ -67,14 +65,6 @@ class Hook(AbstractContextManager["Hook"]):
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def run(self, module: Any, args: tuple, kwargs: dict[str, Any], *output: Any) -> Any:
-        arguments = (args, kwargs) if self.with_kwargs else (args,)
-        return self.function(module, *arguments, *output)
-
-    @property
-    def name(self) -> str:
-        return getattr(self.function, "__name__", repr(self.function))
-
 
 def note_attributes(module: Any, name: str | None = None) -> None:
     """Note a module's attributes for a checkpoint, before the one with this name changes."""
@@ -82,109 +72,89 @@ def note_attributes(module: Any, name: str | None = None) -> None:
         context.noted_modules.note(module, name)
 
 
-def call_with_hooks(module: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def call_with_hooks(module, args, kwargs):
     """Call `module.forward` and all hooks, in PyTorch's order."""
-    before, after, backward = (
-        [hook for hook in module._hooks if hook.when == when]
-        for when in ("before", "after", "backward")
-    )
-    for hook in before:
-        result = hook.run(module, args, kwargs)
-        if result is not None:
-            args, kwargs = _arguments(hook, module, result, kwargs)
-    gradients = None
-    if backward and context.recording:
+    hooks = lambda when: [hook for hook in module._hooks if hook.when == when]
+    keywords = lambda hook: [kwargs] if hook.with_kwargs else []
+    for hook in hooks("before"):
+        result = hook.function(module, args, *keywords(hook))
+        if result is not None and hook.with_kwargs:
+            args, kwargs = result
+        elif result is not None:
+            args = result if isinstance(result, tuple) else (result,)
+    backward = context.recording and hooks("backward")
+    if backward:
         gradients = _Gradients(module, backward, args)
-        args = gradients.args
+        args = _bundled(args, gradients.of_inputs)
     output = module.forward(*args, **kwargs)
-    for hook in after:
-        result = hook.run(module, args, kwargs, output)
+    for hook in hooks("after"):
+        result = hook.function(module, args, *keywords(hook), output)
         output = output if result is None else result
-    return output if gradients is None else gradients.through(output)
+    if backward:
+        leaves = iter(_bundled(tree_leaves(output), gradients.of_outputs))
+        output = tree_map(lambda _: next(leaves), output)
+    return output
 
 
-def _arguments(hook: Hook, module: Any, result: Any, kwargs: dict[str, Any]) -> tuple[tuple, Any]:
-    """Return the arguments that a hook returned in place of those of the call."""
-    if not hook.with_kwargs:
-        return result if isinstance(result, tuple) else (result,), kwargs
-    if type(result) is not tuple or [type(part) for part in result] != [tuple, dict]:
-        raise TypeError(
-            f"the hook {hook.name!r} before {type(module).__name__} was registered with "
-            f"with_kwargs=True, so it must return None or (args, kwargs), not {describe(result)}."
-        )
-    return result
+def _bundled(values, hook):
+    """Return the values, with a bundle of the tensors among them.
+
+    In the backward pass, hook(gradients) gets the gradient of each value, or None. It returns None
+    or other gradients.
+    """
+    # The first place of each tensor: one that is passed twice stays one.
+    places = {x: place for place, x in reversed([*enumerate(values)]) if tracked(x)}
+
+    def on_the_way_back(parts):
+        gradients = [None] * len(values)
+        for i, place in enumerate(places.values()):
+            gradients[place] = parts.get(i)
+        new = hook(tuple(gradients))
+        if new is None:
+            return None
+        chosen = enumerate(new[place] for place in places.values())
+        return Parts({i: g for i, g in chosen if g is not None})
+
+    new = dict(zip(places, bundled([*places], on_the_way_back))) if places else {}
+    return tuple(new[x] if tracked(x) else x for x in values)
 
 
 class _Gradients:
-    """The gradients of one call of a module, for its backward hooks.
+    """The gradients of one call of a module, for its backward hooks."""
 
-    The tensors that go into the module are bundled, so that the hooks get the gradients of all of
-    them at once. The gradients of its outputs, which are complete earlier, come from hooks on the
-    tensors.
-    """
+    def __init__(self, module, hooks, args):
+        self.module, self.hooks, self.args = module, hooks, args
+        self.grad_output = None
 
-    def __init__(self, module: Any, hooks: Sequence[Hook], args: tuple) -> None:
-        self.module, self.hooks = module, hooks
-        tensors = list(dict.fromkeys(x for x in args if tracked(x)))  # one passed twice stays one
-        self.positions = [next(i for i, x in enumerate(args) if x is t) for t in tensors]
-        new = dict(zip(tensors, bundled(tensors, self.of_inputs))) if tensors else {}
-        self.args = tuple(new[x] if tracked(x) else x for x in args)
-        self.grad_output: list[Any] = []
-        self.backward_pass: Any = None  # the one that these gradients belong to
+    def of_outputs(self, gradients):
+        """Keep the gradients of the outputs, which are complete before those of the inputs."""
+        self.grad_output = gradients
+        if not any(map(tracked, self.args)):
+            self.of_inputs((None,) * len(self.args))
 
-    def through(self, output: Any) -> Any:
-        """Return the output, with hooks on its tensors."""
-        leaves = tree_leaves(output)
-        self.count = len(leaves)
-        tensors = list(dict.fromkeys(y for y in leaves if tracked(y)))
-        places = [next(i for i, y in enumerate(leaves) if y is t) for t in tensors]
-        if not self.positions and len(tensors) > 1:  # then only a bundle knows when all are there
-            together = lambda parts: self.of_outputs({places[i]: g for i, g in parts.items()})
-            new = dict(zip(tensors, bundled(tensors, together)))
-            return tree_map(lambda y: new[y] if tracked(y) else y, output)
-        # A leaf outlives the call, so the hook is put on a copy.
-        new = {y: y if y._node else y.clone() for y in tensors}
-        for place, y in zip(places, new.values()):
-            y.register_hook(lambda g, place=place: self.of_outputs({place: g}))
-        if all(a is b for a, b in new.items()):
-            return output
-        return tree_map(lambda y: new[y] if tracked(y) else y, output)
-
-    def of_outputs(self, gradients: dict[int, Any]) -> None:
-        """Note the gradients of outputs, by their positions."""
-        if not self.grad_output or self.backward_pass is not context.backward_pass:
-            self.grad_output, self.backward_pass = [None] * self.count, context.backward_pass
-        for place, g in gradients.items():
-            self.grad_output[place] = g
-        if not self.positions:  # no input gets a gradient
-            self.of_inputs(Parts())
-
-    def of_inputs(self, gradients: Parts) -> Parts | None:
-        """Call the hooks, and return the gradients that they return."""
-        if not self.grad_output or self.backward_pass is not context.backward_pass:
+    def of_inputs(self, grad_input):
+        """Call the hooks, and return the gradients of the inputs."""
+        grad_output, self.grad_output = self.grad_output, None
+        if grad_output is None:  # no gradient came through the module
             return None
-        grad_input: list[Any] = [None] * len(self.args)
-        for i, g in gradients.items():
-            grad_input[self.positions[i]] = g
-        grad_output, self.grad_output = tuple(self.grad_output), []
         for hook in self.hooks:
-            result = hook.function(self.module, tuple(grad_input), grad_output)
+            result = hook.function(self.module, grad_input, grad_output)
             if result is not None:
-                grad_input = self._checked(hook, result)
-        parts = {i: grad_input[position] for i, position in enumerate(self.positions)}
-        return Parts({i: g for i, g in parts.items() if g is not None})
+                grad_input = self.checked(hook, result)
+        return grad_input
 
-    def _checked(self, hook: Hook, result: Any) -> list[Any]:
+    def checked(self, hook, result):
         """Return the gradients that a hook returned, or raise ValueError if they do not fit."""
-        new = list(result) if isinstance(result, tuple) else [result]
+        new = result if isinstance(result, tuple) else (result,)
         shapes = [getattr(g, "shape", None) for g in new]
         expected = [getattr(x, "shape", None) for x in self.args]
         pairs = zip(new, shapes, expected)
         alike = (g is None or shape == there is not None for g, shape, there in pairs)
         if len(new) != len(expected) or not all(alike):
+            name = getattr(hook.function, "__name__", repr(hook.function))
             raise ValueError(
-                f"the backward hook {hook.name!r} of {type(self.module).__name__} returned "
-                f"gradients of shapes {shapes} for inputs of shapes {expected}. Return None, or a "
-                "tuple with one gradient for each input."
+                f"the backward hook {name!r} of {type(self.module).__name__} returned gradients "
+                f"of shapes {shapes} for inputs of shapes {expected}. Return None, or a tuple with "
+                "one gradient for each input."
             )
         return new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
@@ -22,13 +22,14 @@ from .module import Buffer, Module, Parameter
 
 
 class _Weights(Listener):
-    """Calls keep(scope, weights) after each call of an attention module."""
+    """Records the weights of attention modules by dotted name, relative to `root`."""
 
-    def __init__(self, keep: Callable[[Any, np.ndarray], Any]) -> None:
-        self.keep = keep
+    def __init__(self, root):
+        self.root, self.seen = root, {}
 
-    def attended(self, scope: Any, weights: Any) -> None:
-        self.keep(scope, weights)
+    def attended(self, scope, weights):
+        name = dotted_name(scope, self.root) or "attention"  # forward() was called
+        self.seen.setdefault(name, []).append(weights)
 
 
 @contextmanager
@@ -43,14 +44,11 @@ def record_attention(root: Module | None = None) -> Iterator[dict[str, list[np.n
     array, with dropout applied. An unbatched call counts as a batch of one. Direct calls to
     `F.scaled_dot_product_attention` and calls from other threads are not recorded.
     """
-    seen: dict[str, list[np.ndarray]] = {}
-    name = lambda scope: dotted_name(scope, root) or "attention"  # forward() was called
-    keep = lambda scope, weights: seen.setdefault(name(scope), []).append(weights)
-    with listening(_Weights(keep)):
-        yield seen
+    with listening(_Weights(root)) as weights:
+        yield weights.seen
 
 
-def record(weights: Any) -> None:
+def record(weights):
     """Pass a copy of the running module's attention weights (B, H, T, S) to all who listen."""
     for hear in heard("attended"):
         hear(context.scope, weights._data.copy())
@@ -67,7 +65,7 @@ class Activation:
     outputs: list[Any] = field(default_factory=list, repr=False)  # as the module returned them
     all_weights: list[np.ndarray] = field(default_factory=list, repr=False)  # (B, H, T, S) each
 
-    def _check_that_it_ran(self) -> None:
+    def _check_that_it_ran(self):
         if not self.outputs:
             raise AttributeError(f"the module {self.name!r} was not called inside the block.")
 
@@ -96,7 +94,7 @@ def first(output: Any) -> Any:
     return next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), output)
 
 
-def _selected(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
+def _selected(model, patterns):
     """Return {dotted name: module} for the names that match any of the patterns."""
     modules, found = dict(model.named_modules(remove_duplicate=False)), dict[str, Module]()
     for pattern in patterns:
@@ -192,7 +190,7 @@ def patch(model: Module, replacements: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def _replaced(pattern: str, new: Any, output: Any) -> Any:
+def _replaced(pattern, new, output):
     """Return the output of a module with another first element."""
     old = first(output)
     if not isinstance(old, Tensor):

@@ -267,7 +267,7 @@ class _Positions(Module):
     _table: str
     _shown = ("max_len", "d_model", "batch_first")
 
-    def __init__(self, max_len: int, d_model: int, batch_first: bool) -> None:
+    def __init__(self, max_len, d_model, batch_first):
         self.max_len, self.d_model, self.batch_first = max_len, d_model, batch_first
 
     def forward(self, x, offset: int = 0) -> Tensor:

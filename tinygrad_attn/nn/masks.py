@@ -20,15 +20,17 @@ from ..functional.attention import BlockedMask
 from ..tensor import Tensor
 
 
-def _checked(mask, name):
+def _checked(mask, name, shapes, expected):
     """Return the mask as an array, or as a Tensor if it is tracked."""
-    mask = checks.values(mask)
-    if mask.dtype.kind not in "bf":
+    array = checks.values(mask)
+    if array.dtype.kind not in "bf":
         raise TypeError(
             f"{name} must be boolean (True = blocked) or float (added to the scores), got "
             f"{describe(mask)}. Write mask.astype(bool) if 1 means blocked, otherwise mask == 0."
         )
-    return mask._data if isinstance(mask, Tensor) and not tracked(mask) else mask
+    if array.shape not in shapes:
+        raise ValueError(f"{name} must have the shape {expected}, got {describe(mask)}.")
+    return array._data if isinstance(array, Tensor) and not tracked(array) else array
 
 
 def _is_causal(mask):
@@ -39,38 +41,10 @@ def _is_causal(mask):
     return np.array_equal(mask, blocked if mask.dtype == bool else _as_floats(blocked, mask.dtype))
 
 
-def _check_attn_mask(mask, shape):
-    """(T, S) or (B*H, T, S) -> (T, S) or (B, H, T, S)."""
-    mask, (batch, heads, queries, keys) = _checked(mask, "attn_mask"), shape
-    if mask.shape == (queries, keys):
-        checks.warn_of_a_doubtful_mask(mask, blocked=True)
-        return mask
-    if mask.shape == (batch * heads, queries, keys):
-        return mask.reshape(shape)
-    raise ValueError(
-        f"attn_mask must have the shape (T, S) = {(queries, keys)} or (B*H, T, S) = "
-        f"{(batch * heads, queries, keys)}, got {describe(mask)}. A mask of shape (B, S) is a "
-        f"key_padding_mask; one of shape (B, T, S) needs np.repeat(mask, {heads}, axis=0)."
-    )
-
-
-def _check_key_padding_mask(mask, batch, keys, batched=True):
-    """(B, S), or (S,) for an unbatched call -> (B, 1, 1, S)."""
-    intended = isinstance(mask, BlockedMask)
-    mask = _checked(mask, "key_padding_mask")
-    shape = (batch, keys) if batched else (keys,)
-    if mask.shape != shape:
-        raise ValueError(
-            f"key_padding_mask must have the shape (B, S), or (S,) if unbatched; expected {shape}, "
-            f"got {describe(mask)}."
-        )
-    if not intended and isinstance(mask, np.ndarray) and mask.dtype == bool and mask.size:
-        if mask.all(axis=-1).any():
-            warn(
-                "this key_padding_mask blocks every key of a sequence. In nn, True means blocked: "
-                "write ~mask if True marks a token in your mask."
-            )
-    return mask.reshape(batch, 1, 1, keys)
+def _hides_a_sequence(mask):
+    """Return whether a plain boolean array blocks every key of a sequence."""
+    plain = isinstance(mask, np.ndarray) and not isinstance(mask, BlockedMask)
+    return plain and mask.dtype == bool and mask.size and mask.all(axis=-1).any()
 
 
 def _as_floats(mask, dtype):
@@ -88,15 +62,30 @@ def merge_masks(
     shape includes `past` keys from a cache, but not the `extra` keys, which are never blocked.
     """
     masks, is_causal = [], bool(is_causal)
-    batch, _, queries, keys = shape
+    batch, heads, queries, keys = shape
     if attn_mask is not None:
-        mask = _check_attn_mask(attn_mask, shape)
+        shapes = (queries, keys), (batch * heads, queries, keys)
+        expected = (
+            f"(T, S) = {shapes[0]} or (B*H, T, S) = {shapes[1]} (a mask (B, S) is a "
+            f"key_padding_mask; for one of shape (B, T, S), write np.repeat(mask, {heads}, axis=0))"
+        )
+        mask = _checked(attn_mask, "attn_mask", shapes, expected)
+        if mask.ndim == 2:
+            checks.warn_of_a_doubtful_mask(mask, blocked=True)
         if not past and _is_causal(mask):
             is_causal = True
         else:
-            masks.append(mask)
+            masks.append(mask if mask.ndim == 2 else mask.reshape(shape))
     if key_padding_mask is not None:
-        masks.append(_check_key_padding_mask(key_padding_mask, batch, keys, batched))
+        shape = (batch, keys) if batched else (keys,)
+        expected = f"(B, S), or (S,) if unbatched; expected {shape}"
+        mask = _checked(key_padding_mask, "key_padding_mask", [shape], expected)
+        if _hides_a_sequence(mask):
+            warn(
+                "this key_padding_mask blocks every key of a sequence. In nn, True means blocked: "
+                "write ~mask if True marks a token in your mask."
+            )
+        masks.append(mask.reshape(batch, 1, 1, keys))
     if is_causal and (past or extra):
         if keys > past + 1:  # a single new query may look at all keys
             masks.append(~np.tri(queries, keys, past, dtype=bool))

@@ -124,7 +124,8 @@ class Module:
                 listener.returned(self, output)
             return output
         except BaseException as error:
-            scope.failed = True
+            for undo in reversed(scope.undo):
+                undo()
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(scope)!r}")
@@ -200,10 +201,8 @@ class Module:
     def _set_kind(self, name, kind):
         """Record the kind of an attribute: one of KINDS, or None."""
         if kind is not self._kinds.get(name):
-            kinds = {n: k for n, k in self._kinds.items() if n != name}
-            if kind is not None:
-                kinds[name] = kind
-            object.__setattr__(self, "_kinds", kinds)
+            others = {n: k for n, k in self._kinds.items() if n != name}
+            vars(self)["_kinds"] = {**others, name: kind} if kind else others
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""

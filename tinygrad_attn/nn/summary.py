@@ -83,8 +83,7 @@ def _einsum_flops(operands, labels, result):
     text, forward, backward = f"{','.join(labels)}->{result}", 0, 0
     _, *steps = np.einsum_path(text, *map(array_of, operands), optimize="optimal")[0]
     for step in steps:
-        factors = [terms[i] for i in step]
-        terms = [term for i, term in enumerate(terms) if i not in step]
+        factors = [terms.pop(i) for i in sorted(step, reverse=True)]
         letters = Counter(a for term, _ in factors for a in term)
         remaining = letters.keys() & set(result).union(*(term for term, _ in terms))
         summed = [a for a, times in letters.items() if times > 1 and a not in remaining]

@@ -163,7 +163,7 @@ class TransformerDecoderLayer(_Layer):
 class _Stack(Module):
     """N copies of one layer, followed by a norm."""
 
-    def __init__(self, layer: Module, num_layers: int, norm: Module | None) -> None:
+    def __init__(self, layer, num_layers, norm):
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         self.num_layers, self.norm = num_layers, norm
 
