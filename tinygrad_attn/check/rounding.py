@@ -1,0 +1,114 @@
+"""Measure how far rounding may move a result: Monte Carlo arithmetic.
+
+A reference runs in float64, and the result of each NumPy function is moved by one random rounding
+error of the precision in question. How far the results of a few such runs lie apart is how much
+rounding alone explains. Sums, and statistics (what is computed from sums over axes alone), are
+moved by rounding errors of float32, because kernels are expected to accumulate in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .report import Array, greatest
+
+SAMPLES = 6
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+TINY = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+LARGEST = {"float64": 1e308, "float32": 3e38, "float16": 65504.0, "bfloat16": 3e38}
+EXACT = {
+    np.maximum, np.minimum, np.fmax, np.fmin, np.negative, np.positive, np.absolute, np.sign,
+    np.conjugate, np.floor, np.ceil, np.rint, np.trunc,
+}  # fmt: skip
+SUMS_OF_PRODUCTS: tuple[Any, ...] = (np.einsum, np.dot, np.tensordot, np.inner, np.convolve)
+
+
+class Rounding:
+    """The rounding errors of a precision. `only` is the one result that is moved, by its number."""
+
+    def __init__(self, dtype: str, rng: np.random.Generator, only: int | None = None) -> None:
+        self.unit, self.tiny, self.rng, self.only = UNIT[dtype], TINY[dtype], rng, only
+        self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
+        self.largest = 0.0  # the largest number that came up
+        self.count = 0
+
+    def errors(self, size: Any) -> Array:
+        """Return random errors of up to this size for each element."""
+        return np.asarray(size * self.rng.uniform(-1, 1, np.shape(size)))
+
+    def moved(self, y: Array, statistic: bool = False, size: Any = 0.0) -> Array:
+        """Move the result of a function, or a sum whose terms have this size."""
+        self.count += 1
+        finite = np.isfinite(y)
+        self.largest = max(self.largest, greatest(y[finite]))
+        if self.only not in (None, self.count):
+            return y
+        error = (self.of_sums if statistic else self.unit) * np.abs(y) + self.tiny
+        return np.where(
+            finite, y + self.errors(error) + self.errors(self.of_sums * size + 0 * y), y
+        )
+
+    def rounded(self, x: Array, statistic: bool = False) -> Rounded:
+        """Return an array whose results are moved."""
+        y = np.asarray(x).view(Rounded)
+        y.rounding, y.statistic = self, statistic
+        return y
+
+
+class Rounded(np.ndarray):
+    """An array that moves each result of a NumPy function by a rounding error."""
+
+    rounding: Rounding
+    statistic = False  # whether it was computed from sums over axes alone
+
+    def __array_finalize__(self, origin: Any) -> None:
+        if isinstance(origin, Rounded):
+            self.rounding, self.statistic = origin.rounding, origin.statistic
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        arrays = [bare(x) for x in inputs]
+        if out:
+            options["out"] = tuple(map(bare, out))
+        y = getattr(ufunc, method)(*arrays, **options)
+        if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
+            return y
+        rounding = next(x.rounding for x in (*inputs, *(out or ())) if isinstance(x, Rounded))
+        floats = [x for x in inputs if np.ndim(x) and np.asarray(x).dtype.kind == "f"]
+        statistic = method == "reduce" or all(getattr(x, "statistic", False) for x in floats)
+        size: Any = 0.0
+        if (ufunc is np.add and method != "__call__") or ufunc is np.matmul:
+            terms = arrays[0].size / max(1, y.size) if method == "reduce" else arrays[0].shape[-1]
+            options.pop("out", None)
+            size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
+            statistic = statistic or method == "__call__"
+        if ufunc not in EXACT:
+            moved = rounding.moved(y, statistic, size)
+            if out:
+                out[0][...] = moved
+            y = moved
+        return out[0] if out else rounding.rounded(y, statistic and ufunc is not np.matmul)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        y = super().__array_function__(function, [Array], bare(args), bare(kwargs))
+        if function in SUMS_OF_PRODUCTS:
+            size = function(*map(magnitude, bare(args)), **bare(kwargs))
+            y = self.rounding.moved(np.asarray(y), True, 8 * size)
+        floats = isinstance(y, (Array, np.floating)) and y.dtype.kind == "f"
+        return self.rounding.rounded(y) if floats else y
+
+
+def bare(x: Any) -> Any:
+    """Return plain arrays for the moved arrays in a tree."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(bare, x))
+    if isinstance(x, dict):
+        return {key: bare(value) for key, value in x.items()}
+    return x.view(Array) if isinstance(x, Rounded) else x
+
+
+def magnitude(x: Any) -> Any:
+    return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
