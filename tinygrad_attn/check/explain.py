@@ -255,7 +255,8 @@ def of_elements(entry: Entry) -> str:
 
 def all_off(f: Subject, limits: Limits = STRICT) -> dict[int, Entry]:
     """Return the entries with a wrong gradient in a dict, keyed by the index of the input."""
-    return {k: e for k, e in enumerate(all_entries(f, limits)) if e.wrong.any()}
+    entries = all_entries(f, limits)[-len(f.names) :]  # without results
+    return {k: e for k, e in enumerate(entries) if e.wrong.any()}
 
 
 def wrong_slope(f: Any) -> Finding:

@@ -62,6 +62,7 @@ class Rounded(np.ndarray):
 
     rounding: Rounding
     statistic = False  # whether it was computed from sums over axes alone
+    __class__ = property(lambda self: Array)  # type: ignore[assignment]  # so that the sweep fits shapes
 
     def __array_finalize__(self, origin: Any) -> None:
         if isinstance(origin, Rounded):
@@ -93,12 +94,12 @@ class Rounded(np.ndarray):
         return out[0] if out else rounding.rounded(y, statistic and ufunc is not np.matmul)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        y = super().__array_function__(function, [Array], bare(args), bare(kwargs))
+        y = super().__array_function__(function, types, args, kwargs)
         if function in SUMS_OF_PRODUCTS:
             size = function(*map(magnitude, bare(args)), **bare(kwargs))
-            y = self.rounding.moved(np.asarray(y), True, 8 * size)
+            y = self.rounding.moved(np.asarray(y), size=8 * size)
         floats = isinstance(y, (Array, np.floating)) and y.dtype.kind == "f"
-        return self.rounding.rounded(y) if floats else y
+        return self.rounding.rounded(y) if floats and not isinstance(y, Rounded) else y
 
 
 def bare(x: Any) -> Any:
@@ -112,3 +113,18 @@ def bare(x: Any) -> Any:
 
 def magnitude(x: Any) -> Any:
     return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
+
+
+ALLOWED = 8.0
+"""An error may be this many times what random rounding does to the reference."""
+
+
+def allowed(right: Array, samples: Any, dtype: str) -> Array:
+    """Return the error of each element that rounding explains."""
+    if not right.size:
+        return np.zeros(right.shape)
+    noise = np.sqrt(np.mean([(s - right) ** 2 for s in samples], axis=0))
+    around = np.sqrt(np.mean(noise**2, axis=-1, keepdims=True)) if right.ndim else noise
+    several = max(1.0, right.size / 1000) ** (1 / SAMPLES)  # the largest of many errors
+    tolerance = ALLOWED * several * (noise + around / 10 + UNIT[dtype] * np.abs(right))
+    return np.where(np.isfinite(right), tolerance + 4 * TINY[dtype], np.inf)

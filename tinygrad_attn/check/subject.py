@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import describe
 from ..tree import tree_leaves
 from .backend import Backend, Call
-from .report import Array, greatest
+from .report import Array, Entry, greatest
 from .slopes import Curve, ridders
 
 Gradients = Sequence[Array | None]  # None for an input that no result depends on
@@ -44,6 +44,7 @@ class Subject:
     operands: list[Any]  # all arguments,
     checked: list[int]  # and the positions of those whose gradients are checked
     precision = 2.0**-53  # the rounding error of 1
+    entries: Callable[[], list[Entry]]  # compared with the reference, if there is one
     reference: Any = None  # the subject with the right gradients; None: finite differences
 
     def __init__(self, names: Iterable[str], inputs: Iterable[Array], rng: Any) -> None:
