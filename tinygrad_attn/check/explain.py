@@ -98,7 +98,9 @@ def simple(R: Any, J: Any, shape: tuple[int, ...], rtol: float = RTOL) -> Findin
             "VJP returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
     c = factor(R, J, rtol)
-    return f"constant factor: the gradient is {c:.6g} times what it should be." if c else None
+    if not c or abs(c - 1) <= rtol:
+        return None
+    return f"constant factor: the gradient is {c:.6g} times what it should be."
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Finding:

@@ -16,11 +16,12 @@ from ..tree import tree_leaves
 from . import faults
 from .arrays import dtype_name, is_array
 from .backend import Array, Backend
-from .circumstances import how, wrong_elsewhere
+from .causes import how
+from .circumstances import wrong_elsewhere
 from .explain import Finding, all_off, of_elements, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
-from .measure import SMALL, Limits, all_entries
 from .kernel import Kernel, is_float, reference_of
+from .measure import SMALL, Limits, all_entries
 from .report import Diagnosis, Report, greatest
 from .rounding import UNIT
 from .state import restored

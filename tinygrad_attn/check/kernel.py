@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..engine import Variable, plain, tensor_of
+from ..engine import plain, tensor_of
 from ..tree import tree_leaves, tree_map
 from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
 from .backend import Backend
-from .report import Array, Entry, agree, deviation
+from .report import Array, Entry, agree, greatest
 from .rounding import LARGEST, SAMPLES, UNIT, Rounding, allowed
 from .subject import Gradients, GraphSubject, Run, Subject
 
@@ -204,11 +204,15 @@ class Kernel(Subject):
         came = results_of(self, run.values, self.pull(self.cotangents, run))
         names = [f"result {k}" for k in range(len(run.values))] + self.names
         right = self.right(self.cotangents)
+        if (largest := max(greatest(a[np.isfinite(a)]) for a in right)) > LARGEST[self.dtype] / 8:
+            raise OverflowError(f"{largest:.1g} is too large for {self.dtype}")
         samples = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
-        if rounding.largest > LARGEST[self.dtype] / 8:
-            raise OverflowError(f"{rounding.largest:.1g} is too large for {self.dtype}")
         tolerances = [allowed(b, s, self.dtype) for b, s in zip(right, zip(*samples))]
         return [Entry(*row) for row in zip(names, came, right, tolerances)]
+
+    def gradients(self) -> list[Array]:
+        """Return the kernel's gradients, zeros where it gives none."""
+        return results_of(self, [], self.pull(self.cotangents))
 
     def right(self, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of the reference."""
@@ -240,7 +244,8 @@ class Plain(GraphSubject):
         moved = [rounding.rounded(rounding.moved(x)) for x in self.inputs]
         with self.at(moved), plain():
             outputs = self.outputs()
-            weighted = [y * rounding.rounded(c) for y, c in zip(outputs, cotangents)]
+            weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]
+            weighted = [y * w for y, w in zip(outputs, weights)]
             ones = [np.ones(y.shape) for y in outputs]
             gradients = self.arrays(self.gradient(weighted, self.tensors, ones))
             return results_of(self, [self.backend.value(y) for y in outputs], gradients)

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from .report import Array, greatest
+from .backend import user_place
+from .report import Array
 
-SAMPLES = 6
+SAMPLES = 4
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 TINY = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 LARGEST = {"float64": 1e308, "float32": 3e38, "float16": 65504.0, "bfloat16": 3e38}
@@ -26,29 +27,40 @@ SUMS_OF_PRODUCTS: tuple[Any, ...] = (np.einsum, np.dot, np.tensordot, np.inner, 
 
 
 class Rounding:
-    """The rounding errors of a precision. `only` is the one result that is moved, by its number."""
+    """The random rounding errors of a precision.
 
-    def __init__(self, dtype: str, rng: np.random.Generator, only: int | None = None) -> None:
-        self.unit, self.tiny, self.rng, self.only = UNIT[dtype], TINY[dtype], rng, only
+    With `only`, a number, just that result is changed: to nearest(result).
+    """
+
+    place: Any = None  # where the one result was computed
+
+    def __init__(
+        self, dtype: str, rng: np.random.Generator, only: int | None = None, nearest: Any = None
+    ) -> None:
+        self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
+        self.only, self.nearest = only, nearest
         self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
-        self.largest = 0.0  # the largest number that came up
         self.count = 0
-
-    def errors(self, size: Any) -> Array:
-        """Return random errors of up to this size for each element."""
-        return np.asarray(size * self.rng.uniform(-1, 1, np.shape(size)))
 
     def moved(self, y: Array, statistic: bool = False, size: Any = 0.0) -> Array:
         """Move the result of a function, or a sum whose terms have this size."""
         self.count += 1
         finite = np.isfinite(y)
-        self.largest = max(self.largest, greatest(y[finite]))
-        if self.only not in (None, self.count):
+        if self.only == self.count:
+            self.place = user_place()
+            return np.asarray(self.nearest(y))
+        if self.only:
             return y
-        error = (self.of_sums if statistic else self.unit) * np.abs(y) + self.tiny
-        return np.where(
-            finite, y + self.errors(error) + self.errors(self.of_sums * size + 0 * y), y
-        )
+        error = (self.of_sums if statistic else self.unit) * np.abs(y) + self.of_sums * size
+        error = (error + self.tiny) * (2 * self.rng.random(y.shape, np.float32) - 1)
+        return np.where(finite, y + error, y)
+
+    def added_at(self, ufunc: Any, total: Array, index: Any, values: Any) -> None:
+        """Add values at repeated indices, as ufunc.at does, and move the sums."""
+        size = np.zeros(total.shape)
+        ufunc.at(size, index, np.abs(values))
+        ufunc.at(total, index, values)
+        total[...] = self.moved(total, True, 4 * size)
 
     def rounded(self, x: Array, statistic: bool = False) -> Rounded:
         """Return an array whose results are moved."""
@@ -71,13 +83,15 @@ class Rounded(np.ndarray):
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
     ) -> Any:
+        rounding = next(x.rounding for x in (*inputs, *(out or ())) if isinstance(x, Rounded))
         arrays = [bare(x) for x in inputs]
+        if method == "at":
+            return rounding.added_at(ufunc, *arrays)
         if out:
             options["out"] = tuple(map(bare, out))
         y = getattr(ufunc, method)(*arrays, **options)
         if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
             return y
-        rounding = next(x.rounding for x in (*inputs, *(out or ())) if isinstance(x, Rounded))
         floats = [x for x in inputs if np.ndim(x) and np.asarray(x).dtype.kind == "f"]
         statistic = method == "reduce" or all(getattr(x, "statistic", False) for x in floats)
         size: Any = 0.0
