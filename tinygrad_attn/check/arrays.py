@@ -1,4 +1,4 @@
-"""Convert arrays of any library to NumPy arrays in float64 and back, in any precision and layout."""
+"""Convert arrays of any library to float64 in NumPy and back, in any precision and layout."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def of_gradients(dtype: str) -> dict[str, Change]:
 
 OF_INPUTS: dict[str, Change] = {
     "16 times smaller": lambda x: x / 16,
-    "4 times larger": lambda x: x * 4,
+    "2 times larger": lambda x: x * 2,
     "larger by 2": lambda x: x + 2,
 }
 
@@ -158,7 +158,10 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
     text += f"and wrong with {some(bad)}"
     block = math.gcd(*right)
     if block > 1 and all(m % block for m in bad):
-        return f"{text}: right where the length is a multiple of {block}, so look at the last, partial block."
+        return (
+            f"{text}: right where the length is a multiple of {block}, so look at the last, "
+            "partial block."
+        )
     if min(bad) > max(right):
         return f"{text}: wrong beyond a length."
     return f"{text}."

@@ -84,7 +84,7 @@ def gradcheck(
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
     if vjp is not None or reference is not None or dtype is not None:
-        report = _check_kernel(f, inputs, vjp, reference, dtype, limits)
+        report = _check_kernel(f, inputs, vjp, reference, dtype, limits, seed)
         return _returned(report, raise_exception)
     backend = _backend(f, inputs, params)
     arguments, tensors = _collect(f, inputs, params, backend)
@@ -106,7 +106,7 @@ def _returned(report: Report, raise_exception: bool) -> Report:
 
 
 def _check_kernel(
-    f: Any, inputs: Any, vjp: Any, reference: Any, dtype: str | None, limits: Limits
+    f: Any, inputs: Any, vjp: Any, reference: Any, dtype: str | None, limits: Limits, seed: int
 ) -> Report:
     """Check a function on arrays of any library, in any precision."""
     like = [inputs] if is_array(inputs) else list(inputs)
@@ -119,10 +119,10 @@ def _check_kernel(
     with np.errstate(all="ignore"):
         if reference is not None:
             make = reference_of(reference, like)
-            return _check(Kernel(f, vjp, like, dtype, make), limits)
+            return _check(Kernel(f, vjp, like, dtype, make, seed=seed), limits)
         exact = None
         with suppress(Exception):
-            exact = Kernel(f, vjp, like, "float64")
+            exact = Kernel(f, vjp, like, "float64", seed=seed)
         if exact is None or not exact.is_exact:
             raise TypeError(
                 f"precision too low: f does not compute in float64, and in {dtype} rounding errors "
@@ -131,7 +131,7 @@ def _check_kernel(
         report = _check(exact, limits)
         if dtype == "float64" or not report:
             return report
-        return _check(Kernel(f, vjp, like, dtype, exact.replaced), limits)
+        return _check(Kernel(f, vjp, like, dtype, exact.replaced, seed=seed), limits)
 
 
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:

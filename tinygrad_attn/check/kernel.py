@@ -44,7 +44,9 @@ class Kernel(Subject):
         dtype: str,
         reference: Callable[[list[Any]], Any] | None = None,
         operands: list[Any] | None = None,
+        seed: int = 9,
     ) -> None:
+        self.seed = seed
         self.f, self.vjp, self.like, self.dtype = f, vjp, like, dtype
         self.precision, self.make_reference = UNIT[dtype], reference
         self.operands = operands or [numbers_of(x) if is_array(x) else x for x in like]
@@ -54,11 +56,12 @@ class Kernel(Subject):
         for i, x in zip(self.checked, floats):
             self.operands[i] = x
         self.reference = reference(list(self.operands)) if reference else None
-        super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(9))
+        super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
     def replaced(self, operands: list[Any]) -> Kernel:
-        return Kernel(self.f, self.vjp, self.like, self.dtype, self.make_reference, operands)
+        make = self.make_reference
+        return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
 
     def representable(self, x: Array, like: Any) -> Array:
         """Return the nearest numbers that the kernel's dtype has."""
