@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from .report import Array
+from .backend import Array, array_of
 
 
 def is_array(x: Any) -> bool:
@@ -17,7 +17,9 @@ def is_array(x: Any) -> bool:
 
 
 def library_of(x: Any) -> str:
-    return type(x).__module__.partition(".")[0].replace("jaxlib", "jax")
+    """Return the name of the library of an array; this package's are NumPy arrays."""
+    name = type(x).__module__.partition(".")[0]
+    return {"jaxlib": "jax", __name__.partition(".")[0]: "numpy"}.get(name, name)
 
 
 def dtype_name(x: Any) -> str:
@@ -30,7 +32,7 @@ def numbers_of(x: Any) -> Array:
     if library_of(x) == "torch":
         x = x.detach().cpu().resolve_conj()
         x = (x.double() if x.is_floating_point() else x).numpy()
-    a = np.asarray(x.get() if hasattr(x, "get") else x)  # CuPy's arrays are on a GPU
+    a = array_of(x.get() if hasattr(x, "get") else x)  # CuPy's arrays are on a GPU
     if a.dtype.kind == "c":
         raise TypeError(
             f"complex numbers are not checked here, but there is a complex array {a.shape}: pass "

@@ -310,21 +310,21 @@ def plain_scores(q, k):
 
 KERNELS = {  # forward, backward, plain, inputs, {mistake: words of the diagnosis, one of which suffices}
     "linear": (linear, linear_back, lambda x, w, b: x @ w.T + b, [normal(8, 12), normal(6, 12), normal(6)], {
-        "layout": "memory layout", "mean for sum": "0.125", "last row left out": "missed use"}),
+        "layout": "memory layout", "mean for sum": "times what it should be", "last row left out": "missed use"}),
     "unit": (unit, unit_back, lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6), [normal(6, 16)], {
         "eps outside the root": "constant", "term missing": "missing sum", "sign": "missing sum"}),
     "log-softmax": (log_softmax, log_softmax_back, lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)), [normal(6, 16)], {
         "y for exp(y)": "VJP|missing sum|wrong", "sum term missing": "missing sum", "sum of a block": "multiple of"}),
     "bce": (bce, bce_back, lambda x, t: (np.logaddexp(0, x) - x * t).mean(), [normal(6, 8), rng.random((6, 8))], {
-        "no 1/N": "48 times", "g ignored": "ignored", "targets forgotten": "VJP|wrong"}),
+        "no 1/N": "times what it should be", "g ignored": "ignored", "targets forgotten": "VJP|wrong"}),
     "mish": (mish, mish_back, plain_mish, [normal(8, 16)], {
-        "(1 - t)": "VJP|wrong", "product rule": "VJP|term", "threshold": "small gradients"}),
+        "(1 - t)": "VJP|wrong", "product rule": "VJP|term", "threshold": "small gradients|not linear"}),
     "scan": (scan, scan_back, plain_scan, [normal(12, 6), rng.random(6)], {
         "carry lost": "length", "decay forgotten": "VJP|missed|wrong|operand", "state off by one": "VJP|shift|wrong|mask"}),
     "peak": (peak, peak_back, lambda x: x.max(-1) - x.mean(-1), [normal(8, 16)], {
-        "to all": "VJP|mask|missing|wrong", "index off by one": "shifted|VJP|mask", "mean term missing": "missed use|missing|mask"}),
+        "to all": "VJP|mask|missing|wrong", "index off by one": "shifted|VJP|mask", "mean term missing": "missed use|missing|mask|VJP"}),
     "bilinear": (bilinear, bilinear_back, lambda x, w, z: (x @ w * z).sum(-1), [normal(6, 8), normal(8, 8), normal(6, 8)], {
-        "w not transposed": "transposed", "dw transposed": "transposed", "low sums": "precision", "g twice": "incoming gradient"}),
+        "w not transposed": "transposed", "dw transposed": "transposed|wrong axis", "low sums": "precision", "g twice": "incoming gradient"}),
     "group norm": (group_norm, group_norm_back, plain_group_norm, [normal(4, 3, 8), 1 + normal(8) / 3], {
         "one axis": "axis|axes|missing", "w outside the mean": "operand misplaced|missing sum", "dw by one row": "missed use"}),
     "pick": (pick, pick_back, lambda x, i: np.take_along_axis(x, i, 1), [normal(5, 9), rng.integers(0, 9, (5, 12))], {
