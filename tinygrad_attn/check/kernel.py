@@ -210,7 +210,10 @@ class Kernel(Subject):
         if (largest := max(greatest(a[np.isfinite(a)]) for a in right)) > LARGEST[self.dtype] / 8:
             raise OverflowError(f"{largest:.1g} is too large for {self.dtype}")
         samples = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
-        tolerances = [allowed(b, s, self.dtype) for b, s in zip(right, zip(*samples))]
+        size = sum(greatest(c) * greatest(y) for c, y in zip(self.cotangents, self.values))
+        scales = [0.0] * len(run.values) + [size / (greatest(x) or 1) for x in self.inputs]
+        rows = zip(right, zip(*samples), scales)
+        tolerances = [allowed(b, s, self.dtype, scale) for b, s, scale in rows]
         return [Entry(*row) for row in zip(names, came, right, tolerances)]
 
     def gradients(self) -> list[Array]:

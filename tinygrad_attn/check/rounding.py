@@ -129,18 +129,21 @@ def magnitude(x: Any) -> Any:
     return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
 
 
-ALLOWED = 8.0
+ALLOWED = 10.0
 """An error may be this many times what random rounding does to the reference."""
 
 
-def allowed(right: Array, samples: Any, dtype: str) -> Array:
-    """Return the error of each element that rounding explains."""
+def allowed(right: Array, samples: Any, dtype: str, scale: float) -> Array:
+    """Return the error of each element that rounding explains.
+
+    `scale` is the size of the numbers from which it is computed, which may cancel.
+    """
     if not right.size:
         return np.zeros(right.shape)
     noise = np.sqrt(np.mean([(s - right) ** 2 for s in samples], axis=0))
     around = np.sqrt(np.mean(noise**2, axis=-1, keepdims=True)) if right.ndim else noise
-    several = max(1.0, right.size / 1000) ** (1 / SAMPLES)  # the largest of many errors
-    # Another formula may cancel differently, with numbers as large as the largest result.
-    cancelled = 8 * min(UNIT[dtype], UNIT["float32"]) * greatest(right[np.isfinite(right)])
-    tolerance = ALLOWED * several * (noise + around / 10 + UNIT[dtype] * np.abs(right) + cancelled)
+    several = max(1.0, right.size / 100) ** (1 / 8)  # the largest of many errors
+    scale = max(scale, greatest(right[np.isfinite(right)]))  # another formula cancels differently
+    cancelled = 8 * min(UNIT[dtype], UNIT["float32"]) * scale
+    tolerance = ALLOWED * several * (noise + around / 3 + UNIT[dtype] * np.abs(right) + cancelled)
     return np.where(np.isfinite(right), tolerance + 4 * TINY[dtype], np.inf)
