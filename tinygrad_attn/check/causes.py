@@ -18,15 +18,15 @@ from .subject import flatten
 MOST_STEPS = 80  # of a reference, that are rounded one at a time
 
 
-def how(kernel: Kernel, off: list[Entry], limits: Limits) -> str:
-    """Say what is wrong with a kernel that fails."""
+def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = False) -> str:
+    """Say what is wrong with a kernel that fails, at the given inputs or elsewhere."""
     entry = off[-1]
     if entry.name.startswith("result"):
         return (
             f"forward: {entry.name} differs from the reference at index {entry.index}: "
             f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
         )
-    if finding := lost(entry):
+    if finding := lost(entry, elsewhere):
         return finding
     if wide := widened(kernel):
         if not any(e.wrong.any() for e in all_entries(wide, limits)):
@@ -35,11 +35,12 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits) -> str:
     return constant(kernel) or wrong_slope(kernel) or pattern(entry)
 
 
-def lost(entry: Entry) -> Finding:
+def lost(entry: Entry, elsewhere: bool) -> Finding:
     """Find gradients that are zero where they should be small."""
     zero = (entry.analytic == 0) & entry.wrong
     least = greatest(entry.numeric[zero])
-    if zero.any() and (zero == entry.wrong).all() and least < greatest(entry.numeric) / 2:
+    small = elsewhere or least < greatest(entry.numeric) / 2
+    if zero.any() and (zero == entry.wrong).all() and small:
         return (
             f"small gradients: the gradient is zero where it should be up to {least:.2g}: look for "
             "a threshold, or for a product that underflows."

@@ -142,7 +142,7 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
         return None
     first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
     report.entries = first.entries
-    return f"{where(trials, wrong)} {how(first.kernel, first.off, limits)}"
+    return f"{where(trials, wrong)} {how(first.kernel, first.off, limits, True)}"
 
 
 def where(trials: list[Trial], wrong: list[Trial]) -> str:

@@ -74,7 +74,7 @@ class Rounded(np.ndarray):
 
     rounding: Rounding
     statistic = False  # whether it was computed from sums over axes alone
-    __class__ = property(lambda self: Array)  # type: ignore[assignment]  # so that the sweep fits shapes
+    __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
 
     def __array_finalize__(self, origin: Any) -> None:
         if isinstance(origin, Rounded):
@@ -101,7 +101,7 @@ class Rounded(np.ndarray):
             size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
             statistic = statistic or method == "__call__"
         if ufunc not in EXACT:
-            moved = rounding.moved(y, statistic, size)
+            moved = rounding.moved(np.asarray(y), statistic, size)
             if out:
                 out[0][...] = moved
             y = moved

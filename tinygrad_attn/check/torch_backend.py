@@ -11,26 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..tree import tree_leaves, tree_map
+from ..tree import tree_leaves
 from .backend import Array, Backend, Call, user_place
-from .rounding import Rounding
 
-EXACT = {  # ops without rounding errors
-    "empty_like", "new_empty", "zeros_like", "new_zeros", "ones_like", "full_like", "relu", "neg",
-    "abs", "sign", "maximum", "minimum", "amax", "amin", "max", "min", "where", "masked_fill",
-    "index", "gather", "clone", "copy_", "cat", "stack", "threshold_backward", "_to_copy", "flip",
-}  # fmt: skip
-SUMS = {
-    "add", "sum", "mean", "mm", "bmm", "addmm", "dot", "mv", "cumsum", "index_add", "index_put",
-    "scatter_add", "embedding_dense_backward", "convolution",
-}  # fmt: skip
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
-
-
-def floating(t: Any) -> bool:
-    return isinstance(t, torch.Tensor) and t.is_floating_point()
 
 
 class TorchBackend(Backend):
@@ -100,33 +85,6 @@ class TorchBackend(Backend):
         seeds = [self.like(y, c).to(y.dtype) for y, c in zip(outputs, cotangents)]
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return torch.autograd.grad(outputs, inputs, seeds, **flags)
-
-    @staticmethod
-    def rounded(rounding: Rounding) -> Any:
-        """Return a context manager that moves the result of each op by a rounding error."""
-
-        class Rounded(TorchDispatchMode):
-            def __torch_dispatch__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                y, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
-                size = [0.0]
-                if name.strip("_") in SUMS:
-                    positive = tree_map(lambda t: t.abs() if floating(t) else t, args)
-                    size = tree_leaves(function(*positive, **(kwargs or {})))
-                rest, old = iter(size), {t.data_ptr() for t in tree_leaves(args) if floating(t)}
-
-                def moved(t: Any) -> Any:
-                    term = next(rest, 0.0)
-                    if not floating(t) or name in EXACT or t.data_ptr() in old:
-                        return t
-                    return torch.as_tensor(
-                        rounding.moved(t.detach().numpy(), size=np.asarray(term))
-                    )
-
-                return tree_map(moved, y)
-
-        return Rounded()
 
     @contextmanager
     def watch(self) -> Iterator[list[Call]]:
