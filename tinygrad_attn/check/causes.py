@@ -9,13 +9,15 @@ import numpy as np
 from ..errors import quoted
 from .backend import user_place
 from .explain import Finding, wrong_slope
-from .kernel import Kernel, Plain
+from .kernel import Kernel, Plain, results_of
 from .measure import Limits, all_entries
 from .report import Entry, greatest
 from .rounding import Rounding
 from .subject import flatten
 
-MOST_STEPS = 80  # of a reference, that are rounded one at a time
+MOST_STEPS = 80  # of a reference, that are changed one at a time
+VAGUE = ("VJP", "missing sum", "missed use", "some elements", "mask or index", "wrong axis")
+FACTORS = {1: "missing", -1: "counted twice", 2: "of the wrong sign"}
 
 
 def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = False) -> str:
@@ -32,7 +34,8 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
         if not any(e.wrong.any() for e in all_entries(wide, limits)):
             return imprecise(kernel, entry)
         kernel = wide
-    return constant(kernel) or wrong_slope(kernel) or pattern(entry)
+    finding = constant(kernel) or wrong_slope(kernel) or pattern(entry)
+    return (finding.startswith(VAGUE) and wrong_term(kernel)) or finding
 
 
 def lost(entry: Entry, elsewhere: bool) -> Finding:
@@ -78,6 +81,34 @@ def constant(kernel: Kernel) -> Finding:
             "in another place than in the forward pass, such as outside the root."
         )
     return None
+
+
+def wrong_term(kernel: Kernel) -> Finding:
+    """Find the step of the reference whose gradient the kernel leaves out, doubles or negates."""
+    plain, cotangents = kernel.reference, kernel.cotangents
+    if not isinstance(plain, Plain):
+        return None
+    with plain.backend.watch() as calls:
+        run = plain.run()
+    gradients = lambda: flatten(results_of(plain, [], plain.pull(cotangents, run)))
+    right = gradients()
+    error, best = flatten(kernel.gradients()) - right, max(2e-3, 24 * kernel.precision)
+    finding = None
+    for call in calls[: -MOST_STEPS - 1 : -1]:  # from the result on
+        if call.result._node is None:
+            continue
+        hook = call.result.register_hook(lambda g: 0 * g)
+        change = gradients() - right
+        hook.remove()
+        c = float(change @ error) / (float(change @ change) or np.inf)
+        rest = float(np.linalg.norm(error - c * change) / np.linalg.norm(error))
+        if rest < 0.9 * best and min(abs(c - k) for k in FACTORS) < 0.02:
+            best, how_often = rest, FACTORS[round(c)]
+            finding = (
+                f"wrong term: the gradient that passes back through {call.name!r}, called at "
+                f"{quoted(*call.place)}, is {how_often}; the rest is right."
+            )
+    return finding
 
 
 def imprecise(kernel: Kernel, entry: Entry) -> str:

@@ -133,7 +133,7 @@ ALLOWED = 10.0
 """An error may be this many times what random rounding does to the reference."""
 
 
-def allowed(right: Array, samples: Any, dtype: str, scale: float) -> Array:
+def allowed(came: Array, right: Array, samples: Any, dtype: str, scale: float) -> Array:
     """Return the error of each element that rounding explains.
 
     `scale` is the size of the numbers from which it is computed, which may cancel.
@@ -146,4 +146,18 @@ def allowed(right: Array, samples: Any, dtype: str, scale: float) -> Array:
     scale = max(scale, greatest(right[np.isfinite(right)]))  # another formula cancels differently
     cancelled = 8 * min(UNIT[dtype], UNIT["float32"]) * scale
     tolerance = ALLOWED * several * (noise + around / 3 + UNIT[dtype] * np.abs(right) + cancelled)
-    return np.where(np.isfinite(right), tolerance + 4 * TINY[dtype], np.inf)
+    tolerance = np.where(np.isfinite(right), tolerance + 4 * TINY[dtype], np.inf)
+    return tolerance / 1e6 if biased(came, right, samples, dtype, cancelled) else tolerance
+
+
+def biased(came: Array, right: Array, samples: Any, dtype: str, cancelled: float) -> bool:
+    """Return whether an error is a multiple of the result, where roundings would average out."""
+    for axis in {None, right.ndim - 1 if right.ndim else None}:  # the whole array, and its rows
+        size = np.sum(right**2, axis)
+        share = lambda a: np.sum((a - right) * right, axis) / size  # noqa: B023
+        noise = np.sqrt(np.mean([share(s) ** 2 for s in samples]))
+        independent = UNIT[dtype] * np.sqrt(np.sum(right**4, axis)) / size
+        fixed = cancelled * np.sum(np.abs(right), axis) / size
+        if np.any(np.abs(share(came)) > ALLOWED * (noise + independent + fixed)):
+            return True
+    return False
