@@ -12,7 +12,7 @@ from .explain import Finding, wrong_slope
 from .kernel import Kernel, Plain, results_of
 from .measure import Limits, all_entries
 from .report import Entry, greatest
-from .rounding import Rounding
+from .rounding import UNIT, Rounding
 from .subject import flatten
 
 MOST_STEPS = 80  # of a reference, that are changed one at a time
@@ -59,6 +59,8 @@ def widened(kernel: Kernel) -> Kernel | None:
     with suppress(Exception):
         wide = Kernel(f, vjp, like, "float64", make, list(kernel.operands))
         wide.cotangents = kernel.cotangents
+        # Inside, it may compute in float32 for every input.
+        wide.rounds_to, wide.precision = "float32", UNIT["float32"]
         return wide if wide.is_exact else None
     return None
 
@@ -113,11 +115,10 @@ def wrong_term(kernel: Kernel) -> Finding:
 
 def imprecise(kernel: Kernel, entry: Entry) -> str:
     """Explain an error that the kernel does not make in float64."""
-    times = greatest(np.nan_to_num(entry.error / entry.tolerance))
     return (
-        f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is up to "
-        f"{times:.2g} times what rounding explains. {culprit(kernel)}Keep sums and statistics in "
-        "float32, and look for numbers that cancel, underflow or overflow."
+        f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is larger "
+        f"than rounding explains. {culprit(kernel)}Keep sums and statistics in float32, and look "
+        "for numbers that cancel, underflow or overflow."
     )
 
 

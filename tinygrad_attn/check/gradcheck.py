@@ -17,7 +17,7 @@ from . import faults
 from .arrays import dtype_name, is_array
 from .backend import Array, Backend
 from .causes import how
-from .circumstances import wrong_elsewhere
+from .circumstances import shortened, wrong_elsewhere
 from .explain import Finding, all_off, of_elements, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
 from .kernel import Kernel, is_float, reference_of
@@ -200,15 +200,17 @@ def _check(subject: Any, limits: Limits, order: int = 1) -> Report:
 def _faults(subject: Any, limits: Limits, report: Report) -> Iterator[Finding]:
     """Run the tests one after another."""
 
+    probe = shortened(subject) if isinstance(subject, Kernel) else subject
+
     def tested(test: faults.Test) -> Finding:
         """Test the whole function; if it fails, look for the op that fails."""
-        finding = outcome(test, subject)
-        return finding and (accuse(report, subject, test) or finding)
+        finding = outcome(test, probe)
+        return finding and (accuse(report, probe, test) or finding)
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
     # This comes first, because a VJP may write into its arguments.
-    yield accuse(report, subject, faults.inconsistent)
+    yield accuse(report, probe, faults.inconsistent)
     yield tested(faults.shared_state)
     yield tested(faults.layout_of_g)  # an op that the backend does not list is tested only here
     yield tested(faults.modified)  # by a VJP

@@ -47,7 +47,8 @@ class Kernel(Subject):
     ) -> None:
         self.seed = seed
         self.f, self.vjp, self.like, self.dtype = f, vjp, like, dtype
-        self.precision, self.make_reference = UNIT[dtype], reference
+        self.rounds_to, self.precision = dtype, UNIT[dtype]
+        self.make_reference = reference
         self.operands = operands or [numbers_of(x) if is_array(x) else x for x in like]
         self.checked = [i for i, x in enumerate(like) if is_float(x)]
         self.library = next(library_of(like[i]) for i in self.checked)
@@ -204,7 +205,7 @@ class Kernel(Subject):
 
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
-        run, rounding = self.run(), Rounding(self.dtype, self.rng)
+        run, rounding = self.run(), Rounding(self.rounds_to, self.rng)
         came = results_of(self, run.values, self.pull(self.cotangents, run))
         names = [f"result {k}" for k in range(len(run.values))] + self.names
         right = self.right(self.cotangents)
@@ -214,7 +215,7 @@ class Kernel(Subject):
         size = sum(greatest(c) * greatest(y) for c, y in zip(self.cotangents, self.values))
         scales = [0.0] * len(run.values) + [size / (greatest(x) or 1) for x in self.inputs]
         rows = zip(came, right, zip(*samples), scales)
-        tolerances = [allowed(a, b, s, self.dtype, scale) for a, b, s, scale in rows]
+        tolerances = [allowed(a, b, s, self.rounds_to, scale) for a, b, s, scale in rows]
         return [Entry(*row) for row in zip(names, came, right, tolerances)]
 
     def gradients(self) -> list[Array]:
