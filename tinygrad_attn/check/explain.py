@@ -120,7 +120,7 @@ def other_operands(c: Case) -> Iterator[Claim]:
     """Yield claims for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
-            f"operand misplaced: the VJP is right if operand {k} is all ones, and wrong for other "
+            f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong for other "
             "values: the operand is a factor in the wrong place, such as outside a sum"
         )
         if 0 < a.ndim < c.x.ndim:
@@ -128,7 +128,7 @@ def other_operands(c: Case) -> Iterator[Claim]:
                 f = c.with_operand(k, np.ones_like(a))
                 yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
         for order in permuted_axes(a.ndim):
-            text = f"transposed: the VJP is right for operand {k} transposed to {order} (.mT)"
+            text = f"transposed: the VJP is right for {c.f.argument} {k} transposed to {order} (.mT)"
             yield from c.claim(text, k, a.transpose(order))
 
 
@@ -146,7 +146,7 @@ def moved(c: Case) -> Iterator[Claim]:
                 yield text, c.R[:, inside], c.J[:, neighbours]
     for k, a in c.operands.items():
         for axis in range(a.ndim if k != c.f.checked[c.which] else 0):
-            text = f"reversed: the VJP is right for operand {k} reversed along axis {axis}"
+            text = f"reversed: the VJP is right for {c.f.argument} {k} reversed along axis {axis}"
             yield from c.claim(text, k, np.flip(a, axis))
 
 
@@ -154,7 +154,7 @@ def other_values(c: Case) -> Iterator[Claim]:
     """Yield claims for a VJP that reads y in place of an operand."""
     for k, a in c.operands.items():
         if a.shape == c.y.shape and not c.mixes(c.in_J):
-            text = f"wrong value: the VJP uses the result y where operand {k} belongs"
+            text = f"wrong value: the VJP uses the result y where {c.f.argument} {k} belongs"
             yield from c.claim(text, k, c.y)
 
 
@@ -184,7 +184,7 @@ def factors(c: Case) -> Iterator[Claim]:
     known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
     for k, a in c.operands.items():
         with suppress(ValueError):  # its shape does not fit
-            known.append((f"operand {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
+            known.append((f"{c.f.argument} {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
     usable = [("1", np.ones((1, 1)))]
     usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
     for (name, v), (other, w) in permutations(usable, 2):

@@ -33,6 +33,7 @@ class Kernel(Subject):
     the subject with the right gradients.
     """
 
+    argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
 
     def __init__(

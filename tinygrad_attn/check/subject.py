@@ -41,6 +41,7 @@ class Subject:
 
     run: Callable[[], Run]
     replaced: Callable[[list[Any]], Any]  # the same function with other values for all operands
+    argument = "operand"  # the word for an argument, in reports
     operands: list[Any]  # all arguments,
     checked: list[int]  # and the positions of those whose gradients are checked
     precision = 2.0**-53  # the rounding error of 1
