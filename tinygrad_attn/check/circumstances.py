@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from .kernel import Kernel
 from .measure import Limits, all_entries
 from .report import Array, Entry, Report
 
-MOST = 2**14  # elements of a long input
+MOST = 2**15  # elements of a long input
 SHORT = 48  # the length to which axes are cut, for all circumstances but long axes
 
 
@@ -109,13 +109,17 @@ def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, li
     for n in lengths(kernel):
         size = sum(x.size for x in kernel.inputs if n in x.shape)
         long = n << int(math.log2(max(1, min(longest, MOST / max(1, size)))))
-        positive = np.abs  # as from y.sum(): sums in low precision stop growing
         for m in dict.fromkeys(
             (n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 1, 0, long)
         ):
             if m >= 0 and m != n:
-                change = positive if m == long else same
-                yield f"length {n}", str(m), resized(kernel, n, m), change
+                operands = resized(kernel, n, m)
+                yield f"length {n}", str(m), operands, np.abs if m == long else same
+                if m == long:  # sums of positive numbers stop growing in low precision
+                    positive = [
+                        np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)
+                    ]
+                    yield f"length {n}", str(m), positive, np.abs
 
 
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
@@ -153,7 +157,7 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
         return f"{group}: right for the given inputs, and wrong when {names}."
     n = int(group.split()[1])
     right = [n, *(int(t.name) for t in trials if t.group == group and not t.off and int(t.name))]
-    bad = [int(t.name) for t in wrong if t.group == group]
+    bad = {int(t.name) for t in wrong if t.group == group}
     text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
     text += f"and wrong with {some(bad)}"
     block = math.gcd(*right)
@@ -167,5 +171,5 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
     return f"{text}."
 
 
-def some(numbers: list[int]) -> str:
-    return ", ".join(map(str, sorted(numbers)))
+def some(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers))))

@@ -120,15 +120,17 @@ def other_operands(c: Case) -> Iterator[Claim]:
     """Yield claims for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
-            f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong for other "
-            "values: the operand is a factor in the wrong place, such as outside a sum"
+            f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong for "
+            "other values: the operand is a factor in the wrong place, such as outside a sum"
         )
         if 0 < a.ndim < c.x.ndim:
             with suppress(Exception):  # the op may refuse it
                 f = c.with_operand(k, np.ones_like(a))
                 yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
         for order in permuted_axes(a.ndim):
-            text = f"transposed: the VJP is right for {c.f.argument} {k} transposed to {order} (.mT)"
+            text = (
+                f"transposed: the VJP is right for {c.f.argument} {k} transposed to {order} (.mT)"
+            )
             yield from c.claim(text, k, a.transpose(order))
 
 

@@ -215,8 +215,9 @@ class Kernel(Subject):
         samples = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
         size = sum(greatest(c) * greatest(y) for c, y in zip(self.cotangents, self.values))
         scales = [0.0] * len(run.values) + [size / (greatest(x) or 1) for x in self.inputs]
+        in_steps = isinstance(self.reference, Plain)
         rows = zip(came, right, zip(*samples), scales)
-        tolerances = [allowed(a, b, s, self.rounds_to, scale) for a, b, s, scale in rows]
+        tolerances = [allowed(a, b, s, self.rounds_to, scale, in_steps) for a, b, s, scale in rows]
         return [Entry(*row) for row in zip(names, came, right, tolerances)]
 
     def gradients(self) -> list[Array]:
