@@ -156,8 +156,8 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
         names = ", or ".join(trial.name for trial in wrong if trial.group == group)
         return f"{group}: right for the given inputs, and wrong when {names}."
     n = int(group.split()[1])
-    right = [n, *(int(t.name) for t in trials if t.group == group and not t.off and int(t.name))]
     bad = {int(t.name) for t in wrong if t.group == group}
+    right = {n} | {int(t.name) for t in trials if t.group == group} - bad - {0}
     text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
     text += f"and wrong with {some(bad)}"
     block = math.gcd(*right)
