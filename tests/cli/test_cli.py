@@ -280,7 +280,7 @@ def test_source_writes_a_program(file, capsys, tmp_path):
     assert "takes 0 positional" in output(capsys, "source", f"{file}:number", code=2)
 
 
-KERNEL = '''
+KERNEL = """
 import numpy as np
 
 def kernel(x, w):
@@ -294,7 +294,7 @@ def wrong(g, y, x, w):
 
 def plain(x, w):
     return x * w
-'''
+"""
 
 
 def test_gradcheck_of_a_kernel(capsys, tmp_path):

@@ -338,7 +338,9 @@ KERNELS = {  # forward, backward, plain, inputs, {mistake: words of the diagnosi
 
 def tensors(inputs, dtype):
     """The inputs as torch tensors."""
-    return [torch.as_tensor(x).to(dtype) if x.dtype.kind == "f" else torch.as_tensor(x) for x in inputs]
+    return [
+        torch.as_tensor(x).to(dtype) if x.dtype.kind == "f" else torch.as_tensor(x) for x in inputs
+    ]
 
 
 def pair(name, bug=None):
