@@ -321,7 +321,7 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "slice at the start": (
         custom(lambda x: x[1:3], lambda g, y, x: added(x, [0, 1], g)),
         [(4, 3)],
-        "mask or index",
+        "shifted by one",
     ),
     "sort": (custom(lambda x: np.sort(x), lambda g, y, x: g), [(6,)], "mask or index"),
     "heads": (

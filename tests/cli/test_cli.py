@@ -1,5 +1,6 @@
 """The command line: what each command prints, its exit code, and one line for each mistake."""
 
+import json
 import os
 import subprocess
 import sys
@@ -277,3 +278,32 @@ def test_source_writes_a_program(file, capsys, tmp_path):
     assert str(path) in output(capsys, "source", f"{file}:layer", "--output", str(path))
     assert "import numpy" in path.read_text("utf-8")
     assert "takes 0 positional" in output(capsys, "source", f"{file}:number", code=2)
+
+
+KERNEL = """
+import numpy as np
+
+def kernel(x, w):
+    return np.asarray(x * w)
+
+def backward(g, y, x, w):
+    return g * w, (g * x).sum(axis=0)
+
+def wrong(g, y, x, w):
+    return g * w, 3 * (g * x).sum(axis=0)
+
+def plain(x, w):
+    return x * w
+"""
+
+
+def test_gradcheck_of_a_kernel(capsys, tmp_path):
+    (tmp_path / "kern.py").write_text(KERNEL)
+    place = lambda name: f"{tmp_path / 'kern.py'}:{name}"
+    options = ("--shapes", "(4, 6) (6,)", "--reference", place("plain"), "--dtype", "float32")
+    right = output(capsys, "gradcheck", place("kernel"), "--vjp", place("backward"), *options)
+    assert "passed" in right and "(4, 6)" in right
+    wrong = (place("kernel"), "--vjp", place("wrong"), *options, "--json")
+    report = json.loads(output(capsys, "gradcheck", *wrong, code=1))
+    assert not report["ok"] and report["kind"] == "constant factor"
+    assert report["operand"] == "input 1" and len(report["index"]) == 1

@@ -8,7 +8,7 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, permutations, product
 from typing import Any
@@ -17,10 +17,11 @@ import numpy as np
 
 from .measure import STRICT, Limits, all_entries
 from .report import Entry, greatest, index_of_largest, near
-from .subject import OpSubject, Subject, flatten
+from .subject import Subject, flatten
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
 Claim = tuple[str, Any, Any]  # a text that applies if the first matrix is a multiple of the second
+RTOL = 1e-3
 LARGE = 10_000  # elements of the largest Jacobian that is computed
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
@@ -29,16 +30,16 @@ MAPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def close(a: Any, b: Any, rtol: float = 1e-3) -> Any:
+def close(a: Any, b: Any, rtol: float = RTOL) -> Any:
     """Return a mask of where two Jacobians agree up to the error of finite differences."""
     column = np.abs(b).max(axis=0, initial=0)
-    return near(a, b, rtol, rtol / 100 * column + 1e-9 * greatest(b))
+    return near(a, b, rtol, rtol / 100 * column + 1e-6 * rtol * greatest(b))
 
 
-def factor(a: Any, b: Any) -> float:
+def factor(a: Any, b: Any, rtol: float = RTOL) -> float:
     """Return the number c for which a = c b, or 0 if there is none."""
     c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
-    return c if c and np.isfinite(c) and close(a, c * b).all() else 0.0
+    return c if c and np.isfinite(c) and close(a, c * b, rtol).all() else 0.0
 
 
 class Case:
@@ -47,11 +48,13 @@ class Case:
     def __init__(self, f: Any, which: int) -> None:
         self.f, self.which, self.x = f, which, f.inputs[which]
         self.y = f.values[0] if len(f.values) == 1 else flatten(f.values)
+        self.rtol = max(RTOL, 16 * f.precision)
         R, J = f.jacobian_by_vjps(which), f.jacobian(which)
         self.R = np.where(np.isinf(self.y).reshape(-1, 1), 0, R)  # infinite outputs have no slope
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
-        self.in_R, self.in_J = (np.abs(M) > 1e-7 * greatest(M) for M in (self.R, self.J))
-        self.off = ~close(self.R, self.J, 1e-4)
+        least = max(1e-7, 8 * f.precision)
+        self.in_R, self.in_J = (np.abs(M) > least * greatest(M) for M in (self.R, self.J))
+        self.off = ~close(self.R, self.J, self.rtol / 10)
         kinds = [getattr(a, "dtype", None) for a in f.operands]
         self.operands = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.float64}
 
@@ -62,6 +65,17 @@ class Case:
         here, there = (np.unravel_index(k, self.x.shape) for k in np.nonzero(nonzero))
         return [k for k, (a, b) in enumerate(zip(here, there)) if (a != b).any()]
 
+    def claim(self, text: str, k: int, value: Any) -> Iterator[Claim]:
+        """Yield the claim that R is right for another value of one operand."""
+        with suppress(Exception):  # the op may refuse it
+            yield text, self.R, self.with_operand(k, value).jacobian(self.which)
+
+    def with_operand(self, k: int, value: Any) -> Any:
+        """Return the function with another value of one operand."""
+        operands = [*self.f.operands]
+        operands[k] = value
+        return self.f.replaced(operands)
+
 
 def places(mask: Any) -> str:
     """Write the first indices at which a mask is True."""
@@ -69,7 +83,7 @@ def places(mask: Any) -> str:
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
 
 
-def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Finding:
+def simple(R: Any, J: Any, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
     """Find NaN, zeros or a constant factor. J is NaN at elements that were not measured."""
     finite, known = np.isfinite(R).all(axis=0), ~np.isnan(J).any(axis=0)
     if not finite.all():
@@ -83,8 +97,10 @@ def simple(R: Any, J: Any, shape: tuple[int, ...]) -> Finding:
             "zero: the gradient is zero everywhere, but the function depends on this input. The "
             "VJP returns zeros or is None, or the value left the graph (detach(), .data, .numpy())."
         )
-    c = factor(R, J)
-    return f"constant factor: the gradient is {c:.6g} times what it should be." if c else None
+    c = factor(R, J, rtol)
+    if not c or abs(c - 1) <= rtol:
+        return None
+    return f"constant factor: the gradient is {c:.6g} times what it should be."
 
 
 def at_some(R: Any, J: Any, bad: Any) -> Finding:
@@ -104,34 +120,56 @@ def other_operands(c: Case) -> Iterator[Claim]:
     """Yield claims for a VJP that is right if an operand is all ones or is transposed."""
     for k, a in c.operands.items():
         text = (
-            f"operand misplaced: the VJP is right if operand {k} is all ones, and wrong for other "
-            "values: the operand is a factor in the wrong place, such as outside a sum"
+            f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong for "
+            "other values: the operand is a factor in the wrong place, such as outside a sum"
         )
         if 0 < a.ndim < c.x.ndim:
             with suppress(Exception):  # the op may refuse it
-                f = with_operand(c.f, k, np.ones_like(a))
+                f = c.with_operand(k, np.ones_like(a))
                 yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
         for order in permuted_axes(a.ndim):
-            text = f"transposed: the VJP is right once operand {k} is transposed to {order} (.mT)"
-            with suppress(Exception):
-                f = with_operand(c.f, k, a.transpose(order))
-                yield text, f.jacobian_by_vjps(c.which), c.J
+            text = (
+                f"transposed: the VJP is right for {c.f.argument} {k} transposed to {order} (.mT)"
+            )
+            yield from c.claim(text, k, a.transpose(order))
 
 
-def with_operand(f: OpSubject, k: int, value: Any) -> OpSubject:
-    return OpSubject(f.op_call, f.backend, [*f.operands[:k], value, *f.operands[k + 1 :]])
+def moved(c: Case) -> Iterator[Claim]:
+    """Yield claims for gradients or operands that are reversed, or shifted by one."""
+    columns = np.arange(c.x.size).reshape(c.x.shape)
+    for axis, n in enumerate(c.x.shape):
+        text = f"reversed: the gradient is right, but reversed along axis {axis}"
+        yield text, c.R, c.J[:, np.flip(columns, axis).ravel()]
+        for by, border in ((1, 0), (-1, n - 1)):  # what comes in at the border is left out
+            inside = np.indices(c.x.shape)[axis].ravel() != border
+            neighbours = np.roll(columns, by, axis).ravel()[inside]
+            text = f"shifted by one: each gradient is that of its neighbour along axis {axis}"
+            if n > 2:
+                yield text, c.R[:, inside], c.J[:, neighbours]
+    for k, a in c.operands.items():
+        for axis in range(a.ndim if k != c.f.checked[c.which] else 0):
+            text = f"reversed: the VJP is right for {c.f.argument} {k} reversed along axis {axis}"
+            yield from c.claim(text, k, np.flip(a, axis))
+
+
+def other_values(c: Case) -> Iterator[Claim]:
+    """Yield claims for a VJP that reads y in place of an operand."""
+    for k, a in c.operands.items():
+        if a.shape == c.y.shape and not c.mixes(c.in_J):
+            text = f"wrong value: the VJP uses the result y where {c.f.argument} {k} belongs"
+            yield from c.claim(text, k, c.y)
 
 
 def elsewhere(c: Case) -> Iterator[Claim]:
     """Yield claims for an R that has the numbers of J at other indices."""
-    nx, ny, J4 = c.x.ndim, c.y.ndim, c.J.reshape(c.y.shape + c.x.shape)
-    orders = [(*range(ny), *(ny + k for k in q)) for q in permuted_axes(nx)]
-    orders += [(*p, *range(ny, ny + nx)) for p in permuted_axes(ny)]
+    columns, rows = (np.arange(v.size).reshape(v.shape) for v in (c.x, c.y))
     text = "transposed: the gradient is right, but with axes swapped: transpose it (.mT)"
     if c.x.size != c.y.size:
         text = "wrong axis: the gradient is summed over, or spread along, the wrong axis"
-    for order in orders:
-        yield text, c.R, J4.transpose(order).reshape(c.R.shape)
+    for order in permuted_axes(c.x.ndim):
+        yield text, c.R, c.J[:, columns.transpose(order).ravel()]
+    for order in permuted_axes(c.y.ndim):
+        yield text, c.R, c.J[rows.transpose(order).ravel()]
     text = (
         "transposed: the VJP applies the function itself to g, not the transposed function: "
         "transpose the matrix (.mT), conjugate a complex factor (.conj()), sum from the other end, "
@@ -148,7 +186,7 @@ def factors(c: Case) -> Iterator[Claim]:
     known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
     for k, a in c.operands.items():
         with suppress(ValueError):  # its shape does not fit
-            known.append((f"operand {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
+            known.append((f"{c.f.argument} {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
     usable = [("1", np.ones((1, 1)))]
     usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
     for (name, v), (other, w) in permutations(usable, 2):
@@ -159,11 +197,11 @@ def factors(c: Case) -> Iterator[Claim]:
         )
 
 
-def multiples(c: Case) -> Finding:
+def multiples(c: Case, *claims: Callable[[Case], Iterator[Claim]]) -> Finding:
     """Find the first claim whose first matrix is a multiple of its second."""
-    for text, a, b in chain(other_operands(c), elsewhere(c), factors(c)):
-        if k := factor(a, b):
-            return f"{text}." if abs(k - 1) <= 1e-3 else f"{text}; times {k:.6g}."
+    for text, a, b in chain.from_iterable(claim(c) for claim in claims):
+        if k := factor(a, b, c.rtol):
+            return f"{text}." if abs(k - 1) <= c.rtol else f"{text}; times {k:.6g}."
     return None
 
 
@@ -190,7 +228,7 @@ def zeros(c: Case) -> Finding:
             f"{places(lost.any(axis=1).reshape(c.y.shape))} is missing. Look for a missing sum, a "
             "repeated index that overwrites (use np.add.at), or a loop that ends too early."
         )
-    return at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
+    return None
 
 
 def no_pattern(c: Case) -> str:
@@ -221,17 +259,18 @@ def of_elements(entry: Entry) -> str:
 
 def all_off(f: Subject, limits: Limits = STRICT) -> dict[int, Entry]:
     """Return the entries with a wrong gradient in a dict, keyed by the index of the input."""
-    return {k: e for k, e in enumerate(all_entries(f, limits)) if e.wrong.any()}
+    entries = all_entries(f, limits)[-len(f.names) :]  # without results
+    return {k: e for k, e in enumerate(entries) if e.wrong.any()}
 
 
-def wrong_slope(f: OpSubject) -> Finding:
-    """Find a gradient of an op that differs from the slope, and explain it."""
+def wrong_slope(f: Any) -> Finding:
+    """Find a gradient of an op or a kernel that differs from the slope, and explain it."""
     cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
     note, off = "", all_off(f)
     if not off:
         return None
     with suppress(Exception):  # a setting may contain a size
-        shorter = OpSubject(f.op_call, f.backend, [cut(a) for a in f.operands])
+        shorter = f.replaced([cut(a) for a in f.operands])
         if still_off := all_off(shorter):
             if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
                 note = " (Its operands were cut to 5 elements along each axis.)"
@@ -240,17 +279,29 @@ def wrong_slope(f: OpSubject) -> Finding:
     finding = of_elements(entry)
     if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
         with suppress(Exception):  # f may refuse other values or another g
-            finding = of_jacobians(Case(f, which))
+            finding = of_jacobians(Case(f, which)) or finding
     if len(f.operands) > 1:
         finding += f" Look at its VJP for {f.names[which]}."
     return finding + note
 
 
+def explanations(c: Case) -> Iterator[Finding]:
+    """Yield explanations, the simplest first."""
+    yield simple(c.R, c.J, c.x.shape, c.rtol)
+    yield multiples(c, other_operands, elsewhere, factors, moved)
+    yield zeros(c)
+    yield multiples(c, other_values)
+    yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
+    yield no_pattern(c)
+
+
 def of_jacobians(c: Case) -> str:
     """Explain the difference between R and J."""
-    if close(c.R, c.J, 1e-6).all():
+    if close(c.R, c.J, 1e-3 * c.rtol).all():
+        if c.f.reference is not None:
+            return ""
         return (
             "stateful VJP: the gradient was wrong, and is right when the VJP is called again: the "
             "VJP keeps state between calls, or a backward hook changes its gradient."
         )
-    return simple(c.R, c.J, c.x.shape) or multiples(c) or zeros(c) or no_pattern(c)
+    return next(filter(None, explanations(c))) or ""

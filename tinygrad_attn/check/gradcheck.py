@@ -14,11 +14,16 @@ from ..engine import tracked
 from ..errors import describe
 from ..tree import tree_leaves
 from . import faults
-from .backend import Array, Backend, Call
+from .arrays import dtype_name, is_array
+from .backend import Array, Backend
+from .causes import how
+from .circumstances import shortened, wrong_elsewhere
 from .explain import Finding, all_off, of_elements, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
+from .kernel import Kernel, is_float, reference_of
 from .measure import SMALL, Limits, all_entries
 from .report import Diagnosis, Report, greatest
+from .rounding import UNIT
 from .state import restored
 from .subject import GraphSubject, flatten
 
@@ -43,6 +48,9 @@ def gradcheck(
     fast_mode: bool = False,
     params: Any = None,
     seed: int = 0,
+    vjp: Any = None,
+    reference: Callable[..., Any] | None = None,
+    dtype: str | None = None,
 ) -> Report:
     """Compare the gradient of sum(v * f(inputs)), for random v, with finite differences.
 
@@ -62,14 +70,24 @@ def gradcheck(
     VJPs must return new arrays and be linear in g. Infinite outputs, such as blocked scores, are
     left out.
 
+    For functions on arrays of any library, `vjp` is the backward pass: `backward(g, y, *inputs)`
+    returns the gradients. It may also be a pair `(forward, backward)`, where `forward(*inputs)`
+    returns (y, residuals) and `backward(residuals, g)` the gradients, or `jax.vjp`. With `dtype`
+    ("float32", "float16" or "bfloat16"), f runs in that precision, and its results and gradients
+    are compared with those of `reference`, a plain function of NumPy, torch or JAX, as far as
+    rounding allows. Without a reference, f itself in float64 is the reference.
+
     Returns a Report, which is true if all gradients are right. If not, raises GradcheckError unless
     `raise_exception` is False. Raises TypeError for float32.
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
+    limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
+    if vjp is not None or reference is not None or dtype is not None:
+        report = _check_kernel(f, inputs, vjp, reference, dtype, limits, seed)
+        return _returned(report, raise_exception)
     backend = _backend(f, inputs, params)
     arguments, tensors = _collect(f, inputs, params, backend)
-    limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
     rng = np.random.default_rng([seed, 0x76])  # not the caller's default_rng(seed)
     with restored(backend, f, arguments, tensors), backend.recording(), np.errstate(all="ignore"):
         for t in tensors.values():
@@ -78,9 +96,42 @@ def gradcheck(
         report = _check(subject, limits)
         if order == 2 and report:
             report = _check_gradient(subject, limits, report)
+    return _returned(report, raise_exception)
+
+
+def _returned(report: Report, raise_exception: bool) -> Report:
     if raise_exception and not report:
         raise GradcheckError(report)
     return report
+
+
+def _check_kernel(
+    f: Any, inputs: Any, vjp: Any, reference: Any, dtype: str | None, limits: Limits, seed: int
+) -> Report:
+    """Check a function on arrays of any library, in any precision."""
+    like = [inputs] if is_array(inputs) else list(inputs)
+    floats = [dtype_name(x) for x in like if is_float(x)]
+    if not floats:
+        raise ValueError("there is nothing to check: pass arrays of floats as inputs.")
+    dtype = dtype or max(floats, key=lambda name: UNIT[name])
+    if dtype not in UNIT:
+        raise ValueError(f"dtype must be one of {', '.join(UNIT)}, got {dtype!r}.")
+    with np.errstate(all="ignore"):
+        if reference is not None:
+            make = reference_of(reference, like)
+            return _check(Kernel(f, vjp, like, dtype, make, seed=seed), limits)
+        exact = None
+        with suppress(Exception):
+            exact = Kernel(f, vjp, like, "float64", seed=seed)
+        if exact is None or not exact.is_exact:
+            raise TypeError(
+                f"precision too low: f does not compute in float64, and in {dtype} rounding errors "
+                "would hide a wrong gradient. Pass reference=, a plain function of NumPy or torch."
+            )
+        report = _check(exact, limits)
+        if dtype == "float64" or not report:
+            return report
+        return _check(Kernel(f, vjp, like, dtype, exact.replaced, seed=seed), limits)
 
 
 def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
@@ -139,39 +190,43 @@ def _collect(
     return arguments, dict(checked.values())
 
 
-def _check(subject: GraphSubject, limits: Limits, order: int = 1) -> Report:
+def _check(subject: Any, limits: Limits, order: int = 1) -> Report:
     """Check derivatives of one order up to the first fault. May change the tensors' values."""
     report = Report(order=order)
     report.diagnosis = Diagnosis(next(filter(None, _faults(subject, limits, report)), ""))
     return report
 
 
-def _faults(subject: GraphSubject, limits: Limits, report: Report) -> Iterator[Finding]:
+def _faults(subject: Any, limits: Limits, report: Report) -> Iterator[Finding]:
     """Run the tests one after another."""
-    calls, backend = subject.traced(), subject.backend
+
+    probe = shortened(subject) if isinstance(subject, Kernel) else subject
 
     def tested(test: faults.Test) -> Finding:
         """Test the whole function; if it fails, look for the op that fails."""
-        finding = outcome(test, subject)
-        return finding and (accuse(report, calls, backend, test) or finding)
+        finding = outcome(test, probe)
+        return finding and (accuse(report, probe, test) or finding)
 
     yield tested(faults.modified)
     yield tested(faults.unrepeatable)
     # This comes first, because a VJP may write into its arguments.
-    yield accuse(report, calls, backend, faults.inconsistent)
+    yield accuse(report, probe, faults.inconsistent)
     yield tested(faults.shared_state)
     yield tested(faults.layout_of_g)  # an op that the backend does not list is tested only here
     yield tested(faults.modified)  # by a VJP
     report.entries = all_entries(subject, limits)
-    _note(report, subject, calls)
-    yield _explanation(report, subject, calls)
+    _note(report, subject)
+    yield _explanation(report, subject, limits)
     if all(e.missing for e in report.entries):
         yield "gradient missing: the result is not connected to any input, and depends on none."
     yield faults.through_infinity(subject)
-    yield _wrong_elsewhere(subject, limits, report)
+    if isinstance(subject, Kernel):
+        yield wrong_elsewhere(subject, limits, report)
+    else:
+        yield _wrong_elsewhere(subject, limits, report)
 
 
-def _explanation(report: Report, subject: GraphSubject, calls: list[Call]) -> Finding:
+def _explanation(report: Report, subject: Any, limits: Limits) -> Finding:
     """Explain why a gradient is wrong or cannot be measured, if any."""
     if report:
         return None
@@ -181,10 +236,12 @@ def _explanation(report: Report, subject: GraphSubject, calls: list[Call]) -> Fi
             "domain: the result is NaN or Inf at these inputs, so no slope can be measured. Choose "
             "other inputs, or find the op with ta.detect_anomaly()."
         )
+    if off := isinstance(subject, Kernel) and [e for e in report.entries if e.wrong.any()]:
+        return how(subject, off, limits)
     if not any(e.wrong.any() for e in report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
-    if finding := accuse(report, calls, subject.backend, wrong_slope):
+    if finding := accuse(report, subject, wrong_slope):
         return finding
     worst: Any = report.worst
     if report.order == 2:
@@ -216,13 +273,15 @@ UNRECORDED = (
 )
 
 
-def _note(report: Report, subject: GraphSubject, calls: list[Call]) -> None:
+def _note(report: Report, subject: Any) -> None:
     """Add notes about what the check did not cover."""
     if np.isinf(flatten(subject.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
     if report and not any(e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here; try other inputs for a better check.")
-    leaves = {x for call in calls for x in call.inputs if tracked(x) and x._node is None}
+    if isinstance(subject, Kernel):
+        return
+    leaves = {x for call in subject.traced() for x in call.inputs if tracked(x) and x._node is None}
     if others := sorted(str(x.shape) for x in leaves.difference(subject.tensors)):
         text = f"f also uses Tensors that were not checked, of shape {', '.join(others)}"
         report.notes.append(f"{text}: pass these Tensors in params=[...].")
@@ -239,7 +298,7 @@ def _wrong_elsewhere(subject: GraphSubject, limits: Limits, report: Report) -> F
         moved = [scaled(x, subject.rng.uniform(1 - by, 1 + by, x.shape)) for x in subject.inputs]
         with suppress(Exception), subject.at(moved):  # f may refuse them
             if off := all_off(subject, limits._replace(groups=1)):
-                op = accuse(report, subject.traced(), subject.backend, wrong_slope) or ""
+                op = accuse(report, subject, wrong_slope) or ""
                 return (
                     f"wrong nearby: {subject.names[min(off)]}: the gradient looks right at these "
                     "inputs, but is wrong at nearby inputs, or for a result that is much smaller "

@@ -47,6 +47,8 @@ class Slope(NamedTuple):
 
 def all_entries(f: Subject, limits: Limits) -> list[Entry]:
     """Check the gradients of all inputs."""
+    if f.reference is not None:
+        return f.entries()
     return [entry_of(f, which, g, limits) for which, g in enumerate(f.pull(f.cotangents))]
 
 

@@ -108,6 +108,19 @@ class Report(Verdict):
         off = [e for e in self.entries if not e.ok]
         return max(off, key=lambda e: greatest(e.error), default=None)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for a program: verdict, kind of mistake, operand, index and texts."""
+        worst = self.worst
+        return {
+            "ok": self.ok,
+            "kind": self.diagnosis.kind,
+            "operand": worst.name if worst else None,
+            "index": list(worst.index) if worst else None,
+            "diagnosis": str(self.diagnosis),
+            "notes": self.notes,
+            "text": str(self),
+        }
+
     def __str__(self) -> str:
         title = "gradcheck" if self.order == 1 else f"gradcheck of order {self.order}"
         worst, rest = self.worst, [e for e in self.entries if e is not self.worst]

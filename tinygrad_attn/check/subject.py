@@ -2,7 +2,8 @@
 
 A `Subject` takes and returns arrays, so finite differences and explanations do not know whose
 function it is. Its subclasses say how it runs: `GraphSubject` is a function of tensors, which are
-differentiated by their own library, and `OpSubject` is a single call of an op.
+differentiated by their own library, `OpSubject` is a single call of an op, and `Kernel` is a
+function on arrays of any library, in any precision.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from ..errors import describe
 from ..tree import tree_leaves
 from .backend import Backend, Call
-from .report import Array, greatest
+from .report import Array, Entry, greatest
 from .slopes import Curve, ridders
 
 Gradients = Sequence[Array | None]  # None for an input that no result depends on
@@ -39,6 +40,13 @@ class Subject:
     """A function whose gradients are checked, with values for its inputs and random cotangents."""
 
     run: Callable[[], Run]
+    replaced: Callable[[list[Any]], Any]  # the same function with other values for all operands
+    argument = "operand"  # the word for an argument, in reports
+    operands: list[Any]  # all arguments,
+    checked: list[int]  # and the positions of those whose gradients are checked
+    precision = 2.0**-53  # the rounding error of 1
+    entries: Callable[[], list[Entry]]  # compared with the reference, if there is one
+    reference: Any = None  # the subject with the right gradients; None: finite differences
 
     def __init__(self, names: Iterable[str], inputs: Iterable[Array], rng: Any) -> None:
         self.names, self.rng = list(names), rng
@@ -108,7 +116,9 @@ class Subject:
         return direction
 
     def jacobian(self, which: int) -> Array:
-        """Return d(all results) / d(one flattened input), from finite differences."""
+        """Return d(all results) / d(one flattened input), from the reference or by differences."""
+        if self.reference is not None:
+            return self.reference.jacobian_by_vjps(which)
         units = (self.unit(which, flat) for flat in range(self.inputs[which].size))
         return np.stack([self.derivative(which, unit)[0] for unit in units], axis=-1)
 
@@ -186,14 +196,18 @@ class OpSubject(GraphSubject):
     def __init__(self, call: Call, backend: Backend, operands: Any = None) -> None:
         value = lambda x: backend.value(x) if isinstance(x, backend.kind) else x
         self.op_call, self.operands = call, [copy(value(x)) for x in operands or call.inputs]
-        leaves, checked = list(self.operands), {}
+        leaves, self.checked = list(self.operands), []
         for i, x in enumerate(call.inputs):
             if isinstance(x, backend.kind):
-                leaf = leaves[i] = backend.leaf(self.operands[i], like=x)
+                leaves[i] = backend.leaf(self.operands[i], like=x)
                 if backend.wants_gradient(x) and backend.dtype(x) == np.float64:
-                    checked[f"operand {i}"] = leaf
+                    self.checked.append(i)
         run = lambda: call.op(*leaves, **call.settings)
-        super().__init__(run, checked, backend, np.random.default_rng(9))
+        tensors = {f"operand {i}": leaves[i] for i in self.checked}
+        super().__init__(run, tensors, backend, np.random.default_rng(9))
+
+    def replaced(self, operands: list[Any]) -> OpSubject:
+        return OpSubject(self.op_call, self.backend, operands)
 
 
 def flatten(arrays: Sequence[Array]) -> Array:

@@ -6,6 +6,7 @@ Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C).
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -71,6 +72,12 @@ def make_parser() -> argparse.ArgumentParser:
     add = command(commands.gradcheck, "a function of arrays or Tensors, or an op", shape=True)
     add("--order", type=int, choices=(1, 2), default=1, help="2 also checks second derivatives")
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
+    place = "FILE.py:FUNCTION"
+    add("--vjp", metavar=place, help="backward(g, y, *inputs), for a function on arrays")
+    add("--reference", metavar=place, help="a plain function with the right results")
+    add("--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="the precision")
+    add("--shapes", type=all_lengths, metavar='"(4, 64) (64,)"', help="shapes of all inputs")
+    add("--json", dest="as_json", action="store_true", help="print the report for a program")
     add = command(commands.source, "a function of arrays, or a module", shape=True)
     add("-o", "--output", help="a .py file (default: print the text)")
     add("--forward", action="store_true", help="write only the forward pass")
@@ -91,6 +98,11 @@ def make_parser() -> argparse.ArgumentParser:
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
     return parser
+
+
+def all_lengths(text: str) -> list[tuple[int, ...]]:
+    """Convert "(4, 64) (64,)" to a list of shapes."""
+    return [lengths(shape.rstrip(", ")) for shape in re.findall(r"\(([^()]*)\)", text)]
 
 
 def lengths(text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import platform
 import shutil
@@ -137,14 +138,39 @@ def source(target: str, shape: Shapes, output: str | None, forward: bool) -> Non
     print(program.save(output) if output else str(program).rstrip("\n"))
 
 
-def gradcheck(target: str, shape: Shapes, order: int, seed: int) -> bool:
-    """Check a function's gradient against finite differences at random inputs."""
+def gradcheck(
+    target: str,
+    shape: Shapes,
+    seed: int,
+    vjp: str | None,
+    reference: str | None,
+    shapes: Shapes,
+    as_json: bool,
+    **options: Any,
+) -> bool:
+    """Check a function's gradient at random inputs, by differences or against a reference."""
     from ..check import gradcheck as check
 
-    function, inputs = _function_and_inputs(target, shape, seed)
-    report = check(function, inputs, order=order, raise_exception=False)
-    print(report)
+    function, inputs = _function_and_inputs(target, shapes or shape, seed)
+    functions = {"vjp": vjp, "reference": reference}
+    options |= {name: find(place) for name, place in functions.items() if place}
+    if len(options) > 2 or options["dtype"]:
+        inputs = [_in_the_library_of(function, x) for x in inputs]
+    report = check(function, inputs, seed=seed, raise_exception=False, **options)
+    print(json.dumps(report.as_dict(), indent=1) if as_json else report)
     return not report
+
+
+def _in_the_library_of(function: Any, x: np.ndarray) -> Any:
+    """Convert an array to the library that the file of a function imports."""
+    used = {
+        getattr(value, "__name__", "") for value in getattr(function, "__globals__", {}).values()
+    }
+    if "torch" in used:
+        return sys.modules["torch"].as_tensor(x)
+    if used & {"jax", "jax.numpy"}:
+        return sys.modules["jax.numpy"].asarray(x)
+    return x
 
 
 def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list[Any]]:

@@ -1,0 +1,188 @@
+"""Kernels of other libraries and precisions: no right one is accused, and every mistake is found and named."""
+
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from support import require
+
+torch = require("torch")
+
+from kerneltable import KERNELS, pair, tensors
+
+import tinygrad_attn as ta
+from tinygrad_attn.check import GradcheckError, gradcheck
+
+PRECISIONS = ("float32", "float16", "bfloat16")
+FINE_ONLY = {("unit", "eps outside the root"): "float32"}  # too small to be seen in others
+COARSE_ONLY = "low sums"  # sums in float32 are right in float32
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of the references, for axes of length 0
+        yield
+
+
+def check(name, bug, dtype, seed=0):
+    *_, plain, inputs, _ = KERNELS[name]
+    options = dict(reference=plain, dtype=dtype, seed=seed, raise_exception=False)
+    return gradcheck(None, tensors(inputs, torch.float32), vjp=pair(name, bug), **options)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_right_kernel_is_accused(name, dtype):
+    report = check(name, None, dtype, seed=zlib.crc32((name + dtype).encode()) % 1000)
+    assert report, report
+
+
+@pytest.mark.parametrize("name, bug", [(name, bug) for name in KERNELS for bug in KERNELS[name][4]])
+def test_every_mistake_is_found_and_named(name, bug):
+    wanted = KERNELS[name][4][bug].split("|")
+    number = zlib.crc32((name + bug).encode())
+    dtypes = PRECISIONS[1:] if bug == COARSE_ONLY else PRECISIONS
+    dtype = FINE_ONLY.get((name, bug), dtypes[number % len(dtypes)])
+    report = check(name, bug, dtype)
+    assert not report and any(words in report.diagnosis for words in wanted), report
+
+
+# ---- the forms of a backward pass, on NumPy arrays
+
+
+def product(x, w, index):
+    return x[index] * w
+
+
+def product_back(g, y, x, w, index):
+    dx = np.zeros_like(x)
+    np.add.at(dx, index, g * w)
+    return dx, (g * x[index]).sum(axis=0), None
+
+
+X, W, INDEX = (
+    np.random.default_rng(0).standard_normal((5, 4)),
+    np.arange(1.0, 5),
+    np.array([0, 2, 2]),
+)
+INPUTS = [X, W, INDEX]
+FORMS = {
+    "g, y, inputs": dict(f=product, vjp=product_back),
+    "only floats": dict(f=product, vjp=lambda *a: product_back(*a)[:2]),
+    "a pair": dict(
+        f=None,
+        vjp=(lambda *xs: (product(*xs), xs), lambda xs, g: product_back(g, None, *xs)),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_a_backward_pass(form):
+    report = gradcheck(inputs=INPUTS, **FORMS[form])
+    assert [e.name for e in report.entries] == ["input 0", "input 1"]
+    assert gradcheck(inputs=INPUTS, dtype="float32", reference=product, **FORMS[form])
+
+
+def test_several_results_and_one_that_is_not_used():
+    f = lambda x: (x * x, np.arange(3), x.sum(axis=0))
+    vjp = lambda g, y, x: 2 * g[0] * x + g[2]
+    assert gradcheck(f, [X], vjp=vjp)
+    wrong = gradcheck(f, [X], vjp=lambda g, y, x: 2 * g[0] * x, raise_exception=False)
+    assert not wrong and wrong.entries[0].name == "input 0"
+    with pytest.raises(ValueError, match="nothing to check"):
+        gradcheck(f, [np.arange(3)], vjp=vjp)
+
+
+WRONG = {  # a VJP of x * w, and the beginning of the diagnosis
+    "half": (lambda g, y, x, w: (g * w / 2, (g * x).sum(0)), "constant factor"),
+    "ignores g": (lambda g, y, x, w: (w + 0 * g, (g * x).sum(0)), "incoming gradient ignored"),
+    "not summed": (lambda g, y, x, w: (g * w, g * x), "backward fails"),
+    "too few": (lambda g, y, x, w: (g * w, 0, 0, 0), "backward fails"),
+    "overwrites g": (lambda g, y, x, w: (np.multiply(g, w, out=g), (g * x).sum(0)), "VJP changes"),
+    "memory order": (
+        lambda g, y, x, w: (np.resize(g.ravel(order="K"), g.shape) * w, (g * x).sum(0)),
+        "memory layout",
+    ),
+    "first rows": (lambda g, y, x, w: (g * w, (g * x)[:5].sum(0)), "length"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_backward_on_arrays_is_named(name):
+    vjp, kind = WRONG[name]
+    report = gradcheck(lambda x, w: x * w, [X, W], vjp=vjp, raise_exception=False)
+    assert not report and report.diagnosis.startswith(kind), report
+
+
+def test_sizes_that_a_kernel_refuses_are_not_offered():
+    def f(x):
+        if x.shape[0] % 4:
+            raise ValueError("the number of rows must be a multiple of 4")
+        return x * x
+
+    report = gradcheck(f, [X[:4]], vjp=lambda g, y, x: 2 * g * x)
+    assert report and any("must be a multiple of 4" in note for note in report.notes)
+
+
+def test_strides_that_a_kernel_refuses_are_no_fault():
+    def vjp(g, y, x):
+        assert g.flags.c_contiguous, "g must be contiguous"
+        return 2 * g * x
+
+    assert gradcheck(lambda x: x * x, [X], vjp=vjp)
+
+
+def test_without_a_reference_the_kernel_in_float64_is_the_reference():
+    f, vjp = lambda x: np.tanh(x), lambda g, y, x: g * (1 - y * y)
+    assert gradcheck(f, [X], vjp=vjp, dtype="float32")
+    coarse = lambda g, y, x: g * (1 - (y * y).astype(np.float16)).astype(g.dtype)
+    report = gradcheck(f, [X], vjp=coarse, raise_exception=False)
+    assert not report
+    single = lambda x: np.tanh(x.astype(np.float32))
+    with pytest.raises(TypeError, match="Pass reference="):
+        gradcheck(single, [X.astype(np.float32)], vjp=vjp)
+
+
+def test_what_cannot_be_run_is_said():
+    f = lambda x: x * x
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        gradcheck(f, [X], vjp=lambda g, y, x: 2 * g * x, dtype="float8")
+    with pytest.raises(TypeError, match="reference must be"):
+        gradcheck(f, [X], vjp=lambda g, y, x: 2 * g * x, reference=lambda x: "text")
+    with pytest.raises(GradcheckError, match="constant factor"):
+        gradcheck(f, [X], vjp=lambda g, y, x: g * x, reference=f, dtype="float32")
+
+
+def test_torch_functions_in_low_precision():
+    class Scale(torch.autograd.Function):
+        factor = 2.0
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return Scale.factor * g * ctx.saved_tensors[0]
+
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    for reference in (lambda x: x * x, lambda x: torch.square(x), None):
+        Scale.factor = 2.0
+        assert gradcheck(Scale.apply, [x], reference=reference, dtype="bfloat16")
+        Scale.factor = 2.5
+        wrong = gradcheck(
+            Scale.apply, [x], reference=reference, dtype="bfloat16", raise_exception=False
+        )
+        assert "1.25 times" in wrong.diagnosis, wrong
+
+
+def test_a_report_for_programs():
+    report = gradcheck(
+        lambda x: x * x, [X], vjp=lambda g, y, x: g * x, raise_exception=False
+    ).as_dict()
+    assert not report["ok"] and report["kind"] == "constant factor" and len(report["index"]) == 2
+    assert report["operand"] == "input 0" and report["text"].startswith("gradcheck: FAILED")
+    assert ta.gradcheck(lambda x: x * x, [X], vjp=lambda g, y, x: 2 * g * x).as_dict()["ok"]

@@ -1,0 +1,159 @@
+"""Say why a kernel differs from its reference: rounding, a constant, a threshold or a formula."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+
+from ..errors import quoted
+from .backend import user_place
+from .explain import Finding, wrong_slope
+from .kernel import Kernel, Plain, results_of
+from .measure import Limits, all_entries
+from .report import Entry, greatest
+from .rounding import UNIT, Rounding
+from .subject import flatten
+
+MOST_STEPS = 80  # of a reference, that are changed one at a time
+VAGUE = ("VJP", "missing sum", "missed use", "some elements", "mask or index", "wrong axis")
+FACTORS = {1: "missing", -1: "counted twice", 2: "of the wrong sign"}
+
+
+def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = False) -> str:
+    """Say what is wrong with a kernel that fails, at the given inputs or elsewhere."""
+    entry = off[-1]
+    if entry.name.startswith("result"):
+        return (
+            f"forward: {entry.name} differs from the reference at index {entry.index}: "
+            f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
+        )
+    if finding := lost(entry, elsewhere):
+        return finding
+    if wide := widened(kernel):
+        if not any(e.wrong.any() for e in all_entries(wide, limits)):
+            return imprecise(kernel, entry)
+        kernel = wide
+    finding = constant(kernel) or wrong_slope(kernel) or pattern(entry)
+    return (finding.startswith(VAGUE) and wrong_term(kernel)) or finding
+
+
+def lost(entry: Entry, elsewhere: bool) -> Finding:
+    """Find gradients that are zero where they should be small."""
+    zero = (entry.analytic == 0) & entry.wrong
+    least = greatest(entry.numeric[zero])
+    small = elsewhere or least < greatest(entry.numeric) / 2
+    if zero.any() and (zero == entry.wrong).all() and small:
+        return (
+            f"small gradients: the gradient is zero where it should be up to {least:.2g}: look for "
+            "a threshold, or for a product that underflows."
+        )
+    return None
+
+
+def widened(kernel: Kernel) -> Kernel | None:
+    """Return the kernel in float64, if it computes in float64."""
+    if kernel.dtype == "float64":
+        return None
+    f, vjp, like, make = kernel.f, kernel.vjp, kernel.like, kernel.make_reference
+    with suppress(Exception):
+        wide = Kernel(f, vjp, like, "float64", make, list(kernel.operands))
+        wide.cotangents = kernel.cotangents
+        # Inside, it may compute in float32 for every input.
+        wide.rounds_to, wide.precision = "float32", UNIT["float32"]
+        return wide if wide.is_exact else None
+    return None
+
+
+def constant(kernel: Kernel) -> Finding:
+    """Find an error that vanishes for large inputs, as that of a misplaced constant does."""
+    if kernel.reference is None:
+        return None
+    errors = []
+    for scale in (1 / 16, 1.0, 16.0):
+        with kernel.at([scale * x for x in kernel.inputs]):
+            right = flatten(kernel.right(kernel.cotangents)[len(kernel.values) :])
+            came = flatten(kernel.gradients())
+            errors.append(greatest(came - right) / (greatest(right) + 1e-300))
+    small, here, large = errors
+    if 1e3 * kernel.precision < here < 0.05 and small > 8 * here and here > 8 * large:
+        return (
+            f"constant: the relative error is {here:.1g}, and {small:.1g} for inputs that are 16 "
+            "times smaller: a small constant such as eps is missing, has another value, or stands "
+            "in another place than in the forward pass, such as outside the root."
+        )
+    return None
+
+
+def wrong_term(kernel: Kernel) -> Finding:
+    """Find the step of the reference whose gradient the kernel leaves out, doubles or negates."""
+    plain, cotangents = kernel.reference, kernel.cotangents
+    if not isinstance(plain, Plain):
+        return None
+    with plain.backend.watch() as calls:
+        run = plain.run()
+    gradients = lambda: flatten(results_of(plain, [], plain.pull(cotangents, run)))
+    right = gradients()
+    error, best = flatten(kernel.gradients()) - right, max(2e-3, 24 * kernel.precision)
+    finding = None
+    for call in calls[: -MOST_STEPS - 1 : -1]:  # from the result on
+        if call.result._node is None:
+            continue
+        hook = call.result.register_hook(lambda g: 0 * g)
+        change = gradients() - right
+        hook.remove()
+        c = float(change @ error) / (float(change @ change) or np.inf)
+        rest = float(np.linalg.norm(error - c * change) / np.linalg.norm(error))
+        if rest < 0.9 * best and min(abs(c - k) for k in FACTORS) < 0.02:
+            best, how_often = rest, FACTORS[round(c)]
+            finding = (
+                f"wrong term: the gradient that passes back through {call.name!r}, called at "
+                f"{quoted(*call.place)}, is {how_often}; the rest is right."
+            )
+    return finding
+
+
+def imprecise(kernel: Kernel, entry: Entry) -> str:
+    """Explain an error that the kernel does not make in float64."""
+    return (
+        f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is larger "
+        f"than rounding explains. {culprit(kernel)}Keep sums and statistics in float32, and look "
+        "for numbers that cancel, underflow or overflow."
+    )
+
+
+def culprit(kernel: Kernel) -> str:
+    """Name the line of the reference whose rounding makes the kernel's error."""
+    if not isinstance(kernel.reference, Plain):
+        return ""
+    nearest = lambda y: kernel.representable(y, kernel.like[kernel.checked[0]])
+    right, here = kernel.right(kernel.cotangents), user_place()
+    error = flatten(kernel.gradients()) - flatten(right[len(kernel.values) :])
+    best, steps, place = 0.9, 1, None
+    for step in range(1, MOST_STEPS):
+        if step > steps:
+            break
+        rounding = Rounding(kernel.dtype, kernel.rng, step, nearest)
+        moved = kernel.reference.rounded_run(rounding, kernel.cotangents)
+        steps = rounding.count
+        change = flatten(moved[len(kernel.values) :]) - flatten(right[len(kernel.values) :])
+        size = float(np.linalg.norm(change) * np.linalg.norm(error))
+        if size and float(change @ error) / size > best and rounding.place != here:
+            best, place = float(change @ error) / size, rounding.place
+    if place is None:
+        return ""
+    return f"The error is what comes if the result of {quoted(*place)} is kept in {kernel.dtype}. "
+
+
+def pattern(entry: Entry) -> str:
+    """Say which elements are wrong."""
+    at, count = entry.index, int(entry.wrong.sum())
+    text = (
+        f"VJP: the gradient is {entry.analytic[at]:.6g} at index {at}, but should be "
+        f"{entry.numeric[at]:.6g}; {count} of {entry.wrong.size} elements are wrong"
+    )
+    for axis in range(entry.wrong.ndim):
+        others = tuple(k for k in range(entry.wrong.ndim) if k != axis)
+        if first := int(np.argmax(entry.wrong.any(axis=others))):
+            text += f", from index {first} on along axis {axis}"
+    return f"{text}."

@@ -1,0 +1,175 @@
+"""Try a kernel with the inputs and incoming gradients that come up in life, and say where it fails.
+
+These are axes of other lengths, larger and smaller numbers, incoming gradients that are zero, tiny,
+huge or one-hot, and one array passed for two inputs. What the reference or the kernel refuses is
+not offered, and is no failure.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .causes import how
+from .explain import Finding
+from .kernel import Kernel
+from .measure import Limits, all_entries
+from .report import Array, Entry, Report
+
+MOST = 2**15  # elements of a long input
+SHORT = 48  # the length to which axes are cut, for all circumstances but long axes
+
+
+class Trial(NamedTuple):
+    """A circumstance, and what came of it."""
+
+    group: str
+    name: str
+    kernel: Kernel
+    entries: list[Entry]
+
+    @property
+    def off(self) -> list[Entry]:
+        return [e for e in self.entries if e.wrong.any()]
+
+
+Change = Callable[[Array], Array]
+
+
+def one_hot(at: int) -> Change:
+    return lambda g: np.eye(1, g.size, at % max(1, g.size)).reshape(g.shape)
+
+
+def of_gradients(dtype: str) -> dict[str, Change]:
+    """Return incoming gradients of other sizes, by name."""
+    large = 2.0**8 if dtype == "float16" else 2.0**30
+    return {
+        "zero": lambda g: 0 * g,
+        "tiny": lambda g: g / large,
+        "huge": lambda g: g * large,
+        "one-hot, with a 1 at the first element": one_hot(0),
+        "one-hot, with a 1 at the last element": one_hot(-1),
+    }
+
+
+OF_INPUTS: dict[str, Change] = {
+    "16 times smaller": lambda x: x / 16,
+    "2 times larger": lambda x: x * 2,
+    "larger by 2": lambda x: x + 2,
+}
+
+
+def changed(kernel: Kernel, change: Change) -> list[Any]:
+    """Return the operands with a change to those that are checked."""
+    operands = list(kernel.operands)
+    for i in kernel.checked:
+        operands[i] = change(operands[i])
+    return operands
+
+
+def resized(kernel: Kernel, old: int, new: int) -> list[Any]:
+    """Return the operands with another length for all axes of one length, and no equal numbers."""
+    rng, operands = np.random.default_rng(old + new), list(kernel.operands)
+    for i, x in enumerate(operands):
+        if isinstance(x, Array) and old in x.shape:
+            for axis in [axis for axis, n in enumerate(x.shape) if n == old]:
+                x = x.take(np.arange(new) % max(1, old), axis)
+            operands[i] = x * rng.uniform(0.5, 1.5, x.shape) if x.dtype.kind == "f" else x
+    return operands
+
+
+def lengths(kernel: Kernel) -> list[int]:
+    """Return the lengths of all axes."""
+    return sorted({n for x in kernel.operands if isinstance(x, Array) for n in x.shape})
+
+
+def shortened(kernel: Kernel) -> Kernel:
+    """Return the kernel with axes of at most SHORT elements, where it takes them."""
+    for n in lengths(kernel):
+        if n > SHORT:
+            with suppress(Exception):
+                kernel = kernel.replaced(resized(kernel, n, SHORT))
+    return kernel
+
+
+def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, list[Any], Change]]:
+    """Yield (group, name, operands, change of the incoming gradient)."""
+    same: Change = lambda g: g
+    if kernel.reference is not None:
+        for name, change in of_gradients(kernel.dtype).items():
+            yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
+    for name, change in OF_INPUTS.items():
+        yield "inputs", f"the inputs are {name}", changed(kernel, change), same
+    longest = max(16.0, 2.0 / max(1e-3, seconds))
+    for n in lengths(kernel):
+        size = sum(x.size for x in kernel.inputs if n in x.shape)
+        long = n << int(math.log2(max(1, min(longest, MOST / max(1, size)))))
+        for m in dict.fromkeys(
+            (n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 1, 0, long)
+        ):
+            if m >= 0 and m != n:
+                operands = resized(kernel, n, m)
+                yield f"length {n}", str(m), operands, np.abs if m == long else same
+                if m == long:  # sums of positive numbers stop growing in low precision
+                    positive = [
+                        np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)
+                    ]
+                    yield f"length {n}", str(m), positive, np.abs
+
+
+def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
+    """Find circumstances in which a kernel is wrong that is right for the given inputs."""
+    trials, short = [], shortened(kernel)
+    started = time.process_time()
+    with suppress(Exception):
+        all_entries(short, limits._replace(groups=1))
+    for group, name, operands, change in circumstances(short, time.process_time() - started):
+        try:
+            with np.errstate(all="ignore"):
+                subject = short.replaced(list(operands))
+                gs = [change(c) for c in subject.cotangents]
+                subject.cotangents = list(map(subject.representable, gs, subject.results))
+                entries = all_entries(subject, limits._replace(groups=1))
+        except Exception as refusal:
+            if group.startswith("length") and not isinstance(refusal, OverflowError):
+                text = f"{type(refusal).__name__}: {str(refusal).partition(chr(10))[0]:.80}"
+                report.notes.append(f"not offered: axes of {name} elements ({text})")
+            continue
+        trials.append(Trial(group, name, subject, entries))
+    wrong = [trial for trial in trials if trial.off]
+    if not wrong:
+        return None
+    first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
+    report.entries = first.entries
+    return f"{where(trials, wrong)} {how(first.kernel, first.off, limits, True)}"
+
+
+def where(trials: list[Trial], wrong: list[Trial]) -> str:
+    """Say in which circumstances the kernel is wrong."""
+    group = wrong[0].group
+    if not group.startswith("length"):
+        names = ", or ".join(trial.name for trial in wrong if trial.group == group)
+        return f"{group}: right for the given inputs, and wrong when {names}."
+    n = int(group.split()[1])
+    bad = {int(t.name) for t in wrong if t.group == group}
+    right = {n} | {int(t.name) for t in trials if t.group == group} - bad - {0}
+    text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
+    text += f"and wrong with {some(bad)}"
+    block = math.gcd(*right)
+    if block > 1 and all(m % block for m in bad):
+        return (
+            f"{text}: right where the length is a multiple of {block}, so look at the last, "
+            "partial block."
+        )
+    if min(bad) > max(right):
+        return f"{text}: wrong beyond a length."
+    return f"{text}."
+
+
+def some(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers))))

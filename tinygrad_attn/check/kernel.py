@@ -1,0 +1,286 @@
+"""A kernel: a function on arrays of any library and precision, with its own backward pass.
+
+Its values and gradients are compared with those of a plain reference, as far as rounding allows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..engine import plain, tensor_of
+from ..tree import tree_leaves, tree_map
+from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
+from .backend import Backend
+from .report import Array, Entry, agree, greatest
+from .rounding import LARGEST, SAMPLES, UNIT, Rounding, allowed
+from .subject import Gradients, GraphSubject, Run, Subject
+
+
+def is_float(x: Any) -> bool:
+    return is_array(x) and dtype_name(x) in UNIT
+
+
+class Kernel(Subject):
+    """A function f with the backward pass `vjp`, checked in one precision.
+
+    `like` are the inputs as they were passed: arrays of one library, and other arguments. `vjp` is
+    one of the forms that `gradcheck` takes. `reference` is a function of the operands that returns
+    the subject with the right gradients.
+    """
+
+    argument = "input"
+    rounding: Rounding | None = None  # inside `rounded_run`
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        vjp: Any,
+        like: Sequence[Any],
+        dtype: str,
+        reference: Callable[[list[Any]], Any] | None = None,
+        operands: list[Any] | None = None,
+        seed: int = 9,
+    ) -> None:
+        self.seed = seed
+        self.f, self.vjp, self.like, self.dtype = f, vjp, like, dtype
+        self.rounds_to, self.precision = dtype, UNIT[dtype]
+        self.make_reference = reference
+        self.operands = operands or [numbers_of(x) if is_array(x) else x for x in like]
+        self.checked = [i for i, x in enumerate(like) if is_float(x)]
+        self.library = next(library_of(like[i]) for i in self.checked)
+        floats = [self.representable(self.operands[i], like[i]) for i in self.checked]
+        for i, x in zip(self.checked, floats):
+            self.operands[i] = x
+        self.reference = reference(list(self.operands)) if reference else None
+        super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
+        self.cotangents = list(map(self.representable, self.cotangents, self.results))
+
+    def replaced(self, operands: list[Any]) -> Kernel:
+        make = self.make_reference
+        return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
+
+    def representable(self, x: Array, like: Any) -> Array:
+        """Return the nearest numbers that the kernel's dtype has."""
+        return numbers_of(array_like(x, like, self.dtype))
+
+    def put(self, inputs: Sequence[Array]) -> None:
+        super().put(inputs)
+        if self.reference is not None:
+            self.reference.put(list(map(self.representable, inputs, self.floats)))
+
+    @property
+    def floats(self) -> list[Any]:
+        """The inputs that are checked, as they were passed."""
+        return [self.like[i] for i in self.checked]
+
+    def arrays(self) -> list[Any]:
+        """Return all arguments as arrays of the kernel's library."""
+        arguments = list(self.operands)
+        for i, x in zip(self.checked, self.inputs):
+            arguments[i] = x
+        arrays = [
+            array_like(x, like, self.dtype) if is_array(like) else x
+            for x, like in zip(arguments, self.like)
+        ]
+        if self.rounding and self.library == "numpy":
+            for i in self.checked:
+                arrays[i] = self.rounding.rounded(arrays[i])
+        return arrays
+
+    # ---- one run
+
+    def run(self) -> Run:
+        arrays = self.arrays()
+        y, pull = self.recorded(arrays)
+        self.results = [t for t in tree_leaves(y) if is_float(t)]
+        if not self.results:
+            raise TypeError(f"the function must return arrays of floats, not {y!r:.80}")
+        values = [numbers_of(t) for t in self.results]
+        return Run(values, partial(self._pull, arrays, y, values, pull))
+
+    def _pull(
+        self, arrays: list[Any], y: Any, values: list[Array], pull: Any, cotangents: Any, **_: Any
+    ) -> Gradients:
+        outputs = [t for t in tree_leaves(y) if is_float(t)]
+        seeds = [array_like(c, t, dtype_name(t)) for c, t in zip(cotangents, outputs)]
+        rest = iter(seeds)
+        g = tree_map(lambda t: next(rest) if is_float(t) else None, y)
+        floats = [arrays[i] for i in self.checked]
+        seen, numbers = [*seeds, *outputs, *floats], [*cotangents, *values, *self.inputs]
+        before = list(map(numbers_of, seen))
+        gradients = self.aligned(pull(g))
+        for t, old, number in zip(seen, before, numbers):  # what a kernel overwrites is reported
+            now = numbers_of(t)
+            if not agree(now, old):
+                number.flags.writeable = True
+                number[...] = now
+        return gradients
+
+    def recorded(self, arrays: list[Any]) -> tuple[Any, Callable[[Any], Any]]:
+        """Run the kernel, and return its result and the function that pulls gradients back."""
+        if isinstance(self.vjp, tuple):
+            y, residuals = self.vjp[0](*arrays)
+            return y, lambda g: self.vjp[1](residuals, g)
+        transform = self.vjp if of_jax(self.vjp) else None
+        if self.vjp is None and self.library == "jax":
+            transform = sys.modules["jax"].vjp
+        if transform:
+            y, pull = transform(self.of_floats(arrays), *[arrays[i] for i in self.checked])
+            return y, pull
+        if self.vjp is not None:
+            y = self.f(*arrays)
+            return y, lambda g: self.vjp(g, y, *arrays)
+        floats = [arrays[i] for i in self.checked]
+        if self.library == "torch":
+            floats = [t.requires_grad_() for t in floats]
+            y = self.f(*arrays)
+        else:
+            floats = [tensor_of(x) for x in floats]
+            for t in floats:
+                t._tracked = True
+            y = self.of_floats(arrays)(*floats)
+        outputs = [t for t in tree_leaves(y) if is_float(t)]
+        return y, lambda g: self.backend.vjp(outputs, floats, [*tree_leaves(g)])
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the kernel computes in float64."""
+        return all(dtype_name(t) == "float64" for t in self.results)
+
+    @property
+    def backend(self) -> Backend:
+        if self.library == "torch":
+            from .torch_backend import TorchBackend
+
+            return TorchBackend()
+        return Backend()
+
+    def of_floats(self, arrays: list[Any]) -> Callable[..., Any]:
+        """Return the kernel as a function of the inputs that are checked."""
+
+        def f(*floats: Any) -> Any:
+            arguments = list(arrays)
+            for i, x in zip(self.checked, floats):
+                arguments[i] = x
+            return self.f(*arguments)
+
+        return f
+
+    def aligned(self, gradients: Any) -> Gradients:
+        """Return one gradient, or None, for each input that is checked."""
+        listed = [*gradients] if isinstance(gradients, (tuple, list)) else [gradients]
+        if len(listed) == len(self.like):
+            listed = [listed[i] for i in self.checked]
+        if len(listed) != len(self.checked):
+            raise ValueError(
+                f"the backward pass returned {len(listed)} gradients for {len(self.like)} inputs. "
+                "Return a tuple with one for each input, or None where there is none."
+            )
+        numbers = [None if g is None else numbers_of(g) for g in listed]
+        for name, x, a in zip(self.names, self.inputs, numbers):
+            if a is not None and a.shape != x.shape:
+                raise ValueError(f"the gradient of {name} {x.shape} has the shape {a.shape}")
+        return numbers
+
+    # ---- comparison with the reference
+
+    def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
+        """Return the results and gradients of a run with random rounding errors.
+
+        Where the errors of single steps cannot be had, those of the inputs stand for them.
+        """
+        twice = lambda x: rounding.moved(rounding.moved(x))
+        move = rounding.moved if self.library == "numpy" else twice
+        self.rounding = rounding
+        try:
+            with self.at([move(x) for x in self.inputs]):
+                run = self.run()
+                return results_of(self, run.values, run.pull([move(c) for c in cotangents]))
+        finally:
+            self.rounding = None
+
+    def entries(self) -> list[Entry]:
+        """Compare results and gradients with those of the reference, as far as rounding allows."""
+        run, rounding = self.run(), Rounding(self.rounds_to, self.rng)
+        came = results_of(self, run.values, self.pull(self.cotangents, run))
+        names = [f"result {k}" for k in range(len(run.values))] + self.names
+        right = self.right(self.cotangents)
+        if (largest := max(greatest(a[np.isfinite(a)]) for a in right)) > LARGEST[self.dtype] / 8:
+            raise OverflowError(f"{largest:.1g} is too large for {self.dtype}")
+        samples = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
+        size = sum(greatest(c) * greatest(y) for c, y in zip(self.cotangents, self.values))
+        scales = [0.0] * len(run.values) + [size / (greatest(x) or 1) for x in self.inputs]
+        in_steps = isinstance(self.reference, Plain)
+        rows = zip(came, right, zip(*samples), scales)
+        tolerances = [allowed(a, b, s, self.rounds_to, scale, in_steps) for a, b, s, scale in rows]
+        return [Entry(*row) for row in zip(names, came, right, tolerances)]
+
+    def gradients(self) -> list[Array]:
+        """Return the kernel's gradients, zeros where it gives none."""
+        return results_of(self, [], self.pull(self.cotangents))
+
+    def right(self, cotangents: Sequence[Array]) -> list[Array]:
+        """Return the results and gradients of the reference."""
+        run = self.reference.run()
+        return results_of(self, run.values, self.reference.pull(cotangents, run))
+
+
+def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> list[Array]:
+    return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
+
+
+def of_jax(vjp: Any) -> bool:
+    module = str(getattr(vjp, "__module__", "")).partition(".")[0]
+    return getattr(vjp, "__name__", "") == "vjp" and module in ("jax", "jaxlib")
+
+
+class Plain(GraphSubject):
+    """A reference in NumPy, differentiated by this package."""
+
+    def __init__(self, f: Callable[..., Any], checked: list[int], operands: list[Any]) -> None:
+        arguments = list(operands)
+        for i in checked:
+            arguments[i] = Backend().leaf(operands[i].copy())
+        tensors = {f"input {i}": arguments[i] for i in checked}
+        super().__init__(lambda: f(*arguments), tensors, Backend(), np.random.default_rng(9))
+
+    def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
+        """Return the results and gradients of a run with random rounding errors."""
+        moved = [rounding.rounded(rounding.moved(x)) for x in self.inputs]
+        with self.at(moved), plain():
+            outputs = self.outputs()
+            weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]
+            weighted = [y * w for y, w in zip(outputs, weights)]
+            ones = [np.ones(y.shape) for y in outputs]
+            gradients = self.arrays(self.gradient(weighted, self.tensors, ones))
+            return results_of(self, [self.backend.value(y) for y in outputs], gradients)
+
+
+def reference_of(f: Callable[..., Any], like: Sequence[Any]) -> Callable[[list[Any]], Subject]:
+    """Return a function of the operands that makes the subject of a plain reference."""
+    checked = [i for i, x in enumerate(like) if is_float(x)]
+    torch: Any = sys.modules.get("torch")
+    in_torch = [torch.as_tensor(numbers_of(x)) if is_array(x) else x for x in like] if torch else []
+    failures = []
+    ways: list[Callable[[list[Any]], Subject]] = [
+        lambda operands: Plain(f, checked, operands),
+        lambda operands: Kernel(f, None, like, "float64", operands=operands),
+        lambda operands: Kernel(f, None, in_torch, "float64", operands=operands),
+    ]
+    for way in ways[: 2 + bool(torch)]:
+        operands = [numbers_of(x) if is_array(x) else x for x in like]
+        try:
+            way(operands)
+        except Exception as failure:
+            failures.append(failure)
+        else:
+            return way
+    raise TypeError(
+        "the reference must be a NumPy function that this package can differentiate, or a function "
+        f"of torch or JAX: {failures[0]}"
+    ) from failures[0]

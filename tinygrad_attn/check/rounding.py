@@ -1,0 +1,164 @@
+"""Measure how far rounding may move a result: Monte Carlo arithmetic.
+
+A reference runs in float64, and the result of each NumPy function is moved by one random rounding
+error of the precision in question. How far the results of a few such runs lie apart is how much
+rounding alone explains. Inside a sum, the errors are those of float32, because kernels are expected
+to accumulate in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .backend import user_place
+from .report import Array, greatest
+
+SAMPLES = 4
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+TINY = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+LARGEST = {"float64": 1e308, "float32": 3e38, "float16": 65504.0, "bfloat16": 3e38}
+EXACT = {
+    np.maximum, np.minimum, np.fmax, np.fmin, np.negative, np.positive, np.absolute, np.sign,
+    np.conjugate, np.floor, np.ceil, np.rint, np.trunc,
+}  # fmt: skip
+SUMS_OF_PRODUCTS: tuple[Any, ...] = (np.einsum, np.dot, np.tensordot, np.inner, np.convolve)
+
+
+class Rounding:
+    """The random rounding errors of a precision.
+
+    With `only`, a number, just that result is changed: to nearest(result).
+    """
+
+    place: Any = None  # where the one result was computed
+
+    def __init__(
+        self, dtype: str, rng: np.random.Generator, only: int | None = None, nearest: Any = None
+    ) -> None:
+        self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
+        self.only, self.nearest = only, nearest
+        self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
+        self.count = 0
+
+    def moved(self, y: Array, size: Any = 0.0) -> Array:
+        """Move the result of a function, or a sum whose terms have this size."""
+        self.count += 1
+        finite = np.isfinite(y)
+        if self.only == self.count:
+            self.place = user_place()
+            return np.asarray(self.nearest(y))
+        if self.only:
+            return y
+        error = self.unit * np.abs(y) + self.of_sums * size
+        error = (error + self.tiny) * (2 * self.rng.random(y.shape, np.float32) - 1)
+        return np.where(finite, y + error, y)
+
+    def added_at(self, ufunc: Any, total: Array, index: Any, values: Any) -> None:
+        """Add values at repeated indices, as ufunc.at does, and move the sums."""
+        size = np.zeros(total.shape)
+        ufunc.at(size, index, np.abs(values))
+        ufunc.at(total, index, values)
+        total[...] = self.moved(total, 4 * size)
+
+    def rounded(self, x: Array) -> Rounded:
+        """Return an array whose results are moved."""
+        y = np.asarray(x).view(Rounded)
+        y.rounding = self
+        return y
+
+
+class Rounded(np.ndarray):
+    """An array that moves each result of a NumPy function by a rounding error."""
+
+    rounding: Rounding
+    __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
+
+    def __array_finalize__(self, origin: Any) -> None:
+        if isinstance(origin, Rounded):
+            self.rounding = origin.rounding
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        rounding = next(x.rounding for x in (*inputs, *(out or ())) if isinstance(x, Rounded))
+        arrays = [bare(x) for x in inputs]
+        if method == "at":
+            return rounding.added_at(ufunc, *arrays)
+        if out:
+            options["out"] = tuple(map(bare, out))
+        y = getattr(ufunc, method)(*arrays, **options)
+        if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
+            return y
+        size: Any = 0.0
+        if (ufunc is np.add and method != "__call__") or ufunc is np.matmul:
+            terms = arrays[0].size / max(1, y.size) if method == "reduce" else arrays[0].shape[-1]
+            options.pop("out", None)
+            size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
+        if ufunc not in EXACT:
+            moved = rounding.moved(np.asarray(y), size)
+            if out:
+                out[0][...] = moved
+            y = moved
+        return out[0] if out else rounding.rounded(y)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        y = super().__array_function__(function, types, args, kwargs)
+        if function in SUMS_OF_PRODUCTS:
+            size = function(*map(magnitude, bare(args)), **bare(kwargs))
+            y = self.rounding.moved(np.asarray(y), size=8 * size)
+        floats = isinstance(y, (Array, np.floating)) and y.dtype.kind == "f"
+        return self.rounding.rounded(y) if floats and not isinstance(y, Rounded) else y
+
+
+def bare(x: Any) -> Any:
+    """Return plain arrays for the moved arrays in a tree."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(bare, x))
+    if isinstance(x, dict):
+        return {key: bare(value) for key, value in x.items()}
+    return x.view(Array) if isinstance(x, Rounded) else x
+
+
+def magnitude(x: Any) -> Any:
+    return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
+
+
+ALLOWED = 10.0
+"""An error may be this many times what random rounding does to the reference."""
+
+
+def allowed(
+    came: Array, right: Array, samples: Any, dtype: str, scale: float, in_steps: bool
+) -> Array:
+    """Return the error of each element that rounding explains.
+
+    `scale` is the size of the numbers from which it is computed, which may cancel. `in_steps` says
+    whether each step of the reference was moved in the samples, or only the inputs.
+    """
+    if not right.size:
+        return np.zeros(right.shape)
+    noise = np.sqrt(np.mean([(s - right) ** 2 for s in samples], axis=0))
+    around = np.sqrt(np.mean(noise**2, axis=-1, keepdims=True)) if right.ndim else noise
+    several = max(1.0, right.size / 100) ** (1 / 8)  # the largest of many errors
+    scale = max(scale, greatest(right[np.isfinite(right)]))  # another formula cancels differently
+    cancelled = 8 * min(UNIT[dtype], UNIT["float32"]) * scale
+    tolerance = ALLOWED * several * (noise + around / 3 + UNIT[dtype] * np.abs(right) + cancelled)
+    tolerance = np.where(np.isfinite(right), tolerance + 4 * TINY[dtype], np.inf)
+    if in_steps and biased(came, right, samples, dtype, cancelled):
+        return tolerance / 1e6
+    return tolerance if in_steps else 2 * tolerance
+
+
+def biased(came: Array, right: Array, samples: Any, dtype: str, cancelled: float) -> bool:
+    """Return whether an error is a multiple of the result, where roundings would average out."""
+    for axis in {None, right.ndim - 1 if right.ndim else None}:  # the whole array, and its rows
+        size = np.sum(right**2, axis)
+        share = lambda a: np.sum((a - right) * right, axis) / size  # noqa: B023
+        noise = np.sqrt(np.mean([share(s) ** 2 for s in samples]))
+        independent = UNIT[dtype] * np.sqrt(np.sum(right**4, axis)) / size
+        fixed = cancelled * np.sum(np.abs(right), axis) / size
+        if np.any(np.abs(share(came)) > ALLOWED * (noise + independent + fixed)):
+            return True
+    return False
