@@ -5,7 +5,9 @@ A kernel is `forward(*inputs, bug) -> (y, saved)` and `backward(saved, g, bug) -
 """
 
 import numpy as np
-import torch
+from support import require
+
+torch = require("torch")
 
 rng = np.random.default_rng(11)
 normal = lambda *shape: rng.standard_normal(shape)

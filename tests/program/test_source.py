@@ -376,12 +376,9 @@ def test_a_branch_of_the_package_is_checked_each_time():
     f = lambda x: np.prod(x)
     program = ta.source(f, np.array([1.0, 2.0, 3.0]))
     assert_right(program, f, [np.array([3.0, 4.0, 5.0])])
-    with pytest.raises(ValueError, match="prod_vjp: these numbers need another program"):
-        program(np.array([1.0, 0.0, 3.0]))
-    with_zero = ta.source(f, np.array([1.0, 0.0, 3.0]))
-    assert_right(with_zero, f, [np.array([2.0, 0.0, 7.0])])
+    assert_right(program, f, [np.array([1.0, 0.0, 3.0])])  # has no branch
     ties = ta.source(lambda x: np.max(x), np.array([1.0, 2.0]))
-    with pytest.raises(ValueError, match="to_the_extremes"):
+    with pytest.raises(ValueError, match="to_the_extremes: these numbers need another program"):
         ties(np.array([2.0, 2.0]))
 
 

@@ -81,6 +81,12 @@ def make_parser() -> argparse.ArgumentParser:
     add = command(commands.source, "a function of arrays, or a module", shape=True)
     add("-o", "--output", help="a .py file (default: print the text)")
     add("--forward", action="store_true", help="write only the forward pass")
+    _add_teaching(command)
+    return parser
+
+
+def _add_teaching(command: Any) -> None:
+    """Add the commands for exercises, exams and the course."""
     add = command(commands.exercise)
     add("name", nargs="?", help="name or chapter of an exercise, or zoo (default: list all)")
     add("files", nargs="*", help="your solutions; for zoo, a bug and your answer")
@@ -97,7 +103,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
-    return parser
 
 
 def all_lengths(text: str) -> list[tuple[int, ...]]:

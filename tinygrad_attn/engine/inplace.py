@@ -183,7 +183,8 @@ def _read(node: Node, y: Any, reads: frozenset[int] | None) -> Iterator[tuple[An
         if (reads is None or place in reads) and has_memory(array_of(value)):
             yield place, value
     for name, setting in node.settings.items():
-        for i, part in enumerate(tree_leaves(setting)):
+        parts = setting if type(setting) is tuple else (setting,)
+        for i, part in enumerate(parts if node.op.trusted else tree_leaves(setting)):
             if has_memory(part):
                 yield (name, i), part
 
