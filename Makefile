@@ -2,7 +2,7 @@
 # make test        run the whole test suite      (make test ARGS="-k softmax" for a part of it)
 # make mutants     change the package in 200 places, one at a time; a test must fail each time (ARGS="--sample 20" or a name)
 # make bench       compare the speed with other libraries
-# make docs        build the documentation as HTML in docs/_build/html
+# make docs        build the documentation as HTML in docs/_build/html, in Chinese in docs/_build/html/zh
 # make site        build it with live pages in docs/_build/site, whose code runs in the reader's browser
 #                  (make site OFFLINE=1 includes all of Python, using npm and pip)
 # make serve       serve the site on this machine; make site-test tests it in a browser
@@ -34,6 +34,7 @@ bench: .venv/.stamp-test
 
 docs: .venv/.stamp-docs
 	$(py) -m sphinx -b html docs docs/_build/html $(ARGS)
+	$(py) -m sphinx -b html -D language=zh_CN -d docs/_build/doctrees-zh docs docs/_build/html/zh $(ARGS)
 
 site: .venv/.stamp-docs
 	$(py) docs/live/make_site.py $(if $(OFFLINE),--offline) $(ARGS)

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from docutils.nodes import SkipNode
+from docutils.nodes import SkipNode, math_block
 from latex2mathml.converter import convert as tex2mathml
 from sphinx.util.logging import getLogger
 
@@ -25,7 +25,22 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_co
 html_math_renderer = (
     "mathml"  # a browser draws MathML by itself; MathJax would be fetched from the net
 )
-exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "**/.ipynb_checkpoints", "zh"]
+
+# The Chinese pages are built into zh/ from the catalogues that docs/zh/translate.py keeps.
+locale_dirs = ["zh/locale"]
+gettext_compact = False
+templates_path = ["templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "language.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_theme = "furo"
 html_favicon = "static/icon.svg"
 html_static_path = ["static"]
@@ -119,19 +134,28 @@ def with_attributes(body):
     return body
 
 
+def without_formulas(app, doctree):
+    """Keep formulas, and the second copy of a picture's text, out of the catalogues."""
+    if app.builder.name == "gettext":
+        for node in [*doctree.findall(math_block)]:
+            node.parent.remove(node)
+
+
 def make_live(app, page, template, context, doctree):
     """Load the scripts that run code on the pages whose code runs."""
     if doctree is not None and LIVE.fullmatch(page):
+        live = "../../_static/live" if app.config.language == "zh_CN" else "live"  # once for all
         for name in ("settings", "page", "view", "live", "digit"):
-            app.add_js_file(f"live/{name}.js")
+            app.add_js_file(f"{live}/{name}.js")
         for name in ("palette", "live"):
-            app.add_css_file(f"live/{name}.css")
+            app.add_css_file(f"{live}/{name}.css")
         context["body"] = with_attributes(context["body"])
 
 
 def setup(app):
     if app.tags.has("live"):
         app.connect("html-page-context", make_live)
+    app.connect("doctree-read", without_formulas)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
     app.add_css_file("local.css")
     app.connect("autodoc-process-docstring", plain_text)

@@ -257,12 +257,12 @@ def main() -> int:
             parser.error(f"port {arguments.port}: {error.strerror}. Choose another with --port.")
     if arguments.offline and (missing := missing_tool()):
         parser.error(missing)
-    doctrees = SITE.parent / "doctrees-live"
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-t", "live", "-d", str(doctrees)]
-    command += ["-t", "offline"] if arguments.offline else []
-    done = subprocess.run([*command, str(ROOT / "docs"), str(SITE), *more], cwd=ROOT)
-    if done.returncode:
-        return done.returncode
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-t", "live", *more]
+    for language, into in (("en", SITE), ("zh_CN", SITE / "zh")):
+        own = ["-D", f"language={language}", "-d", SITE.parent / f"doctrees-live-{language}"]
+        done = subprocess.run([*command, *own, ROOT / "docs", into], cwd=ROOT)
+        if done.returncode:
+            return done.returncode
     static = SITE / "_static" / "live"
     shutil.rmtree(static, ignore_errors=True)
     lay_out(static, arguments.offline)
