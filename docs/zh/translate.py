@@ -84,9 +84,18 @@ def state() -> dict[str, Catalog]:
     return kept
 
 
+def has_words(text: str) -> bool:
+    """Return whether a text is more than code and formulas."""
+    return bool(re.search(r"[A-Za-z]", re.sub(r"`[^`]+`|\$[^$]+\$", "", text)))
+
+
 def waiting(catalogue: Catalog) -> list[Message]:
     """The messages without a translation that somebody has looked at."""
-    return [message for message in texts(catalogue) if not message.string or message.fuzzy]
+    return [
+        message
+        for message in texts(catalogue)
+        if has_words(message.id) and (not message.string or message.fuzzy)
+    ]
 
 
 def fill(page: str, translations: str) -> list[str]:
