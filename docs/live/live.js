@@ -5,30 +5,33 @@ const Live = (() => {
   const here = new URL(".", document.currentScript.src);
   let worker, end, turn = 0, line = Promise.resolve(), cells = [], exercises = [], visits = 0, path = location.pathname, editors;
 
+  /** A text of this script in the page's language: `{}` stands for a value. */
+  const t = (text, ...values) => values.reduce((said, value) => said.replace("{}", value), LIVE.words[document.documentElement.lang]?.[text] ?? text);
+
   // ---- Python
   const status = make("span", { role: "status" });
-  const bar = make("div", { className: "live-bar", hidden: true }, make("progress"), status, make("button", { type: "button", onclick: () => stop() }, "Stop"));
-  function say(text) {
-    status.textContent = text;
+  const bar = make("div", { className: "live-bar", hidden: true }, make("progress"), status, make("button", { type: "button", onclick: () => stop() }, t("Stop")));
+  function say(text, ...values) {
+    status.textContent = t(text, ...values);
     bar.hidden = !text;
   }
 
   /** Have the worker call a function of live_page.py; what that shows goes to `show(kind, text)`. */
   function call(name, args, show) {
     if (location.protocol === "file:") {
-      show("error", "A browser runs no Python in pages that it opens as files. Serve the folder: make serve, or python -m http.server in it.");
+      show("error", t("A browser runs no Python in pages that it opens as files. Serve the folder: make serve, or python -m http.server in it."));
       return Promise.resolve(false);
     }
     say("Loading Python");
     worker ??= new Worker(new URL("worker.js", here));
     return new Promise(resolve => {
       end = ok => { say(""); resolve(ok); };
-      worker.onmessage = ({ data: { kind, text, ok } }) => {
-        if (kind === "status") say(text);
+      worker.onmessage = ({ data: { kind, text, ok, values = [] } }) => {
+        if (kind === "status") say(text, ...values);
         else if (kind === "done") end(ok);
         else show(kind, text);
       };
-      worker.onerror = event => { show("error", `Python cannot be loaded here. ${event.message ?? ""}`); stop(); };
+      worker.onerror = event => { show("error", t("Python cannot be loaded here. {}", event.message ?? "")); stop(); };
       worker.postMessage({ call: name, args });
     });
   }
@@ -54,7 +57,7 @@ const Live = (() => {
   /** A box for what a run shows. */
   class Output {
     constructor(name) {
-      this.box = make("div", { className: "live-output", role: "region", ariaLabel: `Output of ${name}`, ariaLive: "polite" });
+      this.box = make("div", { className: "live-output", role: "region", ariaLabel: t("Output of {}", name), ariaLive: "polite" });
       this.clear();
     }
     clear() {
@@ -72,7 +75,7 @@ const Live = (() => {
         this.box.append(frame);
       } else if (kind === "svg" || kind === "png") {
         const data = kind === "png" ? `png;base64,${text}` : `svg+xml,${encodeURIComponent(text)}`;
-        this.box.append(make("img", { src: `data:image/${data}`, alt: "Picture drawn by this code" }));
+        this.box.append(make("img", { src: `data:image/${data}`, alt: t("Picture drawn by this code") }));
       } else this.box.append(make("pre", { className: kind, tabIndex: 0 }, text));
     }
   }
@@ -100,7 +103,7 @@ const Live = (() => {
       this.reset.hidden = true;
     }
     button(text, onclick) {
-      const button = make("button", { type: "button", onclick, ariaLabel: `${text} ${this.name}` }, text);
+      const button = make("button", { type: "button", onclick, ariaLabel: `${t(text)} ${this.name}` }, t(text));
       this.buttons.append(button);
       return button;
     }
@@ -111,7 +114,7 @@ const Live = (() => {
       this.pre.hidden = this.edit.hidden = true;
       this.editor = CodeMirror(host => this.pre.after(host), {
         value: this.original, mode: "python", indentUnit: 4, inputStyle: "contenteditable", lineNumbers: true,
-        screenReaderLabel: `${this.name}; Escape leaves the editor`,
+        screenReaderLabel: t("{}; Escape leaves the editor", this.name),
         extraKeys: { "Ctrl-Enter": run, "Cmd-Enter": run, "Shift-Enter": run, Esc: () => this.run.focus(),
           "Shift-Tab": "indentLess", Tab: editor => editor.somethingSelected() ? editor.indentSelection("add") : soft(editor) },
       });
@@ -134,8 +137,8 @@ const Live = (() => {
       this.reset.hidden = false;
       const options = [this.text, this.name, visits, Boolean(this.interactive), Boolean(this.fresh)];
       const ok = await call("run", options, (kind, text) => this.output.show(kind, text));
-      if (ok === "stopped") this.output.show("note", "Stopped. The next Run starts Python again, and runs the blocks before it.");
-      if (ok === true && this.output.box.hidden) this.output.show("quiet", "Done; there is nothing to show.");
+      if (ok === "stopped") this.output.show("note", t("Stopped. The next Run starts Python again, and runs the blocks before it."));
+      if (ok === true && this.output.box.hidden) this.output.show("quiet", t("Done; there is nothing to show."));
       return (this.ran = ok === true || ok === false && Boolean(this.raises));
     }
   }
@@ -145,7 +148,7 @@ const Live = (() => {
     for (const earlier of cells.slice(0, Math.max(0, cells.indexOf(cell)))) {
       if (earlier.ran || (await earlier.execute())) continue;
       cell.output.clear();
-      return cell.output.show("note", `Not run: ${earlier.name}, which comes before, did not come to its end.`);
+      return cell.output.show("note", t("Not run: {}, which comes before, did not come to its end.", earlier.name));
     }
     await cell.execute();
   }
@@ -154,10 +157,10 @@ const Live = (() => {
   function addBlock(block) {
     const pre = block.querySelector("pre"), notes = block.dataset, interactive = block.matches(".highlight-pycon");
     const why = notes.skip ?? notes.browser, rows = pre.textContent.split("\n").filter(row => /^(>>>|\.\.\.)( |$)/.test(row));
-    if (why) return block.after(make("p", { className: "live-why" }, `Does not run in this page: ${why}.`));
-    const cell = new Cell(pre, `block ${cells.length + 1}`, interactive ? rows.map(row => row.slice(4)).join("\n") : pre.textContent);
+    if (why) return block.after(make("p", { className: "live-why" }, t("Does not run in this page: {}.", why)));
+    const cell = new Cell(pre, t("block {}", cells.length + 1), interactive ? rows.map(row => row.slice(4)).join("\n") : pre.textContent);
     const raises = notes.raises ?? (interactive && pre.textContent.match(/^\w+Error/m)?.[0]);
-    if (raises) cell.buttons.append(make("span", { className: "live-why" }, `raises ${raises.split(":")[0]}, as it should`));
+    if (raises) cell.buttons.append(make("span", { className: "live-why" }, t("raises {}, as it should", raises.split(":")[0])));
     cells.push(Object.assign(cell, { interactive, raises }));
     block.classList.add("live-block");
     block.append(cell.buttons, cell.output.box);
@@ -173,11 +176,11 @@ const Live = (() => {
 
   class Exercise extends Cell {
     constructor(pre, name, stub) {
-      super(pre, `exercise ${name}`, stub);
+      super(pre, t("exercise {}", name), stub);
       Object.assign(this, { key: name, stub, fresh: true });
       this.edit.remove();
       this.button("Mark", () => inTurn(() => this.mark()));
-      this.button(`Save ${name}.py`, () => download(`${name}.py`, this.text));
+      this.button(t("Save {}", `${name}.py`), () => download(`${name}.py`, this.text));
       this.button("Copy link", () => this.link());
       this.mine = this.button("Back to mine", () => { store.write(this.key, { text: store.read(this.key).mine }); this.load(); });
       this.sign = make("span", { className: "live-why", role: "status" });
@@ -198,11 +201,11 @@ const Live = (() => {
       this.loading = false;
       this.reset.hidden = text === this.stub;
       this.mine.hidden = mine === undefined;
-      this.sign.textContent = [mine === undefined ? "" : "from a link", passed ? "✓ passed" : ""].filter(Boolean).join(", ");
+      this.sign.textContent = [mine === undefined ? "" : t("from a link"), passed ? t("✓ passed") : ""].filter(Boolean).join(", ");
     }
     keep(passed) {
       store.write(this.key, { ...store.read(this.key), text: this.text, passed });
-      this.sign.textContent = passed ? "✓ passed" : "";
+      this.sign.textContent = passed ? t("✓ passed") : "";
     }
     changed() {
       super.changed();
@@ -216,7 +219,7 @@ const Live = (() => {
     async link() {
       const address = `${location.origin}${location.pathname}#solution=${this.key}:${encodeURIComponent(this.text)}`;
       const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
-      this.output.show("note", `${copied ? "Copied: " : ""}${address}`);
+      this.output.show("note", `${copied ? t("Copied: ") : ""}${address}`);
     }
     async mark() {
       let known = "", limit = 0, told, timer, slow, ok;
@@ -232,7 +235,7 @@ const Live = (() => {
         clearTimeout(timer);
         [known, limit] = [slow, LIVE.limit];
       } while (slow);
-      return ok === "stopped" ? this.output.show("note", "Stopped.") : this.keep(ok === true);
+      return ok === "stopped" ? this.output.show("note", t("Stopped.")) : this.keep(ok === true);
     }
   }
 
@@ -250,19 +253,19 @@ const Live = (() => {
   function showProgress(table) {
     for (const code of table.querySelectorAll("td code")) {
       const saved = store.read(code.textContent);
-      if (saved.text) code.after(saved.passed ? " ✓ passed" : " (begun)");
+      if (saved.text) code.after(" ", saved.passed ? t("✓ passed") : t("(begun)"));
     }
     const all = () => JSON.stringify(Object.fromEntries(store.names().map(name => [name, store.read(name)])), null, 1);
     const file = make("input", { type: "file", accept: ".json", hidden: true, onchange: async () => {
       try {
         for (const [name, { text, passed }] of Object.entries(JSON.parse(await file.files[0].text()))) store.write(name, { text, passed });
         location.reload();
-      } catch { said.textContent = "This file is not one that Export has written."; }
+      } catch { said.textContent = t("This file is not one that Export has written."); }
     } });
     const said = make("span", { className: "live-why", role: "status" });
     table.after(make("p", { className: "live-buttons" },
-      make("button", { type: "button", onclick: () => download("tinygrad_attn-answers.json", all()) }, "Export my answers"),
-      make("button", { type: "button", onclick: () => file.click() }, "Import"), file, said));
+      make("button", { type: "button", onclick: () => download("tinygrad_attn-answers.json", all()) }, t("Export my answers")),
+      make("button", { type: "button", onclick: () => file.click() }, t("Import")), file, said));
   }
 
   // ---- pages
@@ -284,6 +287,7 @@ const Live = (() => {
     if (!next || !next.querySelector("script[src*='live/live.js']")) return location.assign(address);
     turn += 1; // what waits belongs to the page before
     document.title = next.title;
+    document.documentElement.lang = next.documentElement.lang;
     document.documentElement.dataset.content_root = next.documentElement.dataset.content_root;
     for (const part of [".sidebar-drawer", "article", "footer", ".toc-drawer"]) document.querySelector(part).replaceWith(next.querySelector(part));
     begin();
@@ -311,5 +315,5 @@ const Live = (() => {
     window.addEventListener("popstate", ({ state }) => { if (path !== location.pathname) visit(location.href, state?.top); });
     for (const event of ["hashchange", "storage"]) window.addEventListener(event, () => exercises.forEach(exercise => exercise.load()));
   });
-  return { call, inTurn, Output };
+  return { call, inTurn, Output, t };
 })();

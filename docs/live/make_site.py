@@ -221,6 +221,7 @@ def lay_out(static: Path, offline: bool) -> None:
         "limit": 30,  # seconds that a check may take
         "bytes": sum(said["size"] for said in parts.values() if not said.get("lazy")),
         "parts": parts,
+        "words": {"zh-CN": json.loads((ROOT / "docs" / "zh" / "live.json").read_text("utf-8"))},
     }
     (static / "settings.js").write_text(f"self.LIVE = {json.dumps(settings, indent=1)};\n")
 

@@ -12,7 +12,7 @@ async function load(part) {
   const transform = (chunk, out) => {
     if (!part.lazy) {
       loaded += chunk.length;
-      postMessage({ kind: "status", text: `Loading Python: ${megabytes(loaded)} of ${megabytes(LIVE.bytes)} MB` });
+      postMessage({ kind: "status", text: "Loading Python: {} of {} MB", values: [megabytes(loaded), megabytes(LIVE.bytes)] });
     }
     out.enqueue(chunk);
   };

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +32,7 @@ PAGES = [
     "checking-anything",
     "looking-inside",
     *("practice", "own-exercises"),
-    *sorted(
-        path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.glob("course/*.md")
-    ),
+    *sorted(path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.glob("course/*.md")),
 ]
 """The pages that are there in Chinese; any other page is shown in English."""
 
@@ -114,11 +113,11 @@ def fill(page: str, translations: str) -> list[str]:
 def faults(original: str, translation: str) -> list[str]:
     """Return what a translation has lost: formulas, code, and the targets of links stay as they are."""
     kept = {"formula": r"\$[^$]+\$", "code": r"`[^`]+`", "link": r"\]\(([^)]+)\)"}
-    return [
-        f"{kind} {sorted(re.findall(pattern, original))} became {sorted(found)}"
+    lost = {
+        kind: Counter(re.findall(pattern, original)) - Counter(re.findall(pattern, translation))
         for kind, pattern in kept.items()
-        if sorted(found := re.findall(pattern, translation)) != sorted(re.findall(pattern, original))
-    ]
+    }
+    return [f"the {kind} {text}" for kind, texts in lost.items() for text in texts]
 
 
 def main(arguments: list[str]) -> int:
