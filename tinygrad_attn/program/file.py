@@ -44,7 +44,7 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     return "\n".join([*lines, *body]) + "\n", constants
 
 
-def named_results(traced: TracedFunction, outputs: Any, gradients: Any) -> dict[str, Any]:
+def named_results(traced: TracedFunction, outputs, gradients) -> dict[str, Any]:
     """Return a dict from names in the program to results."""
     name = "output" if getattr(outputs, "ndim", 1) else "loss"
     results: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def end(traced: TracedFunction, results: dict[str, Any], layout: Layout) -> list
     text = layout.text
     seen: set[int] = set()
 
-    def owned(e: Any) -> Any:
+    def owned(e):
         if not isinstance(e, Expression) or e.kind == "constant" and not layout.has_name(e):
             return e
         shared = e.id in seen or not fresh(e)

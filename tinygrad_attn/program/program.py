@@ -101,6 +101,6 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-def _state(p: Any) -> Any:
+def _state(p):
     """Return what a program depends on besides the values of a parameter."""
     return (p._data.shape, p._data.dtype, tracked(p)) if isinstance(p, Variable) else None

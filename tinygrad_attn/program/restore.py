@@ -21,7 +21,7 @@ LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
 
 
 @contextmanager
-def restored(*roots: Any) -> Iterator[None]:
+def restored(*roots) -> Iterator[None]:
     """Restore what can be reached from the roots when the block ends.
 
     These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
@@ -46,7 +46,7 @@ def restored(*roots: Any) -> Iterator[None]:
                 x[:] = content
 
 
-def changes_state(x: Any, content: Any) -> bool:
+def changes_state(x, content) -> bool:
     """Return whether a buffer among these attributes, or this array, is another one than before."""
     if isinstance(x, dict):
         return any(isinstance(v, Buffer) and x.get(k) is not v for k, v in content.items())
@@ -71,7 +71,7 @@ def reachable(roots: Iterable[Any]) -> list[Any]:
     return found
 
 
-def held_by(x: Any) -> Iterable[Any]:
+def held_by(x) -> Iterable[Any]:
     """Return the objects that x refers to, as far as the user's function can change them."""
     if isinstance(x, (list, tuple, set, dict, CellType, MethodType, BuiltinMethodType, partial)):
         return gc.get_referents(x)
@@ -86,7 +86,7 @@ def held_by(x: Any) -> Iterable[Any]:
     return vars(x), *(m for m in vars(type(x)).values() if isinstance(m, FunctionType))
 
 
-def package_of(x: Any) -> str:
+def package_of(x) -> str:
     return (x.__module__ or "").partition(".")[0]
 
 

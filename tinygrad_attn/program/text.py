@@ -58,13 +58,13 @@ class Sizes:
         return {k: n for k, n in self.letters.items() if k in found}
 
 
-def dtype_text(dtype: Any) -> str:
+def dtype_text(dtype) -> str:
     """Write a dtype, such as `np.float64` or `bool`."""
     name = np.dtype(dtype).name
     return name if name == "bool" else f"np.{name}"
 
 
-def literal(value: Any, dtype: Any = None) -> str:
+def literal(value, dtype=None) -> str:
     """Write a value. Omit the dtype of a NumPy number if it equals `dtype`."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
@@ -102,7 +102,7 @@ class Text:
     def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
         self.name_of, self.sizes = name_of, sizes
 
-    def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
+    def of(self, a, least: int = -1, dtype=None) -> str:
         """Write an operand, in parentheses if its precedence is below `least`.
 
         The dtype of a NumPy number is omitted if it equals `dtype`, the other operand's dtype.
@@ -172,10 +172,10 @@ class Text:
             change = f"{name}[{self.index(index)}] = {words[0]}"
         return [f"{name} = {start}", change]
 
-    def index(self, i: Any) -> str:
+    def index(self, i) -> str:
         """Write an index, without the square brackets."""
 
-        def one(p: Any) -> str:
+        def one(p) -> str:
             if not isinstance(p, slice):
                 return self.of(p)
             start, stop, step = ("" if x is None else self.of(x) for x in (p.start, p.stop, p.step))
@@ -184,13 +184,13 @@ class Text:
         return ", ".join(map(one, i if isinstance(i, tuple) else (i,))) or "()"
 
 
-def beside(x: Any, others: Sequence[Any]) -> Any:
+def beside(x, others: Sequence[Any]):
     """Return the dtype of the number x if another operand has it too, else None."""
     dtypes = [o.dtype for o in others if isinstance(o, Expression)]
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
-def picks_once(index: Any) -> bool:
+def picks_once(index) -> bool:
     """Return whether an index is certain to pick no element twice.
 
     It consists of integers and slices, or one of its parts alone tells all the elements apart.

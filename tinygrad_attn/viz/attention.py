@@ -28,7 +28,7 @@ def _labels(labels: Sequence[Any] | str | None, count: int, what: str) -> list[s
     return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
 
 
-def _with_heads(x: Any, what: str) -> np.ndarray:
+def _with_heads(x, what: str) -> np.ndarray:
     """Return (T, S), (H, T, S) or (1, H, T, S) as (H, T, S)."""
     array = np.asarray(array_of(x))
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
@@ -151,13 +151,13 @@ class _AttentionOps(Listener):
     def __init__(self) -> None:
         self.calls: dict[Any, list[tuple[str, tuple, Any]]] = {}
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs: tuple, settings: dict[str, Any], output) -> None:
         for call in calls(context.scope):
             if getattr(call, "function", None) is EQUATION:
                 self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 
-def _called(function: Callable[..., Any], *inputs: Any, batched: bool) -> Iterator[dict[str, Any]]:
+def _called(function: Callable[..., Any], *inputs, batched: bool) -> Iterator[dict[str, Any]]:
     """Yield the numbers of each attention call, for the first element of the batch.
 
     The ops of softmax(q k^T scale + mask) v are a product, the scaling, the mask, the softmax,
@@ -184,18 +184,18 @@ def _called(function: Callable[..., Any], *inputs: Any, batched: bool) -> Iterat
         yield {"name": name, "scale": scale, **{key: _lists(x) for key, x in numbers.items()}}
 
 
-def _as_tensor(x: Any) -> Any:
+def _as_tensor(x):
     """Return numbers that are not integers as a Tensor, because listeners hear no ops on arrays."""
     return x if isinstance(x, Variable) or np.asarray(x).dtype.kind != "f" else Tensor(x)
 
 
-def _one(x: Any, what: str, batched: bool = False) -> np.ndarray:
+def _one(x, what: str, batched: bool = False) -> np.ndarray:
     """Return the first element of a batch as (H, T, D). If `batched`, (B, T, D) has one head."""
     array = np.asarray(array_of(x), np.float64)
     return _with_heads(array[:1] if array.ndim == 4 or batched and array.ndim == 3 else array, what)
 
 
-def _lists(array: np.ndarray) -> Any:
+def _lists(array: np.ndarray):
     """Return nested lists for JSON, rounded to seven digits. An infinity becomes null."""
     rounded = np.array([float(f"{x:.7g}") for x in array.flat]).reshape(array.shape)
     return np.where(np.isfinite(rounded), rounded, np.array(None)).tolist()

@@ -60,7 +60,7 @@ def graph(
     if depth is None:
         depth = subject.deepest if plain else 1
 
-    def is_open(place: int, scope: Any) -> bool:
+    def is_open(place: int, scope) -> bool:
         name = subject.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
         return place < level or any(inside)  # the `level` of the loop below
@@ -181,7 +181,7 @@ class Builder:
             numbers[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
         return Box("op", title, [*lines, *numbers, *self._times_used(t)], _bad(t))
 
-    def _leaf(self, x: Any) -> Box:
+    def _leaf(self, x) -> Box:
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)
@@ -210,23 +210,23 @@ class Builder:
         bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := _bad(t))), "")
         return Box("module", title, lines, bad)
 
-    def _times_used(self, x: Any) -> list[str]:
+    def _times_used(self, x) -> list[str]:
         """Return a line with the number of uses of a tensor, if there are several."""
         k = len(self.users[id(x)]) if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
-def _passed_on(t: Any) -> int:
+def _passed_on(t) -> int:
     """Return the number of -inf, such as masked scores, if an operand has some and it is no NaN."""
     masked = any(np.any(np.isneginf(array_of(x))) for _, x in operands(t))
     return int(np.isneginf(t._data).sum()) if masked and np.all(t._data < np.inf) else 0
 
 
-def _bad(t: Any) -> str:
+def _bad(t) -> str:
     return "" if _passed_on(t) else values.not_finite(t._data)
 
 
-def _broadcast(t: Any, x: Any) -> list[str]:
+def _broadcast(t, x) -> list[str]:
     """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
     shape, full = np.shape(array_of(x)), t._data.shape
     broadcasts = getattr(t._node.op, "broadcasts", False) and not isinstance(x, (int, float))

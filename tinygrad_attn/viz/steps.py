@@ -53,9 +53,7 @@ class _StepListener(Listener):
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
 
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
+    def pulled(self, y, node, g, i: int, x, contribution, total) -> None:
         """Add a contribution to the step for the op that produced it."""
         if node.number not in self.boxes:
             return  # from a graph inside a VJP
