@@ -1,4 +1,4 @@
-"""A kernel for Adam and AdamW steps on flat arrays, in blocks that stay in the cache.
+"""A kernel that runs the steps of Adam and AdamW on flat arrays, in blocks that stay in the cache.
 
 A layer has many small parameters, and a NumPy call on eight numbers costs as much as one on a
 thousand. So the small parameters of a group and their state are copied to flat arrays, updated
@@ -7,7 +7,6 @@ together and copied back.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from functools import partial
 
@@ -21,38 +20,6 @@ from . import tuning
 from .threads import tasks
 
 
-def _rule(optimizer, group, step, dtype):
-    """Return the update rule of `optim`, rewritten for fewer passes over the arrays."""
-    kind, (beta1, beta2) = dtype.type, map(float, group["betas"])
-    decay, lr = float(group["weight_decay"]), float(group["lr"])
-    root = math.sqrt(1 - beta2**step)  # rate and eps include both bias corrections
-    rate, eps = kind(lr * root / (1 - beta1**step)), kind(float(group["eps"]) * root)
-
-    def rule(p, g, m, v, *largest):
-        if group["maximize"]:
-            g = -g
-        if decay and optimizer.decoupled:
-            p *= kind(1 - lr * decay)
-        elif decay:
-            g = g + p * kind(decay)
-        a = g * kind(1 - beta1)
-        m *= kind(beta1)
-        m += a
-        a *= kind((1 - beta2) / (1 - beta1))
-        a *= g  # (1 - beta2) g^2
-        v *= kind(beta2)
-        v += a
-        for top in largest:
-            v = np.maximum(top, v, out=top)
-        np.sqrt(v, out=a)
-        a += eps
-        np.divide(m, a, out=a)
-        a *= rate
-        p -= a
-
-    return rule
-
-
 @kernel(apply_updates)
 def update(optimizer, work):
     """Update all parameters in blocks."""
@@ -64,9 +31,9 @@ def update(optimizer, work):
     copied = []  # pairs of a flat array and the arrays in it
 
     def add(w, step, flat):
-        rule, size = _rule(optimizer, w.group, step, flat[0].dtype), tuning.UPDATED_BLOCK
-        for i in range(0, flat[0].size, size):
-            blocks.append(partial(rule, *[x[i : i + size] for x in flat]))
+        for i in range(0, flat[0].size, tuning.UPDATED_BLOCK):
+            block = [x[i : i + tuning.UPDATED_BLOCK] for x in flat]
+            blocks.append(partial(optimizer._update, w.group, step, *block))
 
     for w in work:
         together = defaultdict(list)

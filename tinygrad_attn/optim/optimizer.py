@@ -319,8 +319,12 @@ class Adam(Optimizer):
         for top in largest:
             v = np.maximum(top, v, out=top)
         # Take the root before the correction, which could make a large v infinite.
-        root = np.sqrt(v) / math.sqrt(1 - b2**step)
-        p -= lr / (1 - b1**step) * m / (root + eps)
+        root = np.sqrt(v)
+        root /= math.sqrt(1 - b2**step)
+        root += eps  # in place, because a step on many parameters takes as long as its memory
+        change = m / root
+        change *= lr / (1 - b1**step)
+        p -= change
 
 
 class AdamW(Adam):
