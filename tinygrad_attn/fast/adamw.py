@@ -7,7 +7,6 @@ together and copied back.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import partial
 
 import numpy as np
@@ -21,32 +20,33 @@ from .threads import tasks
 
 
 @kernel(apply_updates)
-def update(optimizer, work):
+def update(optimizer, updates):
     """Update all parameters in blocks."""
-    values = [p for w in work for p in w.values]
+    values = [arrays[0] for _, _, arrays in updates]
     owners = {id(owner(p)) for p in values}
     if type(optimizer)._update is not Adam._update or len(owners) < len(values):
         return NotImplemented  # parameters that share memory need each other's updates
     blocks = []  # functions without arguments
     copied = []  # pairs of a flat array and the arrays in it
+    together = {}  # small parameters, with their group and step
 
-    def add(w, step, flat):
+    def add(group, step, flat):
         for i in range(0, flat[0].size, tuning.UPDATED_BLOCK):
             block = [x[i : i + tuning.UPDATED_BLOCK] for x in flat]
-            blocks.append(partial(optimizer._update, w.group, step, *block))
+            blocks.append(partial(optimizer._update, group, step, *block))
 
-    for w in work:
-        together = defaultdict(list)
-        for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states):
-            if p.size >= tuning.GATHERED and all([x.flags.c_contiguous for x in (p, *state)]):
-                add(w, step, [x.reshape(-1) for x in (p, g, *state)])
-            else:
-                together[p.dtype, step].append((p, g, *state))
-        for (_, step), members in together.items():
-            columns = list(zip(*members))
-            flat = [np.concatenate(arrays, axis=None) for arrays in columns]
-            add(w, step, flat)
-            copied += [pair for i, pair in enumerate(zip(flat, columns)) if i != 1]  # no gradients
+    for group, history, arrays in updates:
+        (p, _, *state), step = arrays, history["step"]
+        if p.size >= tuning.GATHERED and all([x.flags.c_contiguous for x in (p, *state)]):
+            add(group, step, [x.reshape(-1) for x in arrays])
+        else:
+            key = id(group), p.dtype, step
+            together.setdefault(key, (group, step, []))[2].append(arrays)
+    for group, step, members in together.values():
+        columns = list(zip(*members))
+        flat = [np.concatenate(arrays, axis=None) for arrays in columns]
+        add(group, step, flat)
+        copied += [pair for i, pair in enumerate(zip(flat, columns)) if i != 1]  # no gradients
 
     tasks(lambda n: blocks[n](), len(blocks), sum(p.size for p in values) >= tuning.SECOND_THREAD)
     for updated, arrays in copied:
