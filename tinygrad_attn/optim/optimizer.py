@@ -119,8 +119,11 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        pairs = [(group, p) for group in self.param_groups for p in group["params"]]
-        updates = [self._prepared(group, p) for group, p in pairs if p.grad is not None]
+        updates: list[Update] = []
+        for group in self.param_groups:
+            names = self._state_names(group)
+            params = [p for p in group["params"] if p.grad is not None]
+            updates += [self._prepared(group, names, p) for p in params]
         if not updates:
             warn("step() changed nothing: no parameter has a gradient. Call loss.backward() first.")
         for update in updates:
@@ -149,11 +152,10 @@ class Optimizer:
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _prepared(self, group: Group, p: Any) -> Update:
+    def _prepared(self, group: Group, names: tuple[str, ...], p: Any) -> Update:
         """Return the update of a parameter, whose missing state consists of zeros."""
         value, gradient, history = p._array(), p.grad._array(), self.state[p]
-        names = self._state_names(group)
-        state = next((history[name] for name in names if name in history), value)
+        state = history.get(names[0], value) if names else value
         if not value.shape == gradient.shape == state.shape or value.dtype != state.dtype:
             raise ValueError(
                 f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
@@ -304,12 +306,12 @@ class Adam(Optimizer):
         v += (1 - b2) * g * g  # in this order, because g * g would overflow sooner
         for top in largest:
             v = np.maximum(top, v, out=top)
-        # Take the root before the correction, which could make a large v infinite.
-        root = np.sqrt(v)
-        root /= math.sqrt(1 - b2**step)
-        root += eps  # in place, because a step on many parameters takes as long as its memory
-        change = m / root
-        change *= lr / (1 - b1**step)
+        # The corrections are made in numbers: sqrt(v') + eps = (sqrt(v) + eps root) / root.
+        root = math.sqrt(1 - b2**step)
+        change = np.sqrt(v)
+        change += eps * root
+        np.divide(m, change, out=change)
+        change *= lr * root / (1 - b1**step)
         p -= change
 
 
