@@ -308,9 +308,9 @@ class Adam(Optimizer):
             v = np.maximum(top, v, out=top)
         # The corrections are made in numbers: sqrt(v') + eps = (sqrt(v) + eps root) / root.
         root = math.sqrt(1 - b2**step)
-        change = np.sqrt(v)
-        change += eps * root
-        np.divide(m, change, out=change)
+        divisor = np.sqrt(v)
+        divisor += eps * root
+        change = m / divisor
         change *= lr * root / (1 - b1**step)
         p -= change
 
