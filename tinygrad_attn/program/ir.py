@@ -48,7 +48,7 @@ class Expression:
     by: Expression | None = None
     operands: list[Expression] = field(init=False)  # with repetitions
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.operands = expressions_in((self.args, self.settings))
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class Expression:
 class Listing:
     """A list of distinct expressions in order of creation."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.expressions: list[Expression] = []
         self.known: dict[Any, Expression] = {}
         self.backward, self.scope = False, ""

@@ -20,9 +20,7 @@ WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 class Layout:
     """The body of the function that a program contains."""
 
-    def __init__(
-        self, traced: TracedFunction, results: dict[str, Any], checks, sizes: Sizes
-    ) -> None:
+    def __init__(self, traced: TracedFunction, results: dict[str, Any], checks, sizes: Sizes):
         self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
         self.ends = {e.id for e in expressions_in(results)}

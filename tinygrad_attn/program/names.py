@@ -60,7 +60,7 @@ def deserves_a_line(e: Expression) -> bool:
     return giver.kind != "input" and not giver.names.keys().isdisjoint((USER, MODULE, VARIABLE))
 
 
-def calls(scope) -> Iterator[Any]:
+def calls(scope) -> Iterator:
     """Yield a call of a module or function and the calls around it, innermost first."""
     while scope is not None:
         yield scope
@@ -91,18 +91,18 @@ def note_function(output, function) -> None:
 class Names(Listener):
     """Watches a traced function, and notes the names of its values and the sizes of its axes."""
 
-    def __init__(self, listing, root) -> None:
+    def __init__(self, listing, root):
         self.listing, self.root = listing, root  # dotted names of modules start from the root
         self.letters: dict[str, set[int]] = {}  # the sizes of an axis
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
-        self.last: dict[Any, Any] = {}  # the last output of each call, outer calls first
+        self.last: dict = {}  # the last output of each call, outer calls first
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
     def of_scope(self, scope) -> str:
         """Return the dotted name of a module call, or an empty string for the root."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
-    def computed(self, op, inputs: tuple, settings: dict[str, Any], output) -> None:
+    def computed(self, op, inputs, settings, output):
         """Note which calls of modules and functions may return this output."""
         note_function(output, op)
         self.last.update(dict.fromkeys(reversed([*calls(context.scope)]), output))
@@ -138,11 +138,11 @@ class Names(Listener):
         for letter, size in sizes.items():
             self.letters.setdefault(letter, set()).add(size)
 
-    def pulling(self, y, g) -> None:
+    def pulling(self, y, g):
         """Assign the VJPs that follow to the module call in which y was computed."""
         self.listing.scope = self.of_scope(y._node.scope)
 
-    def pulled(self, y, node, g, i: int, x, contribution, total) -> None:
+    def pulled(self, y, node, g, i, x, contribution, total):
         """Name a gradient after its value, or after the only input that it is passed on to."""
         if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
             return

@@ -52,7 +52,7 @@ class Program:
         ]
         space: dict[str, Any] = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
-        self.function: Callable[..., Any] = space[name]
+        self.function: Callable = space[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""

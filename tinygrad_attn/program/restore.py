@@ -53,7 +53,7 @@ def changes_state(x, content) -> bool:
     return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
-def reachable(roots: Iterable[Any]) -> list[Any]:
+def reachable(roots: Iterable) -> list:
     """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
     seen: dict[int, Any] = {}
     found, waiting = list[Any](), list(roots)
@@ -71,7 +71,7 @@ def reachable(roots: Iterable[Any]) -> list[Any]:
     return found
 
 
-def held_by(x) -> Iterable[Any]:
+def held_by(x) -> Iterable:
     """Return the objects that x refers to, as far as the user's function can change them."""
     if isinstance(x, (list, tuple, set, dict, CellType, MethodType, BuiltinMethodType, partial)):
         return gc.get_referents(x)

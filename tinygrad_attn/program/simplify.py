@@ -91,7 +91,7 @@ def span(e, *args) -> bool:
     return np.broadcast_shapes(*map(np.shape, args)) == e.shape
 
 
-CONDITIONS: dict[str, Callable[..., Any]] = {
+CONDITIONS: dict[str, Callable] = {
     **{f.__name__: f for f in (like, counts, sized, turnable)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
@@ -110,7 +110,7 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 class Pattern(NDArrayOperatorsMixin):
     """A letter, or an operation on patterns and numbers."""
 
-    def __init__(self, kind: str, name: str, *args, **settings) -> None:
+    def __init__(self, kind: str, name: str, *args, **settings):
         self.kind, self.name, self.args, self.settings = kind, name, args, settings
 
     def __array_ufunc__(self, ufunc, method: str, *args) -> Pattern:
@@ -130,11 +130,11 @@ class Pattern(NDArrayOperatorsMixin):
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
 
-def table(text: str, **functions: Callable[..., Any]) -> dict[Any, list[Any]]:
+def table(text: str, **functions: Callable) -> dict[Any, list]:
     """Parse rules to (pattern, replacement, conditions), by the kind and name of the expression."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
-    found: dict[Any, list[Any]] = {}
+    found: dict[Any, list] = {}
     for line in text.strip().splitlines():
         sides, _, conditions = line.partition(" if ")
         pattern, replacement = (eval(side.strip(), letters) for side in sides.split("->"))
@@ -187,7 +187,7 @@ class Simplifier(Listing):
                     return self.instance(replacement, found, self.of)
         return None
 
-    def instance(self, p, found: dict[str, Any], make: Callable[..., Any]):
+    def instance(self, p, found: dict[str, Any], make: Callable):
         """Replace the letters of a pattern with their operands."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
@@ -281,7 +281,7 @@ def repeats(array) -> bool:
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
-def terms_of(e) -> list[Any]:
+def terms_of(e) -> list:
     return [t for x in e.args for t in terms_of(x)] if is_(e, "call", "add") else [e]
 
 

@@ -30,7 +30,7 @@ ONE_AT_A_TIME = threading.RLock()
 """A lock that is held while a function is traced."""
 
 
-def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
+def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -> Program:
     """Write a NumPy file that computes f(*args) and its gradients.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.

@@ -56,7 +56,7 @@ def concrete(a):
     return tree_map(lambda x: x.value if isinstance(x, Symbol) else x, a)
 
 
-def frames() -> Iterator[Any]:
+def frames() -> Iterator:
     """Yield the frames of the traced function, innermost first."""
     frame: Any = sys._getframe(1)
     while is_in(frame, HERE, NUMPY):
@@ -92,7 +92,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     base = None
     __hash__ = object.__hash__
 
-    def __init__(self, expression: Expression, listing) -> None:
+    def __init__(self, expression: Expression, listing):
         self.expression, self.listing = expression, listing
         self.lent = False  # set by the engine when user code may hold this array
         if isinstance(expression.value, np.ndarray):
@@ -240,7 +240,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.expression = expression
         return self
 
-    def _update(self, name: str, change: Callable[..., Any], *args) -> None:
+    def _update(self, name: str, change: Callable, *args) -> None:
         value = self.value.copy()
         change(value, *concrete(args))
         self._change(self.listing.make("update", name, value, self.expression, *args))

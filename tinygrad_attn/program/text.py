@@ -31,7 +31,7 @@ PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "on
 class Sizes:
     """Writes a size as a letter if exactly one letter has this size."""
 
-    def __init__(self, letters: Mapping[str, int]) -> None:
+    def __init__(self, letters: Mapping[str, int]):
         sizes = list(letters.values())
         once = {k: n for k, n in letters.items() if sizes.count(n) == 1}
         self.letters = {k: n for k, n in once.items() if n not in (0, 1, 3)}
@@ -99,7 +99,7 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 class Text:
     """Writes expressions by name, or in full if `name_of` returns None."""
 
-    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
+    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes):
         self.name_of, self.sizes = name_of, sizes
 
     def of(self, a, least: int = -1, dtype=None) -> str:
@@ -120,7 +120,7 @@ class Text:
             precedence = PRECEDENCE["/"] if " / " in text else UNARY if text[0] == "-" else ATOM
         return f"({text})" if precedence < least else text
 
-    def pairs(self, a: dict[Any, Any]) -> list[str]:
+    def pairs(self, a: dict) -> list[str]:
         """Write the items of a dict, with string keys in double quotes."""
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else repr(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]

@@ -25,7 +25,7 @@ from .symbol import Symbol
 class TracedFunction(Listing, Listener):
     """The listing of a traced function, with its inputs, outputs and gradients."""
 
-    def __init__(self, root=None) -> None:
+    def __init__(self, root=None):
         super().__init__()
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
@@ -94,7 +94,7 @@ class TracedFunction(Listing, Listener):
         self.generator = self.generator or copy.deepcopy(generator)
         return self.generator
 
-    def computed(self, op, inputs: tuple, settings: dict[str, Any], output) -> None:
+    def computed(self, op, inputs, settings, output):
         """Reject parameters that would become constants."""
         for x in inputs:
             if tracked(x) and x._node is None and not isinstance(x._data, Symbol):
@@ -105,11 +105,11 @@ class TracedFunction(Listing, Listener):
 
 
 def trace(
-    function: Callable[..., Any], args: tuple, params: Mapping[str, Any], backward: bool, root
+    function: Callable, args: tuple, params: Mapping[str, Any], backward: bool, root
 ) -> TracedFunction:
     """Run the function on symbols in place of its arguments and parameters."""
     traced, arguments = TracedFunction(root), [*args]
-    symbols: dict[Any, Any] = {}  # by Tensor
+    symbols: dict = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
         traced.arguments[name] = kind_of(array_of(x)) or x
         if isinstance(x, Variable):
@@ -180,7 +180,7 @@ def replaced_class(tensor, other: Tensor, thread: int):
 # ---- arguments
 
 
-def names_of_arguments(function: Callable[..., Any], count: int) -> list[str]:
+def names_of_arguments(function: Callable, count: int) -> list[str]:
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()

@@ -17,10 +17,11 @@ from .page import Page, as_json, page
 from .picture import printable
 from .subject import calls
 
+Labels = Sequence[Any] | str | None
 EQUATION: Any = reference.function  # type: ignore[attr-defined]
 
 
-def _labels(labels: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
+def _labels(labels: Labels, count: int, what: str) -> list[str]:
     """Return one label per position, by default its number, with visible blanks."""
     tokens = [str(x) for x in (range(count) if labels is None else labels)]
     if len(tokens) != count:
@@ -43,8 +44,8 @@ def _with_heads(x, what: str) -> np.ndarray:
 
 def attention(
     weights: Any,
-    queries: Sequence[Any] | str | None = None,
-    keys: Sequence[Any] | str | None = None,
+    queries: Labels = None,
+    keys: Labels = None,
     ax: Any = None,
 ) -> Any:
     """Draw the weights softmax(q k^T / sqrt(D)) of each head as a heat map.
@@ -79,7 +80,7 @@ def attention(
     return axes if len(heads) > 1 else axes[0]
 
 
-def _new_axes(heads: np.ndarray) -> list[Any]:
+def _new_axes(heads: np.ndarray) -> list:
     """Create a figure with four heads per row, and return its Axes."""
     try:
         import matplotlib.pyplot as plt  # optional
@@ -101,8 +102,8 @@ def attention_html(
     v: Any = None,
     mask: Any = None,
     *,
-    queries: Sequence[Any] | str | None = None,
-    keys: Sequence[Any] | str | None = None,
+    queries: Labels = None,
+    keys: Labels = None,
     scale: float | None = None,
     chosen: int = 0,
 ) -> Page:
@@ -148,16 +149,16 @@ def attention_html(
 class _AttentionOps(Listener):
     """Lists the ops of each call of the function `attention` as (name, inputs, output)."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: dict[Any, list[tuple[str, tuple, Any]]] = {}
 
-    def computed(self, op, inputs: tuple, settings: dict[str, Any], output) -> None:
+    def computed(self, op, inputs, settings, output):
         for call in calls(context.scope):
             if getattr(call, "function", None) is EQUATION:
                 self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 
-def _called(function: Callable[..., Any], *inputs, batched: bool) -> Iterator[dict[str, Any]]:
+def _called(function: Callable, *inputs, batched: bool) -> Iterator[dict[str, Any]]:
     """Yield the numbers of each attention call, for the first element of the batch.
 
     The ops of softmax(q k^T scale + mask) v are a product, the scaling, the mask, the softmax,

@@ -81,7 +81,7 @@ def graph(
 class Unit:
     """The ops that share a box: a single op, or all ops of a folded call."""
 
-    chain: tuple[Any, ...]  # the open module calls around it
+    chain: tuple  # the open module calls around it
     scope: Any = None  # the call that is folded
     ops: list[Variable] = field(default_factory=list)
     # Op, index of the operand, operand, and the key of the operand's box.
@@ -91,7 +91,7 @@ class Unit:
 class Builder:
     """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
 
-    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]) -> None:
+    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]):
         self.subject, self.graph = subject, Graph()
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
         self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
@@ -141,7 +141,7 @@ class Builder:
         box = self._module(unit) if unit.scope else self._op(unit.ops[0])
         self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
 
-    def _add(self, box: Box, chain: tuple[Any, ...], keys: Iterable[Any]) -> None:
+    def _add(self, box: Box, chain: tuple, keys: Iterable) -> None:
         for i, scope in enumerate(chain, 1):
             if chain[:i] not in self.frames:
                 self.frames[chain[:i]] = len(self.graph.frames)

@@ -47,13 +47,13 @@ class Step(NamedTuple):
 class _StepListener(Listener):
     """A listener that copies the values of a backward pass and keeps no tensor alive."""
 
-    def __init__(self, drawn: Builder) -> None:
+    def __init__(self, drawn: Builder):
         self.picture, self.numbers = drawn.graph, drawn.numbers
         self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
 
-    def pulled(self, y, node, g, i: int, x, contribution, total) -> None:
+    def pulled(self, y, node, g, i, x, contribution, total):
         """Add a contribution to the step for the op that produced it."""
         if node.number not in self.boxes:
             return  # from a graph inside a VJP
@@ -73,7 +73,7 @@ class _StepListener(Listener):
 class Steps(list[Step]):
     """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
-    def __init__(self, picture: Graph, steps: list[Step]) -> None:
+    def __init__(self, picture: Graph, steps: list[Step]):
         super().__init__(steps)
         self.picture = picture
 

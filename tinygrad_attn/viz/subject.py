@@ -57,7 +57,7 @@ def _memory(x) -> int:
     return id(array)
 
 
-def calls(scope) -> Iterator[Any]:
+def calls(scope) -> Iterator:
     """Iterate over a call of a module or function and the calls around it, innermost first."""
     while scope is not None:
         yield scope
@@ -70,7 +70,7 @@ class Subject:
     Dotted names are relative to a model, or to the outermost module that was called.
     """
 
-    def __init__(self, tensor, model, plain: bool) -> None:
+    def __init__(self, tensor, model, plain: bool):
         function = callable(tensor) and not isinstance(tensor, Module)
         if plain and not function:
             raise TypeError(
@@ -103,7 +103,7 @@ class Subject:
                 self._name(module, number)
         self.deepest = max(map(len, self.chains.values()))
 
-    def _chains(self) -> dict[Any, tuple[Any, ...]]:
+    def _chains(self) -> dict[Any, tuple]:
         """Return, for each call, the call and the enclosing calls, outermost first.
 
         A function is left out if its module calls nothing else, like layer_norm in LayerNorm.
@@ -111,7 +111,7 @@ class Subject:
         sizes: Counter[Any] = Counter()  # the number of ops in each call
         for t in self.ops:
             sizes.update(reversed([*calls(t._node.scope)]))
-        chains: dict[Any, tuple[Any, ...]] = {None: ()}
+        chains: dict[Any, tuple] = {None: ()}
         for scope, size in sizes.items():  # outer calls come first
             chains[scope] = (*chains[scope.outer], scope)
             if isinstance(scope, FunctionCall):
