@@ -96,7 +96,7 @@ def _partial(g, i, operands, labels, result):
     return part
 
 
-def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list, tuple[str, ...], str]:
+def parse(arguments: Sequence[Any], ndim) -> tuple[list, tuple[str, ...], str]:
     """Split np.einsum's arguments into operands, their labels, and the labels of the result.
 
     Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Replaces `...` with letters
