@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ class _AttentionOps(Listener):
     """Lists the ops of each call of the function `attention` as (name, inputs, output)."""
 
     def __init__(self):
-        self.calls: dict[Any, list[tuple[str, tuple, Any]]] = {}
+        self.calls: dict = {}
 
     def computed(self, op, inputs, settings, output):
         for call in calls(context.scope):
@@ -158,7 +158,7 @@ class _AttentionOps(Listener):
                 self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 
-def _called(function: Callable, *inputs, batched: bool) -> Iterator[dict[str, Any]]:
+def _called(function, *inputs, batched: bool) -> Iterator:
     """Yield the numbers of each attention call, for the first element of the batch.
 
     The ops of softmax(q k^T scale + mask) v are a product, the scaling, the mask, the softmax,

@@ -27,7 +27,7 @@ class Contribution(NamedTuple):
     value: np.ndarray
     total: np.ndarray  # the sum of contributions so far
     first: bool  # whether it is the first contribution to this input
-    operand: dict[str, Any]  # values of the input, from `values.cells`
+    operand: dict  # values of the input, from `values.cells`
     letter: str  # name of the input in the rule
     rule: str  # the expression in the VJP, such as `g * b`, or "" if it is a longer function
     code: tuple[str, str]  # source of the VJP, and its file and line
@@ -41,7 +41,7 @@ class Step(NamedTuple):
     incoming: np.ndarray  # gradient of the output
     contributions: list[Contribution]
     equation: str
-    output: dict[str, Any]  # values of the output, from `values.cells`
+    output: dict  # values of the output, from `values.cells`
 
 
 class _StepListener(Listener):
@@ -111,7 +111,7 @@ class Steps(list[Step]):
     def _repr_html_(self) -> str:
         return self.html()._repr_html_()
 
-    def _as_dict(self, step: Step) -> dict[str, Any]:
+    def _as_dict(self, step: Step) -> dict:
         """Return the data of a step for the page's script."""
         arrows = {
             (arrow.source, arrow.index): (i, "->" in arrow.label)

@@ -90,7 +90,7 @@ class Subject:
                 "write ta.viz.graph(module(x), model=module)."
             )
         self.ops = history(self.roots)
-        self.named: dict[str, Any] = {}  # maps each dotted name to a module or parameter
+        self.named: dict = {}  # maps each dotted name to a module or parameter
         self.modules: dict[int, str] = {}  # the first name of each module, by its id
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def gradient(array: np.ndarray) -> str:
     return f"{array.shape}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
 
 
-def cells(array) -> dict[str, Any]:
+def cells(array) -> dict:
     """Return the data of a heat map: at most 16 x 16 numbers from the first matrix of an array."""
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
