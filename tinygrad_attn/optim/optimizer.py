@@ -56,9 +56,9 @@ class Optimizer:
     includes.
     """
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Any, defaults: dict) -> None:
         self.defaults = defaults
-        self.param_groups: list[dict[str, Any]] = []
+        self.param_groups: list[dict] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
         if isinstance(params, Tensor) or not isinstance(params, Iterable):
             raise TypeError(
@@ -195,7 +195,7 @@ class Optimizer:
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
-    def _loaded_settings(self, group: Group, saved: Group) -> dict[str, Any]:
+    def _loaded_settings(self, group: Group, saved: Group) -> dict:
         """Return a group's saved settings; raise ValueError for another kind of optimiser."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")

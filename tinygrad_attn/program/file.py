@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from typing import Any
 
 import numpy as np
 
@@ -44,10 +43,10 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     return "\n".join([*lines, *body]) + "\n", constants
 
 
-def named_results(traced: TracedFunction, outputs, gradients) -> dict[str, Any]:
+def named_results(traced: TracedFunction, outputs, gradients) -> dict:
     """Return a dict from names in the program to results."""
     name = "output" if getattr(outputs, "ndim", 1) else "loss"
-    results: dict[str, Any] = {}
+    results: dict = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
         while wish in {*traced.inputs, *traced.names.letters, *results}:
             wish += "_"
@@ -100,7 +99,7 @@ def fresh(e: Expression) -> bool:
     return e.kind == "update" or is_ufunc or e.name in FRESH.get(e.kind, "").split()
 
 
-def end(traced: TracedFunction, results: dict[str, Any], layout: Layout) -> list[str]:
+def end(traced: TracedFunction, results: dict, layout: Layout) -> list[str]:
     """Write the return statement, with copies so that the caller owns all returned arrays."""
     text = layout.text
     seen: set[int] = set()

@@ -40,7 +40,7 @@ class Expression:
     kind: str
     name: Any
     args: tuple
-    settings: dict[str, Any]
+    settings: dict
     value: Any
     backward: bool = False  # whether it belongs to the backward pass
     scope: str = ""
@@ -108,7 +108,7 @@ class Listing:
         return self.once((kind, name, value.shape, value.dtype), kind, name, (), {}, value)
 
 
-def form(kind: str, name, args: tuple, settings: dict[str, Any]):
+def form(kind: str, name, args: tuple, settings: dict):
     """Return a key that is equal for equal expressions."""
     return kind, name, repr(args), repr(sorted(settings.items()))
 

@@ -7,7 +7,6 @@ another line longer than 100 columns. A name is reused when its value is no long
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from .ir import Expression, expressions_in, reached
 from .names import deserves_a_line, identifier, name_giver, name_of
@@ -20,7 +19,7 @@ WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 class Layout:
     """The body of the function that a program contains."""
 
-    def __init__(self, traced: TracedFunction, results: dict[str, Any], checks, sizes: Sizes):
+    def __init__(self, traced: TracedFunction, results: dict, checks, sizes: Sizes):
         self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
         self.ends = {e.id for e in expressions_in(results)}

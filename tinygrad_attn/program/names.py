@@ -121,7 +121,7 @@ class Names(Listener):
                 name = "_".join([*outer[-1:], name])
             note(output, MODULE, name)
 
-    def note_letters(self, attributes: dict[str, Any]) -> None:
+    def note_letters(self, attributes: dict) -> None:
         """Assign letters to the sizes of an attention or Transformer layer."""
         sizes: dict[str, int] = {}
         if "num_heads" in attributes and "embed_dim" in attributes:

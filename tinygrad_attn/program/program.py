@@ -50,7 +50,7 @@ class Program:
             (identifier, original, reader(original), _state(traced.tensors[identifier]))
             for original, identifier in traced.parameters.items()
         ]
-        space: dict[str, Any] = {}
+        space: dict = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
         self.function: Callable = space[name]
 

@@ -143,7 +143,7 @@ def table(text: str, **functions: Callable) -> dict[Any, list]:
     return found
 
 
-def matches(p, e, found: dict[str, Any]) -> bool:
+def matches(p, e, found: dict) -> bool:
     """Return whether the pattern p matches e, and add the operand of each letter to `found`."""
     if isinstance(p, Pattern) and p.kind != "letter":
         if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
@@ -180,14 +180,14 @@ class Simplifier(Listing):
         """Return the replacement from the first rule that matches e, or None."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
-            found: dict[str, Any] = {"here": e}
+            found: dict = {"here": e}
             if matches(pattern, e, found):
                 of = lambda p: self.instance(p, found, known)  # noqa: B023
                 if all(condition(*map(of, args)) for condition, args in conditions):
                     return self.instance(replacement, found, self.of)
         return None
 
-    def instance(self, p, found: dict[str, Any], make: Callable):
+    def instance(self, p, found: dict, make: Callable):
         """Replace the letters of a pattern with their operands."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
@@ -291,7 +291,7 @@ def put_in_zeros(e) -> bool:
     return in_zeros and isinstance(e.args[1], (int, np.integer, slice))
 
 
-def plainest(x, settings: dict[str, Any]) -> dict[str, Any]:
+def plainest(x, settings: dict) -> dict:
     """Write the last axis as -1, and omit settings that have no effect on a method of x."""
     usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
     left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}

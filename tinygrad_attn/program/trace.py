@@ -30,9 +30,9 @@ class TracedFunction(Listing, Listener):
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
         self.inputs: dict[str, Expression] = {}  # by identifier
-        self.arguments: dict[str, Any] = {}  # name: Kind of the array, or a value of another type
+        self.arguments: dict = {}  # name: Kind of the array, or a value of another type
         self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
-        self.tensors: dict[str, Any] = {}  # identifier of a parameter: the Tensor
+        self.tensors: dict = {}  # identifier of a parameter: the Tensor
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.seed: Any = None  # the gradient with respect to the output
@@ -232,7 +232,7 @@ def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
     traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
 
 
-def gradients_of(y, seed, leaves: Mapping[Any, str]) -> dict[str, Any]:
+def gradients_of(y, seed, leaves: Mapping[Any, str]) -> dict:
     """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
