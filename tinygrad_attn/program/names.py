@@ -89,11 +89,10 @@ def note_function(output, function) -> None:
 
 
 class Names(Listener):
-    """Watches a traced function, and notes the names of its values and the sizes of its axes."""
+    """Watches a traced function, and notes the names of its values."""
 
     def __init__(self, listing, root):
         self.listing, self.root = listing, root  # dotted names of modules start from the root
-        self.letters: dict[str, set[int]] = {}  # the sizes of an axis
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
         self.last: dict = {}  # the last output of each call, outer calls first
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
@@ -113,30 +112,12 @@ class Names(Listener):
             if isinstance(scope, FunctionCall):
                 note_function(output, scope.function)
                 continue
-            self.note_letters(vars(scope.module))
             path = self.of_scope(scope)
             *outer, name = path.split(".")
             if name.isdigit():
                 self.kinds[path] = f" ({type(scope.module).__name__})"
                 name = "_".join([*outer[-1:], name])
             note(output, MODULE, name)
-
-    def note_letters(self, attributes: dict) -> None:
-        """Assign letters to the sizes of an attention or Transformer layer."""
-        sizes: dict[str, int] = {}
-        if "num_heads" in attributes and "embed_dim" in attributes:
-            heads, width = attributes["num_heads"], attributes["embed_dim"]
-            sizes = {"E": width, "H": heads, "D": width // heads}
-            for e in reversed(self.listing.expressions):
-                if e.ndim == 4 and "scores" in e.names.values():
-                    sizes["B"], _, sizes["T"], keys = e.shape
-                    if keys != sizes["T"]:
-                        sizes["S"] = keys
-                    break
-        if "linear1" in attributes and "self_attn" in attributes:
-            sizes["F"] = attributes["linear1"].out_features
-        for letter, size in sizes.items():
-            self.letters.setdefault(letter, set()).add(size)
 
     def pulling(self, y, g):
         """Assign the VJPs that follow to the module call in which y was computed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -28,13 +28,25 @@ PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "/
 PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "ones", "True": "ones"}
 
 
-class Sizes:
-    """Writes a size as a letter if exactly one letter has this size."""
+LETTERS = {"scores": "BHTS", "q": "BHTD", "attended": "BTE", "linear1": "BTF"}
+"""The axes of values that the package's attention and Transformer layers compute, by name."""
 
-    def __init__(self, letters: Mapping[str, int]):
-        sizes = list(letters.values())
-        once = {k: n for k, n in letters.items() if sizes.count(n) == 1}
-        self.letters = {k: n for k, n in once.items() if n not in (0, 1, 3)}
+
+class Sizes:
+    """Writes a size as a letter if exactly one letter has this size, and no other one."""
+
+    def __init__(self, expressions: Sequence[Expression], taken: Container[str]):
+        found: dict[str, set[int]] = {letter: set() for letter in "BTSEHDF" if letter not in taken}
+        for e in expressions:
+            for name in {*e.names.values()} & LETTERS.keys():
+                axes = LETTERS[name] if len(LETTERS[name]) == e.ndim else ""
+                for letter, n in zip(axes, e.shape):
+                    if letter in found and (letter != "S" or n != e.shape[2]):  # S is not T
+                        found[letter].add(n)
+        once = {letter: max(sizes) for letter, sizes in found.items() if len(sizes) == 1}
+        sizes = list(once.values())
+        useful = lambda n: sizes.count(n) == 1 and n not in (0, 1, 3)
+        self.letters = {letter: n for letter, n in once.items() if useful(n)}
         self.texts = {n: k for k, n in self.letters.items()}
         # For packed queries, keys and values, and for batches that are flattened to rows.
         known = {"3": 3, **self.letters}

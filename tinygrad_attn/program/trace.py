@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -173,8 +174,13 @@ def replaced_class(tensor, other: Tensor, thread: int):
             lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
         )
 
-    slots = {name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")}
-    return type(type(tensor).__name__, (type(tensor),), {"__slots__": (), **slots})
+    kind = type(tensor)
+    slots: dict = {
+        name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")
+    }
+    # Copies and pickles, which another thread may make, have the class itself.
+    slots["__reduce_ex__"] = lambda t, _: (copyreg.__newobj__, (kind,), t.__getstate__())  # type: ignore[attr-defined]
+    return type(kind.__name__, (kind,), {"__slots__": (), **slots})
 
 
 # ---- arguments
