@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import copyreg
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -179,7 +178,7 @@ def replaced_class(tensor, other: Tensor, thread: int):
         name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")
     }
     # Copies and pickles, which another thread may make, have the class itself.
-    slots["__reduce_ex__"] = lambda t, _: (copyreg.__newobj__, (kind,), t.__getstate__())  # type: ignore[attr-defined]
+    slots["__reduce_ex__"] = lambda t, _: (object.__new__, (kind,), t.__getstate__())
     return type(kind.__name__, (kind,), {"__slots__": (), **slots})
 
 
