@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from keyword import iskeyword
-from typing import Any
 
 from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
-from ..nn.calls import dotted_name, enclosing
+from ..nn.calls import dotted_name
 from .ir import Expression, is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 
@@ -102,9 +101,13 @@ class Names(Listener):
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def computed(self, op, inputs, settings, output):
-        """Note which calls of modules and functions may return this output."""
+        """Name the input of modules that begin with it. Note what may be the output of which calls."""
         note_function(output, op)
-        self.last.update(dict.fromkeys(reversed([*calls(context.scope)]), output))
+        running = [*calls(context.scope)]
+        for scope in running:
+            if scope not in self.last and not isinstance(scope, FunctionCall):
+                note(inputs[0], USE, f"{self.of_scope(scope).rpartition('.')[2]}_input")
+        self.last.update(dict.fromkeys(reversed(running), output))
 
     def note_outputs(self) -> None:
         """Name the outputs of modules and functions, when all of them have returned."""
@@ -138,7 +141,6 @@ class Names(Listener):
 
     def look(self) -> None:
         """Note the names of values from the variables of the running functions."""
-        scope: Any = next(enclosing(context.scope), None)
         for frame in frames():
             variables, users = frame.f_locals, not is_in(frame, PACKAGE)
             for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
@@ -147,9 +149,3 @@ class Names(Listener):
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
                 if constant is not None:
                     constant.names.setdefault(VARIABLE, identifier(name))
-            called = scope is not None and frame.f_code.co_name == "__call__"
-            if called and variables.get("self") is scope.module:
-                name = self.of_scope(scope).rpartition(".")[2]
-                for x in variables.get("args", ())[:1]:
-                    note(x, USE, f"{name}_input")
-                scope = scope.outer
