@@ -1,6 +1,7 @@
 """`ta.source` leaves nothing behind: what it runs, it undoes, for this thread and for all others."""
 
 import copy
+import pickle
 import threading
 
 import numpy as np
@@ -236,6 +237,8 @@ def test_other_threads_see_and_change_the_parameters_themselves():
         found["output"] = model(X).numpy()
         model(Tensor(X)).sum().backward()
         found["copy"] = copy.deepcopy(model)
+        found["pickled"] = pickle.loads(pickle.dumps(model))
+        found["parameter"] = copy.copy(weight)
         weight.data -= 0.5 * weight.grad.numpy()
         done.set()
 
@@ -249,7 +252,10 @@ def test_other_threads_see_and_change_the_parameters_themselves():
     program = ta.source(f, X, params=model)
     thread.join()
     np.testing.assert_array_equal(found["output"], expected)
-    np.testing.assert_array_equal(found["copy"](X).numpy(), expected)
+    for copied in (found["copy"], found["pickled"]):
+        np.testing.assert_array_equal(copied(X).numpy(), expected)
+        assert type(copied.weight) is nn.Parameter
+    assert type(found["parameter"]) is nn.Parameter
     assert type(weight) is nn.Parameter and weight.grad is not None
     y = (model(Tensor(X)) ** 2).sum()
     assert not np.allclose(model(X).numpy(), expected)

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from opinfo import SAMPLES, TABLE, OutOfScope, ours, torch
+from opinfo import TABLE, OutOfScope, ours, samples, torch
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
@@ -91,9 +91,8 @@ def compare_source(call, tensors, leaves, loss, slopes):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TABLE)
 def test_pytorchs_samples_as_programs(name):
-    torch.manual_seed(0)
-    samples = [*SAMPLES[name].sample_inputs("cpu", torch.float64, requires_grad=True)]
-    for sample in samples[:: -(-len(samples) // EACH)]:
+    found = samples(name, torch.float64)
+    for sample in found[:: -(-len(found) // EACH)]:
         args = [ours(a) for a in (sample.input, *sample.args)], ours(sample.kwargs)
         tensors = tensors_in(list(args))
 

@@ -173,7 +173,7 @@ def _in_the_library_of(function: Any, x: np.ndarray) -> Any:
     return x
 
 
-def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list[Any]]:
+def _function_and_inputs(target: str, shapes: Shapes, seed: int = 0) -> tuple[Any, list]:
     """Return the target and random inputs of these shapes (default: one shape, (3, 4))."""
     function, shapes = find(target), shapes or [(3, 4)]
     if len(shapes) == 1:  # once for all required arguments

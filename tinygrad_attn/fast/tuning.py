@@ -31,4 +31,4 @@ TILES_BYTES = 32 << 20  # otherwise, the limit for results, gradients and kept w
 # ops.py, adamw.py
 LONG_SUM = 1 << 14  # terms in a sum beyond which float32 loses digits
 GATHERED = 1 << 13  # parameters smaller than this are updated together
-UPDATED_BLOCK = 1 << 17  # size of a block that is updated at once
+UPDATED_BLOCK = 1 << 16  # size of a block that is updated at once

@@ -34,7 +34,7 @@ class BlockedMask(np.ndarray):
 
     __array_priority__ = 1.0
 
-    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+    def __array_wrap__(self, array, context=None, return_scalar: bool = False) -> Any:
         joins = (np.bitwise_or, np.bitwise_and, np.logical_or, np.logical_and)
         if context is not None and context[0] in joins and array.dtype == bool:
             return array.view(BlockedMask)
@@ -47,7 +47,7 @@ def causal_mask(length: int) -> BlockedMask:
     return (~np.tri(length, dtype=bool)).view(BlockedMask)
 
 
-def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
+def padding_mask(lengths, max_length: int | None = None) -> BlockedMask:
     """mask[b, s] = s >= lengths[b], for `nn`: True where there is only padding.
 
     Takes nonnegative integers of shape (B,) and returns booleans of shape (B, max_length). By
@@ -66,7 +66,7 @@ def padding_mask(lengths: Any, max_length: int | None = None) -> BlockedMask:
 # ---- heads
 
 
-def split_heads(x: Any, num_heads: int) -> Tensor:
+def split_heads(x, num_heads: int) -> Tensor:
     """(B, T, E) -> (B, H, T, E/H): head h gets the h-th part of the last axis.
 
     Any leading axes are allowed. Raises ValueError if E is not divisible by the number of heads.
@@ -75,13 +75,13 @@ def split_heads(x: Any, num_heads: int) -> Tensor:
     return x.reshape(*lead, t, num_heads, e // num_heads).swapaxes(-2, -3)
 
 
-def merge_heads(x: Any) -> Tensor:
+def merge_heads(x) -> Tensor:
     """(B, H, T, D) -> (B, T, H D): join the heads again. Any leading axes are allowed."""
     *lead, h, t, d = x.shape
     return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
 
 
-def repeat_heads(x: Any, q: Any, name: str) -> Any:
+def repeat_heads(x, q, name: str) -> Any:
     """Repeat each key or value head to match the number of query heads."""
     *lead, h, s, d = x.shape
     if not h or q.shape[-3] % h:
@@ -94,7 +94,7 @@ def repeat_heads(x: Any, q: Any, name: str) -> Any:
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 
 
-def unpack_heads(packed: Any, num_heads: int) -> Any:
+def unpack_heads(packed, num_heads: int) -> Any:
     """Split packed q, k and v into heads: (B, T, 3 H D) -> (3, B, H, T, D), a view."""
     b, t, width = packed.shape
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
@@ -104,9 +104,7 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
 
 
 @reference
-def attention_weights(
-    q: Any, k: Any, mask: Any = None, *, scale: float, is_causal: bool = False
-) -> Tensor:
+def attention_weights(q, k, mask=None, *, scale: float, is_causal: bool = False) -> Tensor:
     """softmax(q k^T scale + mask) over the keys; a row with all keys blocked is all zeros.
 
     q is (..., T, D), k is (..., S, D), and mask broadcasts to (..., T, S). A boolean mask is True
@@ -117,7 +115,7 @@ def attention_weights(
     return masked_softmax(scores, mask, is_causal)
 
 
-def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Tensor:
+def masked_softmax(scores, mask=None, is_causal: bool = False) -> Tensor:
     """softmax(scores + mask) over the last axis; masks work as in `attention_weights`."""
     may_look = array_of(mask)  # None: every query may look at every key
     if mask is not None and may_look.dtype != bool:
@@ -138,15 +136,15 @@ def masked_softmax(scores: Any, mask: Any = None, is_causal: bool = False) -> Te
 
 @reference
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
+    q,
+    k,
+    v,
+    mask=None,
     *,
     keep: np.ndarray | None = None,
     keep_scale: float = 1.0,
     need_weights: bool = False,
-    **settings: Any,
+    **settings,
 ) -> tuple[Tensor, Any]:
     """softmax(q k^T scale + mask) v: the output, and the weights or None; without argument checks.
 
@@ -162,9 +160,7 @@ def attention(
 
 
 @reference
-def packed_attention(
-    packed: Any, mask: Any = None, *, num_heads: int, **settings: Any
-) -> tuple[Tensor, Any]:
+def packed_attention(packed, mask=None, *, num_heads: int, **settings) -> tuple[Tensor, Any]:
     """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D), and weights."""
     heads = unpack_heads(packed, num_heads)
     output, weights = attention(heads[0], heads[1], heads[2], mask, **settings)
@@ -179,10 +175,10 @@ def drawn(shape: tuple[int, ...], p: float) -> dict[str, Any]:
 
 
 def scaled_dot_product_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    attn_mask: Any = None,
+    q,
+    k,
+    v,
+    attn_mask=None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,

@@ -24,29 +24,29 @@ Axis = int | tuple[int, ...]
 # ---- activations
 
 
-def relu(x: Any, inplace: bool = False) -> Tensor:
+def relu(x, inplace: bool = False) -> Tensor:
     """relu(x) = max(x, 0), with slope 0 at 0, for any shape. `inplace` is accepted but ignored."""
     return ops.relu(x)
 
 
-def sigmoid(x: Any) -> Tensor:
+def sigmoid(x) -> Tensor:
     """sigmoid(x) = 1 / (1 + e^-x), for any shape."""
     return ops.sigmoid(real(x, "sigmoid"))
 
 
-def tanh(x: Any) -> Tensor:
+def tanh(x) -> Tensor:
     """tanh(x) = (e^x - e^-x) / (e^x + e^-x), for any shape."""
     return ops.tanh(real(x, "tanh"))
 
 
-def silu(x: Any, inplace: bool = False) -> Tensor:
+def silu(x, inplace: bool = False) -> Tensor:
     """silu(x) = x sigmoid(x), for any shape. (Elfwing et al. 2017, arXiv:1702.03118)"""
     x = real(x, "silu")
     return x * ops.sigmoid(x)
 
 
 @reference
-def gelu(x: Any, approximate: str = "none") -> Tensor:
+def gelu(x, approximate: str = "none") -> Tensor:
     """gelu(x) = x P(n <= x) = x (1 + erf(x / sqrt 2)) / 2, where n is standard normal.
 
     With approximate="tanh", it is x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. Raises
@@ -62,7 +62,7 @@ def gelu(x: Any, approximate: str = "none") -> Tensor:
 # ---- softmax and its logarithms
 
 
-def largest(x: Any, axis: Axis | None) -> Any:
+def largest(x, axis: Axis | None) -> Any:
     """Return the maximum along the axis: a constant that keeps exp in range and cancels out."""
     array = array_of(x)
     if array.size:
@@ -71,7 +71,7 @@ def largest(x: Any, axis: Axis | None) -> Any:
 
 
 @reference
-def softmax(x: Any, axis: int = -1) -> Tensor:
+def softmax(x, axis: int = -1) -> Tensor:
     """softmax(x)_i = e^x_i / sum_j e^x_j along the axis; the shape stays the same.
 
     Its VJP is y * (g - (g * y).sum(axis)): see `softmax` in fast/layers.py. A row that is all -inf
@@ -84,7 +84,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @reference
-def log_softmax(x: Any, axis: int = -1) -> Tensor:
+def log_softmax(x, axis: int = -1) -> Tensor:
     """log_softmax(x)_i = x_i - log sum_j e^x_j along the axis, without overflow or log 0."""
     x = real(x, "log_softmax")
     shifted = x - largest(x, axis)
@@ -92,7 +92,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @reference
-def logsumexp(x: Any, axis: Axis, keepdims: bool = False) -> Tensor:
+def logsumexp(x, axis: Axis, keepdims: bool = False) -> Tensor:
     """logsumexp(x) = log sum_j e^x_j over the axis or axes, without overflow."""
     x = real(x, "logsumexp")
     if x.ndim == 0:
@@ -107,17 +107,17 @@ def logsumexp(x: Any, axis: Axis, keepdims: bool = False) -> Tensor:
 # ---- normalisation
 
 
-def _root_mean_square(x: Any, axes: tuple[int, ...], eps: float) -> Any:
+def _root_mean_square(x, axes: tuple[int, ...], eps: float) -> Any:
     """sqrt(mean(x^2) + eps)"""
     return ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
 
 
 @reference
 def layer_norm(
-    x: Any,
+    x,
     normalized_shape: int | Sequence[int],
-    weight: Any = None,
-    bias: Any = None,
+    weight=None,
+    bias=None,
     eps: float = 1e-5,
 ) -> Tensor:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the trailing axes `normalized_shape`.
@@ -137,7 +137,7 @@ def layer_norm(
 
 @reference
 def rms_norm(
-    x: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
+    x, normalized_shape: int | Sequence[int], weight=None, eps: float | None = None
 ) -> Tensor:
     """y = x / sqrt(mean(x^2) + eps) * weight, over the trailing axes `normalized_shape`.
 
@@ -156,7 +156,7 @@ def rms_norm(
 
 
 @reference
-def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
+def linear(x, weight, bias=None) -> Tensor:
     """y = x weight^T + bias: x (..., I), weight (O, I), bias (O,) -> (..., O).
 
     With weight (I,) and bias (), y has shape (...). Raises ValueError if the shapes do not fit.
@@ -177,7 +177,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     return y + bias
 
 
-def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
+def embedding(indices, weight, padding_idx: int | None = None) -> Tensor:
     """y = weight[indices]: one row of the table for each index; (...), (V, E) -> (..., E).
 
     The row `padding_idx` gets no gradient; a negative `padding_idx` counts from the end. Raises
@@ -192,7 +192,7 @@ def embedding(indices: Any, weight: Any, padding_idx: int | None = None) -> Tens
     return ops.where((indices == padding_idx)[..., None], array_of(weight)[padding_idx], y)
 
 
-def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def dropout(x, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
 
     x may have any shape, and is returned unchanged if p = 0 or if `training` is False. Raises
@@ -213,7 +213,7 @@ def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
 
 
 @reference
-def apply_dropout(x: Any, *, keep: np.ndarray, p: float) -> Tensor:
+def apply_dropout(x, *, keep: np.ndarray, p: float) -> Tensor:
     """y = x keep / (1 - p)"""
     return x * (keep / array_of(x).dtype.type(1 - p)) if p < 1 else x * 0.0
 
@@ -221,12 +221,12 @@ def apply_dropout(x: Any, *, keep: np.ndarray, p: float) -> Tensor:
 # ---- losses
 
 
-def reduce(losses: Any, reduction: str) -> Tensor:
+def reduce(losses, reduction: str) -> Tensor:
     """Return the mean or the sum of the losses, or the losses themselves for "none"."""
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
 
-def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
+def mse_loss(x, y, reduction: str = "mean") -> Tensor:
     """(x - y)^2, reduced by "mean", "sum" or "none"; x and y have the same shape.
 
     Raises ValueError if the shapes differ: (N, 1) and (N,) would broadcast to all pairs.
@@ -242,9 +242,9 @@ def mse_loss(x: Any, y: Any, reduction: str = "mean") -> Tensor:
 
 
 def cross_entropy(
-    x: Any,
-    target: Any,
-    weight: Any = None,
+    x,
+    target,
+    weight=None,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
@@ -283,7 +283,7 @@ def cross_entropy(
     )
 
 
-def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:
+def _weighed_logarithms(x, weight, axis: int) -> Tensor:
     """weight_c log_softmax(x)_c"""
     log_p = log_softmax(x, axis=axis)
     return log_p if weight is None else log_p * weight.reshape(-1, *(1,) * (x.ndim - 1 - axis))
@@ -291,8 +291,8 @@ def _weighed_logarithms(x: Any, weight: Any, axis: int) -> Tensor:
 
 @reference
 def label_cross_entropy(
-    x: Any,
-    weight: Any = None,
+    x,
+    weight=None,
     *,
     target: np.ndarray,
     ignore_index: int = -100,
@@ -319,9 +319,7 @@ def label_cross_entropy(
         return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
 
 
-def _soft_cross_entropy(
-    x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
-) -> Tensor:
+def _soft_cross_entropy(x, target, weight, reduction: str, label_smoothing: float) -> Tensor:
     """-sum_c target_c weight_c log_softmax(x)_c; the mean is over samples."""
     axis = min(1, x.ndim - 1)
     if label_smoothing:
@@ -332,7 +330,7 @@ def _soft_cross_entropy(
 # ---- positions
 
 
-def sinusoidal_positions(length: int, d_model: int, dtype: Any = None) -> Tensor:
+def sinusoidal_positions(length: int, d_model: int, dtype=None) -> Tensor:
     """P[t, 2i] = sin(t / 10000^(2i/E)), P[t, 2i+1] = cos(t / 10000^(2i/E)), a constant Tensor.
 
     The shape is (length, d_model). There is no last cosine if d_model is odd. (Vaswani et al. 2017)

@@ -7,9 +7,7 @@ the gradient of the output, and swap their labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any
 
 import numpy as np
 
@@ -96,7 +94,7 @@ def _partial(g, i, operands, labels, result):
     return part
 
 
-def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ...], str]:
+def parse(arguments, ndim):
     """Split np.einsum's arguments into operands, their labels, and the labels of the result.
 
     Accepts `("ij,jk->ik", a, b)` and `(a, [0, 1], b, [1, 2], [0, 2])`. Replaces `...` with letters
@@ -127,5 +125,5 @@ def parse(arguments: Sequence[Any], ndim: Any) -> tuple[list[Any], tuple[str, ..
     return operands, labels, right.replace("...", dots) if arrow else dots + once
 
 
-def _letters(sublist: Sequence[Any]) -> str:
+def _letters(sublist):
     return "".join("..." if item is Ellipsis else _LETTERS[item] for item in sublist)

@@ -75,8 +75,7 @@ def _centred(x, axis):
 
 var.vjp(
     lambda g, _y, x, *, axis, ddof, keepdims: (
-        kept(g, x, axis)
-        * (_centred(x, axis) * (2 / (count(x, axis) - ddof) if count(x, axis) != ddof else np.nan))
+        kept(g, x, axis) * (_centred(x, axis) * (2 / (count(x, axis) - ddof or np.nan)))
     )
 )
 

@@ -5,8 +5,6 @@ They return a view wherever NumPy does.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -253,11 +251,11 @@ pad.vjp(
 )
 
 
-def sort(x: Any, axis: int | None = -1) -> Any:
+def sort(x, axis=-1):
     """Sort x in ascending order; each gradient goes back to its element's original position."""
     return take_along_axis(x, indices=np.argsort(array_of(x), axis, kind="stable"), axis=axis)
 
 
-def partition(x: Any, kth: Any, axis: int | None = -1) -> Any:
+def partition(x, kth, axis=-1):
     """Move the kth element to its sorted position, between the smaller and the larger elements."""
     return take_along_axis(x, indices=np.argpartition(array_of(x), kth, axis), axis=axis)

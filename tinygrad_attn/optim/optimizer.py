@@ -23,15 +23,12 @@ History = dict[str, Any]
 """The state of one parameter: {"step": number of updates, name: array, ...}."""
 
 
-class Work(NamedTuple):
-    """The arrays of one group in one step. Each list has an item per parameter with a gradient."""
+class Update(NamedTuple):
+    """The update of one parameter."""
 
     group: Group
-    histories: list[History]
-    steps: list[int]  # the number of this update, counted from 1
-    values: list[Array]
-    gradients: list[Array]
-    states: list[list[Array]]  # for each of `_state_names`, the arrays of all parameters
+    history: History  # with the number of this update, counted from 1
+    arrays: list[Array]  # the values, the gradient, and those named by `_state_names`
 
 
 def _check_ordered(params: Any) -> None:
@@ -44,11 +41,10 @@ def _check_ordered(params: Any) -> None:
 
 
 @reference
-def apply_updates(optimizer: Optimizer, work: list[Work]) -> None:
+def apply_updates(optimizer: Optimizer, updates: list[Update]) -> None:
     """Update each parameter and its state."""
-    for w in work:
-        for step, p, g, *state in zip(w.steps, w.values, w.gradients, *w.states):
-            optimizer._update(w.group, step, p, g, *state)
+    for group, history, arrays in updates:
+        optimizer._update(group, history["step"], *arrays)
 
 
 class Optimizer:
@@ -60,9 +56,9 @@ class Optimizer:
     includes.
     """
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Any, defaults: dict) -> None:
         self.defaults = defaults
-        self.param_groups: list[dict[str, Any]] = []
+        self.param_groups: list[dict] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
         if isinstance(params, Tensor) or not isinstance(params, Iterable):
             raise TypeError(
@@ -123,14 +119,17 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        work = [self._collected(group) for group in self.param_groups]  # raises before any change
-        if not any(w.values for w in work):
+        updates: list[Update] = []
+        for group in self.param_groups:
+            names = self._state_names(group)
+            params = [p for p in group["params"] if p.grad is not None]
+            updates += [self._prepared(group, names, p) for p in params]
+        if not updates:
             warn("step() changed nothing: no parameter has a gradient. Call loss.backward() first.")
-        for w in work:
-            for history, step in zip(w.histories, w.steps):
-                history["step"] = step
-        apply_updates(self, work)
-        inplace.changed(*[array for w in work for array in w.values])
+        for update in updates:
+            update.history["step"] += 1
+        apply_updates(self, updates)
+        inplace.changed(*[update.arrays[0] for update in updates])
 
     # ---- methods for subclasses
 
@@ -153,34 +152,23 @@ class Optimizer:
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _history(self, p: Tensor, names: tuple[str, ...]) -> History:
-        """Return the state of p, with zeros for missing arrays."""
-        history = self.state[p]
+    def _prepared(self, group: Group, names: tuple[str, ...], p: Any) -> Update:
+        """Return the update of a parameter, whose missing state consists of zeros."""
+        value, gradient, history = p._array(), p.grad._array(), self.state[p]
+        state = history.get(names[0], value) if names else value
+        if not value.shape == gradient.shape == state.shape or value.dtype != state.dtype:
+            raise ValueError(
+                f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
+                f"{state.shape} {state.dtype}; create the optimiser after calling "
+                "model.astype(...), and set new values with p.data[...] = values."
+            )
         history.setdefault("step", 0)
         for name in names:
             if name not in history:
-                history[name] = np.zeros_like(p._array())
+                history[name] = np.zeros_like(value)
                 if name == "momentum_buffer":  # it starts as the first gradient
                     history["step"] = 0
-        return history
-
-    def _collected(self, group: Group) -> Work:
-        """Return the arrays of the group's parameters that have a gradient."""
-        names = self._state_names(group)
-        params = [p for p in group["params"] if p.grad is not None]
-        values, gradients = [p._array() for p in params], [p.grad._array() for p in params]
-        for p, value, gradient in zip(params, values, gradients):
-            kept = self.state[p].get(names[0], value) if names else value
-            if not value.shape == gradient.shape == kept.shape or value.dtype != kept.dtype:
-                raise ValueError(
-                    f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
-                    f"{kept.shape} {kept.dtype}; create the optimiser after calling "
-                    "model.astype(...), and set new values with p.data[...] = values."
-                )
-        histories = [self._history(p, names) for p in params]
-        steps = [history["step"] + 1 for history in histories]
-        states = [[history[name] for history in histories] for name in names]
-        return Work(group, histories, steps, values, gradients, states)
+        return Update(group, history, [value, gradient, *[history[name] for name in names]])
 
     # ---- saving and loading
 
@@ -207,7 +195,7 @@ class Optimizer:
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
-    def _loaded_settings(self, group: Group, saved: Group) -> dict[str, Any]:
+    def _loaded_settings(self, group: Group, saved: Group) -> dict:
         """Return a group's saved settings; raise ValueError for another kind of optimiser."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
@@ -318,9 +306,13 @@ class Adam(Optimizer):
         v += (1 - b2) * g * g  # in this order, because g * g would overflow sooner
         for top in largest:
             v = np.maximum(top, v, out=top)
-        # Take the root before the correction, which could make a large v infinite.
-        root = np.sqrt(v) / math.sqrt(1 - b2**step)
-        p -= lr / (1 - b1**step) * m / (root + eps)
+        # The corrections are made in numbers: sqrt(v') + eps = (sqrt(v) + eps root) / root.
+        root = math.sqrt(1 - b2**step)
+        divisor = np.sqrt(v)
+        divisor += eps * root
+        change = m / divisor
+        change *= lr * root / (1 - b1**step)
+        p -= change
 
 
 class AdamW(Adam):

@@ -16,8 +16,6 @@ from ..errors import warn
 from ..tensor import Tensor
 from .optimizer import Array
 
-__all__ = ["Schedule", "clip_grad_norm_", "noam", "warmup_cosine"]
-
 
 def _norm(x: Array, norm_type: float) -> float:
     """Return the norm of x flattened to a vector."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,8 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     recorded = [traced.outputs, traced.gradients, traced.checks]
     outputs, gradients, checks = rewrite(recorded, Simplifier())
     checks = [e for e in checks if e.operands]
-    results = named_results(traced, outputs, gradients)
-    letters = {k: traced.names.letters.get(k, ()) for k in "BTSEHDF" if k not in traced.inputs}
-    sizes = Sizes({k: max(n) for k, n in letters.items() if len(n) == 1})
+    sizes = Sizes(traced.expressions, traced.inputs)
+    results = named_results(outputs, gradients, {*traced.inputs, *sizes.letters})
     layout = Layout(traced, results, checks, sizes)
     positional = [n for n in traced.inputs if n not in traced.tensors]
     body = [
@@ -44,12 +42,12 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     return "\n".join([*lines, *body]) + "\n", constants
 
 
-def named_results(traced: TracedFunction, outputs: Any, gradients: Any) -> dict[str, Any]:
+def named_results(outputs, gradients, taken: set[str]) -> dict:
     """Return a dict from names in the program to results."""
     name = "output" if getattr(outputs, "ndim", 1) else "loss"
-    results: dict[str, Any] = {}
+    results: dict = {}
     for wish, e in [(name, outputs), *((f"d_{n}", g) for n, g in gradients.items())]:
-        while wish in {*traced.inputs, *traced.names.letters, *results}:
+        while wish in taken | results.keys():
             wish += "_"
         results[wish] = e
     return results
@@ -59,16 +57,14 @@ ERF = ["", "", *inspect.getsource(error_function.erf).splitlines()]
 
 
 def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
-    """Join words with commas in as few lines as possible."""
-    ends = [","] * (len(words) - 1) + [close]
-    first, *rest = [word + end for word, end in zip(words or [""], ends)]
-    lines = [start + first]
-    for word in rest:
-        if len(lines[-1]) + 1 + len(word) <= WIDTH:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(" " * (indent or len(start)) + word)
-    return lines
+    """Join words with commas in as few lines as possible, which end only after a comma."""
+    text = ", ".join(word.replace(" ", "\0") for word in words) + close
+    after = " " * (indent or len(start))
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=start, subsequent_indent=after, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\0", " ") for line in lines]
 
 
 def docstring(traced: TracedFunction, positional: list[str], what: str) -> list[str]:
@@ -100,12 +96,12 @@ def fresh(e: Expression) -> bool:
     return e.kind == "update" or is_ufunc or e.name in FRESH.get(e.kind, "").split()
 
 
-def end(traced: TracedFunction, results: dict[str, Any], layout: Layout) -> list[str]:
+def end(traced: TracedFunction, results: dict, layout: Layout) -> list[str]:
     """Write the return statement, with copies so that the caller owns all returned arrays."""
     text = layout.text
     seen: set[int] = set()
 
-    def owned(e: Any) -> Any:
+    def owned(e):
         if not isinstance(e, Expression) or e.kind == "constant" and not layout.has_name(e):
             return e
         shared = e.id in seen or not fresh(e)

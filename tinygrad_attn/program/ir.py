@@ -40,7 +40,7 @@ class Expression:
     kind: str
     name: Any
     args: tuple
-    settings: dict[str, Any]
+    settings: dict
     value: Any
     backward: bool = False  # whether it belongs to the backward pass
     scope: str = ""
@@ -48,7 +48,7 @@ class Expression:
     by: Expression | None = None
     operands: list[Expression] = field(init=False)  # with repetitions
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.operands = expressions_in((self.args, self.settings))
 
     def __repr__(self) -> str:
@@ -74,19 +74,19 @@ class Expression:
 class Listing:
     """A list of distinct expressions in order of creation."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.expressions: list[Expression] = []
         self.known: dict[Any, Expression] = {}
         self.backward, self.scope = False, ""
 
-    def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
+    def make(self, kind: str, name, value, /, *args, **settings) -> Expression:
         """Return the expression with this form, and create it if it is new."""
         start = kind == "update"  # its first operand stays an array
         rest, settings = tree_map(self.operand, (args[start:], settings))
         operands = (*args[:start], *rest), settings
         return self.once(form(kind, name, *operands), kind, name, *operands, value)
 
-    def once(self, key: Any, *parts: Any) -> Expression:
+    def once(self, key, *parts) -> Expression:
         """Return the expression with this key, and create it if it is new."""
         found = self.known.get(key)
         if found is None:
@@ -95,25 +95,25 @@ class Listing:
             self.expressions.append(found)
         return found
 
-    def operand(self, a: Any) -> Any:
+    def operand(self, a):
         """Turn an array into a constant, or into a number if it is 0-d."""
         if issubclass(type(a), np.ndarray):  # and not a symbol
             a = self.constant(a)
         return a.value[()] if is_(a, "constant") and not a.ndim else a
 
-    def constant(self, array: Any) -> Expression:
+    def constant(self, array) -> Expression:
         return self.leaf("constant", blake2b(array.tobytes()).hexdigest(), np.array(array))
 
-    def leaf(self, kind: str, name: str, value: Any) -> Expression:
+    def leaf(self, kind: str, name: str, value) -> Expression:
         return self.once((kind, name, value.shape, value.dtype), kind, name, (), {}, value)
 
 
-def form(kind: str, name: Any, args: tuple, settings: dict[str, Any]) -> Any:
+def form(kind: str, name, args: tuple, settings: dict):
     """Return a key that is equal for equal expressions."""
     return kind, name, repr(args), repr(sorted(settings.items()))
 
 
-def rewrite(outputs: Any, listing: Listing) -> Any:
+def rewrite(outputs, listing: Listing):
     """Rebuild nested outputs in another listing, operands first."""
     new: dict[int, Expression] = {}
     swap = lambda x: new[x.id] if isinstance(x, Expression) else x
@@ -132,7 +132,7 @@ def rewrite(outputs: Any, listing: Listing) -> Any:
     return tree_map(swap, outputs)
 
 
-def reached(outputs: Any) -> list[Expression]:
+def reached(outputs) -> list[Expression]:
     """Return all expressions that these outputs need, in order of computation."""
     seen: dict[int, Expression] = {}
     waiting = expressions_in(outputs)
@@ -144,15 +144,15 @@ def reached(outputs: Any) -> list[Expression]:
     return [seen[i] for i in sorted(seen)]
 
 
-def expressions_in(tree: Any) -> list[Expression]:
+def expressions_in(tree) -> list[Expression]:
     """Return the expressions in nested tuples, lists, dicts and slices."""
     return [x for x in tree_leaves(tree) if isinstance(x, Expression)]
 
 
-def is_(a: Any, kind: str, name: Any = None) -> bool:
+def is_(a, kind: str, name=None) -> bool:
     """Return whether a is an expression of this kind and, if given, this name."""
     return isinstance(a, Expression) and a.kind == kind and name in (None, a.name)
 
 
-def number_in(a: Any) -> Any:
+def number_in(a):
     return a if is_number(a) else None

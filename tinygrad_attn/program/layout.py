@@ -7,10 +7,9 @@ another line longer than 100 columns. A name is reused when its value is no long
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from .ir import Expression, expressions_in, reached
-from .names import deserves_a_line, identifier, name_of
+from .names import deserves_a_line, identifier, name_giver, name_of
 from .text import Sizes, Text, pattern
 from .trace import TracedFunction
 
@@ -20,9 +19,7 @@ WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
 class Layout:
     """The body of the function that a program contains."""
 
-    def __init__(
-        self, traced: TracedFunction, results: dict[str, Any], checks: Any, sizes: Sizes
-    ) -> None:
+    def __init__(self, traced: TracedFunction, results: dict, checks, sizes: Sizes):
         self.results, self.traced, self.sizes = results, traced, sizes
         self.order = reached([results, checks])
         self.ends = {e.id for e in expressions_in(results)}
@@ -30,13 +27,13 @@ class Layout:
         self.result_names = {getattr(e, "id", -1): n for n, e in reversed(results.items())}
         constants = [e for e in self.order if e.kind == "constant"]
         self.constants = {e.id: e for e in constants if pattern(e.value, sizes) is None}
-        self.names = {e.id: e.name for e in self.order if e.kind == "input"}
-        self.named = {*self.names, *self.constants}  # values that have a name but need no line
+        inputs = {e.id: e.name for e in self.order if e.kind == "input"}
+        self.names = self.result_names | inputs
+        self.named = {*inputs, *self.constants}  # values that have a name but need no line
         self.lines = {e.id for e in self.order if self.needs_a_line(e)}
-        self.scopes: dict[str, set[str]] = {}  # by preferred name: the scopes that want it
-        for e in self.order:
-            if e.id in self.lines:
-                self.scopes.setdefault(self.wished(e), set()).add(e.scope)
+        self.scopes: dict[str, set[str]] = {}  # by name: the scopes that want it
+        for e in map(name_giver, self.statements()):
+            self.scopes.setdefault(name_of(e), set()).add(e.scope)
         self.text = Text(self.name, sizes)
 
     def has_name(self, e: Expression) -> bool:
@@ -45,23 +42,25 @@ class Layout:
 
     def name(self, e: Expression) -> str | None:
         """Return e's name, if any. Before `give_names`, return a placeholder of similar length."""
-        if self.has_name(e):
-            return self.names.get(e.id) or f"{self.prefixed(self.wished(e), e)}_"
-        return None
+        return self.names.get(e.id) or f"{self.wished(e)}_" if self.has_name(e) else None
 
     # ---- which expressions get a line
 
     def needs_a_line(self, e: Expression) -> bool:
         """Return whether e gets its own line regardless of its length."""
-        if e.kind == "constant" or e.id in self.named:
-            return self.uses[e.id] > 1 and e.id not in self.named
+        if e.id in self.named or e.kind == "constant" and self.uses[e.id] == 1:
+            return False
         statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or deserves_a_line(e) or self.uses[e.id] > 1
+
+    def statements(self) -> list[Expression]:
+        """Return the expressions that have a line, in order."""
+        return [e for e in self.order if e.id in self.lines]
 
     def cut(self) -> int:
         """Split lines that are too long, and return the number of new lines."""
         before = len(self.lines)
-        ahead = [e for e in reversed(self.order) if e.id in self.lines]
+        ahead = self.statements()[::-1]
         while ahead:
             e = ahead.pop()
             while max(map(len, self.written(e))) > WIDTH:
@@ -92,39 +91,37 @@ class Layout:
     # ---- names
 
     def wished(self, e: Expression) -> str:
-        """Return the name that e should have."""
-        return self.result_names.get(e.id) or name_of(e, self.names)
+        """Return the name that e should have, with the module's name if several modules use it.
+
+        A gradient is named after its value.
+        """
+        giver = name_giver(e)
+        if giver is not e and (giver.names or giver.by is None and giver.id in self.names):
+            return f"d_{self.names.get(giver.id) or self.wished(giver)}"
+        name, where, tail = name_of(e), "", e.scope
+        scopes = self.scopes.get(name, ())
+        if not (e.names and e.scope) or len(scopes) < 2:
+            return name
+        alone = lambda tail: sum(scope.endswith(tail) for scope in scopes) == 1
+        while not where or alone(tail) and not tail[0].isdigit():
+            where, tail = tail, tail.partition(".")[2]
+        where = identifier(where)
+        return where if where.endswith(name) else f"{where}_{name}"
 
     def give_names(self) -> None:
-        statements = [e for e in self.order if e.id in self.lines]
+        statements = self.statements()
         end = len(statements)
         last = {x.id: i for i, e in enumerate(statements) for x in self.within(e)}
         last.update((e.id, end) for e in expressions_in(self.results))
         reserved = *self.traced.inputs, *self.results, *self.sizes.letters, "np", "erf"
         taken = dict.fromkeys(reserved, end + 1)
         for e in self.constants.values():
-            self.names[e.id] = name = free(name_of(e, {}) if e.names else "constant", taken, 0)
+            self.names[e.id] = name = free(name_of(e) if e.names else "constant", taken, 0)
             taken[name] = end + 1
         for i, e in enumerate(statements):
-            name = self.wished(e)
             if e.id not in self.result_names:
-                name = free(self.prefixed(name, e), taken, i - (e.kind == "update"))
-                taken[name] = last.get(e.id, i)
-            self.names[e.id] = name
-
-    def prefixed(self, wish: str, e: Expression) -> str:
-        """Return the preferred name, prefixed with the module's name if several modules use it."""
-        scopes = self.scopes.get(wish, ())
-        if len(scopes) < 2 or not e.scope or wish in ("g", "h"):
-            return wish
-        parts = e.scope.split(".")
-        bare = wish.removeprefix("d_")
-        tails = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
-        alone = lambda tail: sum(scope.endswith(tail) for scope in scopes) == 1
-        where = identifier(next((t for t in tails if alone(t) and not t[0].isdigit()), e.scope))
-        bare = "" if where.endswith(bare) else bare
-        bare = bare.removeprefix(f"{parts[-1]}_")  # norm1_input already has the module's name
-        return "d_" * (wish[:2] == "d_") + "_".join(filter(None, [where, bare]))
+                name = free(self.wished(e), taken, i - (e.kind == "update"))
+                self.names[e.id], taken[name] = name, last.get(e.id, i)
 
     # ---- text
 
@@ -152,7 +149,7 @@ class Layout:
             self.give_names()
         found: list[str] = []
         backward, part = False, ""
-        for e in (e for e in self.order if e.id in self.lines):
+        for e in self.statements():
             if e.backward != backward:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""

@@ -7,14 +7,13 @@ suggest. When the program is written, `name_of` chooses among them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from keyword import iskeyword
-from typing import Any
 
 from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
-from ..nn.calls import dotted_name, enclosing
+from ..nn.calls import dotted_name
 from .ir import Expression, is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 
@@ -37,17 +36,11 @@ NAMES_OF_RESULTS = {
 """Names for the results of functions."""
 
 
-def name_of(e: Expression, written: Mapping[int, str]) -> str:
-    """Return the best name of a value. `written` maps ids of earlier values to their final names.
-
-    A gradient is named after its value. Other gradients are called g, other values h.
-    """
+def name_of(e: Expression) -> str:
+    """Return the best name of a value. Nameless gradients are called g, other nameless values h."""
     for source in SOURCES:
         if source in e.names:
             return e.names[source]
-    by = e.by
-    if by and (by.names or by.by is None and by.id in written):
-        return f"d_{written.get(by.id) or name_of(by, written)}"
     if e.backward and "keepdims" not in e.settings:
         return "g"
     if is_(e, "call", "multiply") and is_number(e.args[0]):
@@ -55,14 +48,18 @@ def name_of(e: Expression, written: Mapping[int, str]) -> str:
     return NAMES_OF_RESULTS.get(e.name, "h")
 
 
+def name_giver(e: Expression) -> Expression:
+    """Return the value whose gradient e is if e has no name of its own, else e."""
+    return e.by if e.by and not e.names else e
+
+
 def deserves_a_line(e: Expression) -> bool:
-    """Return whether e, or the value whose gradient it is, has a name that tells the reader more
-    than its op."""
-    named = e.by if e.by and not e.names else e
-    return named.kind != "input" and not named.names.keys().isdisjoint((USER, MODULE, VARIABLE))
+    """Return whether the name of e tells the reader more than its op."""
+    giver = name_giver(e)
+    return giver.kind != "input" and not giver.names.keys().isdisjoint((USER, MODULE, VARIABLE))
 
 
-def calls(scope: Any) -> Iterator[Any]:
+def calls(scope) -> Iterator:
     """Yield a call of a module or function and the calls around it, innermost first."""
     while scope is not None:
         yield scope
@@ -77,97 +74,69 @@ def identifier(name: str) -> str:
     return made + "_" if iskeyword(made) or made in ("np", "erf") else made
 
 
-def note(x: Any, source: str, name: str) -> None:
+def note(x, source: str, name: str) -> None:
     """Note a name of a Tensor or a symbol. Of several names from one source, the first counts."""
     array = array_of(x)
     if isinstance(array, Symbol) and name[:1] not in ("", "_"):
         array.expression.names.setdefault(source, identifier(name))
 
 
-def note_function(output: Any, function: Any) -> None:
+def note_function(output, function) -> None:
     """Note the name of a function of F, or of an op with such a name, that returned the output."""
     if function.__name__ in functional.__all__:
         note(output, OP, function.__name__)
 
 
 class Names(Listener):
-    """Watches a traced function, and notes the names of its values and the sizes of its axes."""
+    """Watches a traced function, and notes the names of its values."""
 
-    def __init__(self, listing: Any, root: Any) -> None:
+    def __init__(self, listing, root):
         self.listing, self.root = listing, root  # dotted names of modules start from the root
-        self.letters: dict[str, set[int]] = {}  # the sizes of an axis
         self.kinds: dict[str, str] = {}  # class names of modules with a number for a name
-        self.running: Any = None  # the module call that is running
-        self.last: Any = None  # the last output in it
+        self.last: dict = {}  # the last output of each call, outer calls first
         self.dotted_name = functools.cache(lambda scope: dotted_name(scope, root))
 
-    def of_scope(self, scope: Any) -> str:
+    def of_scope(self, scope) -> str:
         """Return the dotted name of a module call, or an empty string for the root."""
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
-        """Name the last output of a function or a module that has returned."""
-        self.left(context.scope)
-        self.last = output
+    def computed(self, op, inputs, settings, output):
+        """Name the input of modules that begin with it. Note what may be the output of which calls."""
         note_function(output, op)
+        running = [*calls(context.scope)]
+        for scope in running:
+            if scope not in self.last and not isinstance(scope, FunctionCall):
+                note(inputs[0], USE, f"{self.of_scope(scope).rpartition('.')[2]}_input")
+        self.last.update(dict.fromkeys(reversed(running), output))
 
-    def left(self, now: Any) -> None:
-        """Name the last output after the outermost calls that have just returned."""
-        running, module = [*calls(now)], ""
-        for scope in calls(self.running):
-            if scope in running:
-                break
+    def note_outputs(self) -> None:
+        """Name the outputs of modules and functions, when all of them have returned."""
+        for scope, output in self.last.items():
             if isinstance(scope, FunctionCall):
-                note_function(self.last, scope.function)
+                note_function(output, scope.function)
                 continue
-            self.note_letters(vars(scope.module))
-            name = self.of_scope(scope)
-            module = name or module
-            if name.rpartition(".")[2].isdigit():
-                self.kinds[name] = f" ({type(scope.module).__name__})"
-        self.running = now
-        *outer, name = module.split(".")
-        note(self.last, MODULE, f"{outer[-1]}_{name}" if name.isdigit() and outer else name)
+            path = self.of_scope(scope)
+            *outer, name = path.split(".")
+            if name.isdigit():
+                self.kinds[path] = f" ({type(scope.module).__name__})"
+                name = "_".join([*outer[-1:], name])
+            note(output, MODULE, name)
 
-    def note_letters(self, attributes: dict[str, Any]) -> None:
-        """Assign letters to the sizes of an attention or Transformer layer."""
-        sizes: dict[str, int] = {}
-        if "num_heads" in attributes and "embed_dim" in attributes:
-            heads, width = attributes["num_heads"], attributes["embed_dim"]
-            sizes = {"E": width, "H": heads, "D": width // heads}
-            for e in reversed(self.listing.expressions):
-                if e.ndim == 4 and "scores" in e.names.values():
-                    sizes["B"], _, sizes["T"], keys = e.shape
-                    if keys != sizes["T"]:
-                        sizes["S"] = keys
-                    break
-        if "linear1" in attributes and "self_attn" in attributes:
-            sizes["F"] = attributes["linear1"].out_features
-        for letter, size in sizes.items():
-            self.letters.setdefault(letter, set()).add(size)
-
-    def pulling(self, y: Any, g: Any) -> None:
+    def pulling(self, y, g):
         """Assign the VJPs that follow to the module call in which y was computed."""
         self.listing.scope = self.of_scope(y._node.scope)
 
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
+    def pulled(self, y, node, g, i, x, contribution, total):
         """Name a gradient after its value, or after the only input that it is passed on to."""
         if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
             return
         e, by = total.expression, x._data.expression
-        better = e.nameless
-        if not e.names and e.by is not None and e.by.nameless:
-            better = not by.nameless and by.kind != "input"
-        if isinstance(g, Symbol) and g.expression is e and not by.nameless:
-            better |= sum(map(tracked, node.inputs)) == 1
-        if better:
+        passed_on = isinstance(g, Symbol) and g.expression is e and not by.nameless
+        if e.nameless or passed_on and sum(map(tracked, node.inputs)) == 1:
             e.names, e.by = {}, by
 
     def look(self) -> None:
         """Note the names of values from the variables of the running functions."""
-        scope: Any = next(enclosing(context.scope), None)
         for frame in frames():
             variables, users = frame.f_locals, not is_in(frame, PACKAGE)
             for name, x in variables.items() if users or is_in(frame, *NAMING_FILES) else ():
@@ -176,9 +145,3 @@ class Names(Listener):
                 _, constant = self.listing.origins.get(id(array_of(x)), (None, None))
                 if constant is not None:
                     constant.names.setdefault(VARIABLE, identifier(name))
-            called = scope is not None and frame.f_code.co_name == "__call__"
-            if called and variables.get("self") is scope.module:
-                name = self.of_scope(scope).rpartition(".")[2]
-                for x in variables.get("args", ())[:1]:
-                    note(x, USE, f"{name}_input")
-                scope = scope.outer

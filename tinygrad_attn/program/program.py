@@ -50,9 +50,9 @@ class Program:
             (identifier, original, reader(original), _state(traced.tensors[identifier]))
             for original, identifier in traced.parameters.items()
         ]
-        space: dict[str, Any] = {}
+        space: dict = {}
         exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
-        self.function: Callable[..., Any] = space[name]
+        self.function: Callable = space[name]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""
@@ -101,6 +101,6 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-def _state(p: Any) -> Any:
+def _state(p):
     """Return what a program depends on besides the values of a parameter."""
     return (p._data.shape, p._data.dtype, tracked(p)) if isinstance(p, Variable) else None

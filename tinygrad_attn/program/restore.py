@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ LIBRARIES = {*STANDARD, "numpy", __name__.partition(".")[0]}
 
 
 @contextmanager
-def restored(*roots: Any) -> Iterator[None]:
+def restored(*roots) -> Iterator[None]:
     """Restore what can be reached from the roots when the block ends.
 
     These are the elements of lists and dicts, attributes of objects, and arrays in modules. Raises
@@ -46,20 +46,20 @@ def restored(*roots: Any) -> Iterator[None]:
                 x[:] = content
 
 
-def changes_state(x: Any, content: Any) -> bool:
+def changes_state(x, content) -> bool:
     """Return whether a buffer among these attributes, or this array, is another one than before."""
     if isinstance(x, dict):
         return any(isinstance(v, Buffer) and x.get(k) is not v for k, v in content.items())
     return isinstance(x, np.ndarray) and x.tobytes() != content.tobytes()
 
 
-def reachable(roots: Iterable[Any]) -> list[Any]:
+def reachable(roots: Iterable) -> list:
     """Return the lists, the dicts, and the arrays of modules that can be reached from the roots."""
     seen: dict[int, Any] = {}
     found, waiting = list[Any](), list(roots)
     while waiting:
         x = waiting.pop()
-        if id(x) in seen or isinstance(x, (str, int, float, type, ModuleType)):
+        if id(x) in seen:
             continue
         seen[id(x)] = x  # so that no other object gets this id
         waiting.extend(held_by(x))
@@ -71,7 +71,7 @@ def reachable(roots: Iterable[Any]) -> list[Any]:
     return found
 
 
-def held_by(x: Any) -> Iterable[Any]:
+def held_by(x) -> Iterable:
     """Return the objects that x refers to, as far as the user's function can change them."""
     if isinstance(x, (list, tuple, set, dict, CellType, MethodType, BuiltinMethodType, partial)):
         return gc.get_referents(x)
@@ -86,7 +86,7 @@ def held_by(x: Any) -> Iterable[Any]:
     return vars(x), *(m for m in vars(type(x)).values() if isinstance(m, FunctionType))
 
 
-def package_of(x: Any) -> str:
+def package_of(x) -> str:
     return (x.__module__ or "").partition(".")[0]
 
 

@@ -63,35 +63,35 @@ np.where(c, x, y) -> y                            if nothing(c), like(y, here)
 # ---- conditions of rules
 
 
-def like(x: Any, e: Any) -> bool:
+def like(x, e) -> bool:
     """Return whether x is an expression with the shape and dtype of e."""
     return isinstance(x, Expression) and x.shape == e.shape and x.dtype == e.dtype
 
 
-def counts(total: Any, n: Any) -> bool:
+def counts(total, n) -> bool:
     """Return whether `total` is a sum of n numbers in their own dtype."""
     x, size = total.args[0], total.value.size
     return size > 0 and number_in(n) == x.value.size / size and x.dtype == total.dtype
 
 
-def sized(quotient: Any, e: Any) -> bool:
+def sized(quotient, e) -> bool:
     """Return whether u / r is a gradient of e's size and dtype."""
     same = quotient.dtype == e.dtype and quotient.value.size == e.value.size
     return bool(quotient.backward and same)
 
 
-def turnable(product: Any, e: Any) -> bool:
+def turnable(product, e) -> bool:
     """Return whether this matrix product does not broadcast and is in the same pass as e."""
     x, y = product.args
     return bool(product.backward == e.backward and x.ndim == y.ndim == e.ndim)
 
 
-def span(e: Any, *args: Any) -> bool:
+def span(e, *args) -> bool:
     """Return whether these operands broadcast to the shape of e."""
     return np.broadcast_shapes(*map(np.shape, args)) == e.shape
 
 
-CONDITIONS: dict[str, Callable[..., Any]] = {
+CONDITIONS: dict[str, Callable] = {
     **{f.__name__: f for f in (like, counts, sized, turnable)},
     "moving": lambda x: number_in(x) is None,
     "numeric": lambda x: x.dtype != bool,
@@ -110,10 +110,10 @@ CONDITIONS: dict[str, Callable[..., Any]] = {
 class Pattern(NDArrayOperatorsMixin):
     """A letter, or an operation on patterns and numbers."""
 
-    def __init__(self, kind: str, name: str, *args: Any, **settings: Any) -> None:
+    def __init__(self, kind: str, name: str, *args, **settings):
         self.kind, self.name, self.args, self.settings = kind, name, args, settings
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any) -> Pattern:
+    def __array_ufunc__(self, ufunc, method: str, *args) -> Pattern:
         return Pattern("call", ufunc.__name__, *args)
 
     def keys(self) -> list[str]:
@@ -123,18 +123,18 @@ class Pattern(NDArrayOperatorsMixin):
     def __getitem__(self, name: str) -> Pattern:
         return self
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         if name == "T":
             return Pattern("method", "T", self)
         kind, first = ("call", ()) if self.name == "np" else ("method", (self,))
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
 
-def table(text: str, **functions: Callable[..., Any]) -> dict[Any, list[Any]]:
+def table(text: str, **functions: Callable) -> dict[Any, list]:
     """Parse rules to (pattern, replacement, conditions), by the kind and name of the expression."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters
-    found: dict[Any, list[Any]] = {}
+    found: dict[Any, list] = {}
     for line in text.strip().splitlines():
         sides, _, conditions = line.partition(" if ")
         pattern, replacement = (eval(side.strip(), letters) for side in sides.split("->"))
@@ -143,7 +143,7 @@ def table(text: str, **functions: Callable[..., Any]) -> dict[Any, list[Any]]:
     return found
 
 
-def matches(p: Any, e: Any, found: dict[str, Any]) -> bool:
+def matches(p, e, found: dict) -> bool:
     """Return whether the pattern p matches e, and add the operand of each letter to `found`."""
     if isinstance(p, Pattern) and p.kind != "letter":
         if not is_(e, p.kind, p.name) or len(e.args) != len(p.args):
@@ -166,7 +166,7 @@ class Simplifier(Listing):
 
     rules = table(RULES, **CONDITIONS)
 
-    def make(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Expression:
+    def make(self, kind: str, name, value, /, *args, **settings) -> Expression:
         e = Expression(-1, kind, name, args, settings, value, self.backward)
         known = kind not in ("update", "check") and all(x.kind == "constant" for x in e.operands)
         if known and (e.ndim == 0 or repeats(value)):
@@ -180,14 +180,14 @@ class Simplifier(Listing):
         """Return the replacement from the first rule that matches e, or None."""
         known = lambda kind, name, *args, **s: self.known.get(form(kind, name, args, s))
         for pattern, replacement, conditions in self.rules.get((e.kind, e.name), ()):
-            found: dict[str, Any] = {"here": e}
+            found: dict = {"here": e}
             if matches(pattern, e, found):
                 of = lambda p: self.instance(p, found, known)  # noqa: B023
                 if all(condition(*map(of, args)) for condition, args in conditions):
                     return self.instance(replacement, found, self.of)
         return None
 
-    def instance(self, p: Any, found: dict[str, Any], make: Callable[..., Any]) -> Any:
+    def instance(self, p, found: dict, make: Callable):
         """Replace the letters of a pattern with their operands."""
         if not isinstance(p, Pattern):
             return found["here"].dtype.type(p)
@@ -196,7 +196,7 @@ class Simplifier(Listing):
         args = tuple(self.instance(a, found, make) for a in p.args)
         return make(p.kind, p.name, *args, **(found["s"] if p.settings else {}))
 
-    def of(self, kind: str, name: str, /, *args: Any, **settings: Any) -> Expression:
+    def of(self, kind: str, name: str, /, *args, **settings) -> Expression:
         """Make an expression and compute its value."""
         x, *rest = [a.value if isinstance(a, Expression) else a for a in args]
         with np.errstate(all="ignore"):
@@ -268,30 +268,30 @@ class Simplifier(Listing):
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 
-def uniform(a: Any) -> bool:
+def uniform(a) -> bool:
     """Return whether a is a constant whose elements are all equal."""
     return is_(a, "constant") and repeats(a.value)
 
 
-def is_zero(a: Any) -> bool:
+def is_zero(a) -> bool:
     return is_(a, "constant") and not a.value.any()
 
 
-def repeats(array: Any) -> bool:
+def repeats(array) -> bool:
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
-def terms_of(e: Any) -> list[Any]:
+def terms_of(e) -> list:
     return [t for x in e.args for t in terms_of(x)] if is_(e, "call", "add") else [e]
 
 
-def put_in_zeros(e: Any) -> bool:
+def put_in_zeros(e) -> bool:
     """Return whether e is zero except at an index or slice of its first axis."""
     in_zeros = is_(e, "update", "add.at") and is_zero(e.args[0])
     return in_zeros and isinstance(e.args[1], (int, np.integer, slice))
 
 
-def plainest(x: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def plainest(x, settings: dict) -> dict:
     """Write the last axis as -1, and omit settings that have no effect on a method of x."""
     usual = {"axis": None, "keepdims": False, "dtype": None, "where": True, "initial": np._NoValue}
     left = {k: v for k, v in settings.items() if v is not usual.get(k, settings)}

@@ -30,7 +30,7 @@ ONE_AT_A_TIME = threading.RLock()
 """A lock that is held while a function is traced."""
 
 
-def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool = True) -> Program:
+def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -> Program:
     """Write a NumPy file that computes f(*args) and its gradients.
 
     f is a function or a module that takes these arguments and returns one Tensor, usually the loss.
@@ -74,14 +74,14 @@ def source(f: Callable[..., Any], *args: Any, params: Any = None, backward: bool
     return program
 
 
-def leaf(x: Any) -> Any:
+def leaf(x):
     """Return a new leaf for a Tensor or an array of real numbers, else x itself."""
     if isinstance(x, Tensor):
         return stand_in(x, x._data)
     return Tensor(x, requires_grad=True) if is_floating(x) else x
 
 
-def named_tensors(params: Any) -> Mapping[str, Any]:
+def named_tensors(params) -> Mapping[str, Any]:
     """Return the Tensors in `params` by name; a shared parameter has several names."""
     if isinstance(params, Module):
         return {path: p for path, _, _, p in params._named_parts(Parameter, once=False)}
@@ -97,7 +97,7 @@ def named_tensors(params: Any) -> Mapping[str, Any]:
 # ---- the check of a new program
 
 
-def compare(program: Program, f: Any, arguments: tuple, traced: TracedFunction) -> None:
+def compare(program: Program, f, arguments: tuple, traced: TracedFunction) -> None:
     """Raise TypeError unless the program agrees with a second call, when state may differ."""
     others = {p: stand_in(p, p._data) for p in traced.tensors.values()}
     inputs = zip([*filter(is_array, arguments), *traced.tensors.values()], traced.inputs)
@@ -132,11 +132,11 @@ def random_state(traced: TracedFunction) -> bytes:
     return pickle.dumps((traced.generator, np.random.get_state()))
 
 
-def is_floating(x: Any) -> bool:
+def is_floating(x) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
-def is_close(found: Any, expected: Any, size: float) -> bool:
+def is_close(found, expected, size: float) -> bool:
     """Return whether two arrays have the same shape and dtype and agree up to rounding."""
     expected = array_of(expected)
     if not isinstance(expected, (np.ndarray, np.generic)):
@@ -148,7 +148,7 @@ def is_close(found: Any, expected: Any, size: float) -> bool:
     return np.allclose(found, expected, digits, digits * size + 1e-300, equal_nan=True)
 
 
-def largest_in(array: Any) -> float:
+def largest_in(array) -> float:
     """Return the largest finite absolute value in an array, or 0."""
     finite = np.isfinite(array) if is_floating(array) else False
     return float(np.max(np.abs(array), initial=0, where=finite))

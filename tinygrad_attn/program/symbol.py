@@ -52,11 +52,11 @@ ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 """Tensor methods that read numbers on behalf of their caller."""
 
 
-def concrete(a: Any) -> Any:
+def concrete(a):
     return tree_map(lambda x: x.value if isinstance(x, Symbol) else x, a)
 
 
-def frames() -> Iterator[Any]:
+def frames() -> Iterator:
     """Yield the frames of the traced function, innermost first."""
     frame: Any = sys._getframe(1)
     while is_in(frame, HERE, NUMPY):
@@ -67,17 +67,17 @@ def frames() -> Iterator[Any]:
         frame = frame.f_back
 
 
-def is_in(frame: Any, *places: str) -> bool:
+def is_in(frame, *places: str) -> bool:
     """Return whether the frame's code is in one of these files or folders."""
     file = frame.f_code.co_filename
     return any(file == place or file.startswith(place + os.sep) for place in places)
 
 
-def is_public(frame: Any) -> bool:
+def is_public(frame) -> bool:
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
 
-def reads(convert: Any) -> Any:
+def reads(convert):
     """Return a method that reads the number in an array with `convert`."""
     return lambda self: self._read(convert(self.value))
 
@@ -92,14 +92,14 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     base = None
     __hash__ = object.__hash__
 
-    def __init__(self, expression: Expression, listing: Any) -> None:
+    def __init__(self, expression: Expression, listing):
         self.expression, self.listing = expression, listing
         self.lent = False  # set by the engine when user code may hold this array
         if isinstance(expression.value, np.ndarray):
             expression.value.flags.writeable = False  # functions must not change their arguments
 
     @property
-    def value(self) -> Any:
+    def value(self):
         """The value for the example arguments."""
         if self.listing.thread != get_ident():
             raise RuntimeError(
@@ -112,7 +112,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         """Return a symbol for the current values, which later writes to this one do not affect."""
         return Symbol(self.expression, self.listing)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         if name in ATTRIBUTES:
             return getattr(self.expression.value, name)
         if name in METHODS.split():
@@ -127,7 +127,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- reading numbers
 
-    def _read(self, answer: Any) -> Any:
+    def _read(self, answer):
         """Add a check if the package reads a number, or raise TypeError if other code reads it."""
         inner = dropwhile(lambda f: f.f_code.co_name in ACCESSORS.split(), frames())
         calls = [*takewhile(lambda f: is_in(f, PACKAGE), inner)]
@@ -146,7 +146,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     item = reads(operator.methodcaller("item"))
     tolist = reads(operator.methodcaller("tolist"))
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_, **__):
         raise self.listing.refusal(
             "turns an argument, or a value computed from one, into a plain array",
             "Use operators, methods and functions of NumPy, without np.asarray, np.array or other "
@@ -156,7 +156,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
 
     # ---- calls of NumPy
 
-    def _made(self, kind: str, name: Any, value: Any, /, *args: Any, **settings: Any) -> Any:
+    def _made(self, kind: str, name, value, /, *args, **settings):
         if not isinstance(value, (np.ndarray, np.generic, tuple, list)):
             value = np.asarray(value)[()]
         if isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
@@ -167,9 +167,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.listing.names.look()
         return made
 
-    def __array_ufunc__(
-        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **settings: Any
-    ) -> Any:
+    def __array_ufunc__(self, ufunc, method: str, *inputs, out=None, **settings):
         if any(isinstance(x, Variable) for x in inputs):  # a Tensor handles the operation itself
             return NotImplemented
         if method == "at":
@@ -185,7 +183,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         # x += y; for a part of x, Python calls x[i] = ... next
         return out[0]._change(made.astype(out[0].dtype).expression)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
+    def __array_function__(self, function, types, args, settings):
         if any(issubclass(t, Variable) for t in types):
             return NotImplemented
         if function is np.array2string:
@@ -217,7 +215,7 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
             kind = "call"
         return self._made(kind, name, value, x, *rest, **settings)
 
-    def _name(self, function: Any) -> str:
+    def _name(self, function) -> str:
         """Return the name to write after `np.`."""
         module = getattr(function, "__module__", None) or "numpy"  # a ufunc has none
         name = f"{module}.{function.__name__}".removeprefix("numpy.")
@@ -242,27 +240,27 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
         self.expression = expression
         return self
 
-    def _update(self, name: str, change: Callable[..., Any], *args: Any) -> None:
+    def _update(self, name: str, change: Callable, *args) -> None:
         value = self.value.copy()
         change(value, *concrete(args))
         self._change(self.listing.make("update", name, value, self.expression, *args))
 
-    def __setitem__(self, index: Any, x: Any) -> None:
+    def __setitem__(self, index, x) -> None:
         self._update("setitem", operator.setitem, index, x)
 
     # ---- methods whose arguments differ from those of the NumPy function
 
-    def reshape(self, *shape: Any, **settings: Any) -> Any:
+    def reshape(self, *shape, **settings):
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **settings)
 
-    def transpose(self, *axes: Any) -> Any:
+    def transpose(self, *axes):
         return np.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
     flatten = property(lambda self: self.ravel)
     T = property(lambda self: np.transpose(self))
     mT = property(lambda self: np.matrix_transpose(self))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index):
         parts = index if isinstance(index, tuple) else (index,)
         for x in tree_leaves([p for p in parts if isinstance(p, slice)]):
             if isinstance(x, Symbol):
@@ -272,10 +270,10 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
                 int(np.count_nonzero(mask))
         return self._made("item", None, self.value[concrete(index)], self, index)
 
-    def erf(self) -> Any:
+    def erf(self):
         return self._made("call", "erf", error_function.erf(self.value), self)
 
-    def astype(self, dtype: Any, *, casting: Any = "unsafe", copy: bool = True) -> Any:
+    def astype(self, dtype, *, casting="unsafe", copy: bool = True):
         if np.dtype(dtype) == self.dtype:
             return self
         value = self.value.astype(dtype, casting=casting)

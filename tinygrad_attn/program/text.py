@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -28,13 +28,25 @@ PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "/
 PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "ones", "True": "ones"}
 
 
-class Sizes:
-    """Writes a size as a letter if exactly one letter has this size."""
+LETTERS = {"scores": "BHTS", "q": "BHTD", "attended": "BTE", "linear1": "BTF"}
+"""The axes of values that the package's attention and Transformer layers compute, by name."""
 
-    def __init__(self, letters: Mapping[str, int]) -> None:
-        sizes = list(letters.values())
-        once = {k: n for k, n in letters.items() if sizes.count(n) == 1}
-        self.letters = {k: n for k, n in once.items() if n not in (0, 1, 3)}
+
+class Sizes:
+    """Writes a size as a letter if exactly one letter has this size, and no other one."""
+
+    def __init__(self, expressions: Sequence[Expression], taken: Container[str]):
+        found: dict[str, set[int]] = {letter: set() for letter in "BTSEHDF" if letter not in taken}
+        for e in expressions:
+            for name in {*e.names.values()} & LETTERS.keys():
+                axes = LETTERS[name] if len(LETTERS[name]) == e.ndim else ""
+                for letter, n in zip(axes, e.shape):
+                    if letter in found and (letter != "S" or n != e.shape[2]):  # S is not T
+                        found[letter].add(n)
+        once = {letter: max(sizes) for letter, sizes in found.items() if len(sizes) == 1}
+        sizes = list(once.values())
+        useful = lambda n: sizes.count(n) == 1 and n not in (0, 1, 3)
+        self.letters = {letter: n for letter, n in once.items() if useful(n)}
         self.texts = {n: k for k, n in self.letters.items()}
         # For packed queries, keys and values, and for batches that are flattened to rows.
         known = {"3": 3, **self.letters}
@@ -58,13 +70,13 @@ class Sizes:
         return {k: n for k, n in self.letters.items() if k in found}
 
 
-def dtype_text(dtype: Any) -> str:
+def dtype_text(dtype) -> str:
     """Write a dtype, such as `np.float64` or `bool`."""
     name = np.dtype(dtype).name
     return name if name == "bool" else f"np.{name}"
 
 
-def literal(value: Any, dtype: Any = None) -> str:
+def literal(value, dtype=None) -> str:
     """Write a value. Omit the dtype of a NumPy number if it equals `dtype`."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
@@ -99,10 +111,10 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
 class Text:
     """Writes expressions by name, or in full if `name_of` returns None."""
 
-    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes) -> None:
+    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes):
         self.name_of, self.sizes = name_of, sizes
 
-    def of(self, a: Any, least: int = -1, dtype: Any = None) -> str:
+    def of(self, a, least: int = -1, dtype=None) -> str:
         """Write an operand, in parentheses if its precedence is below `least`.
 
         The dtype of a NumPy number is omitted if it equals `dtype`, the other operand's dtype.
@@ -120,7 +132,7 @@ class Text:
             precedence = PRECEDENCE["/"] if " / " in text else UNARY if text[0] == "-" else ATOM
         return f"({text})" if precedence < least else text
 
-    def pairs(self, a: dict[Any, Any]) -> list[str]:
+    def pairs(self, a: dict) -> list[str]:
         """Write the items of a dict, with string keys in double quotes."""
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else repr(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
@@ -172,10 +184,10 @@ class Text:
             change = f"{name}[{self.index(index)}] = {words[0]}"
         return [f"{name} = {start}", change]
 
-    def index(self, i: Any) -> str:
+    def index(self, i) -> str:
         """Write an index, without the square brackets."""
 
-        def one(p: Any) -> str:
+        def one(p) -> str:
             if not isinstance(p, slice):
                 return self.of(p)
             start, stop, step = ("" if x is None else self.of(x) for x in (p.start, p.stop, p.step))
@@ -184,13 +196,13 @@ class Text:
         return ", ".join(map(one, i if isinstance(i, tuple) else (i,))) or "()"
 
 
-def beside(x: Any, others: Sequence[Any]) -> Any:
+def beside(x, others: Sequence[Any]):
     """Return the dtype of the number x if another operand has it too, else None."""
     dtypes = [o.dtype for o in others if isinstance(o, Expression)]
     return x.dtype if isinstance(x, np.generic) and x.dtype in dtypes else None
 
 
-def picks_once(index: Any) -> bool:
+def picks_once(index) -> bool:
     """Return whether an index is certain to pick no element twice.
 
     It consists of integers and slices, or one of its parts alone tells all the elements apart.

@@ -25,14 +25,14 @@ from .symbol import Symbol
 class TracedFunction(Listing, Listener):
     """The listing of a traced function, with its inputs, outputs and gradients."""
 
-    def __init__(self, root: Any = None) -> None:
+    def __init__(self, root=None):
         super().__init__()
         self.thread: int | None = get_ident()  # the thread that may use the symbols
         self.names = Names(self, root)
         self.inputs: dict[str, Expression] = {}  # by identifier
-        self.arguments: dict[str, Any] = {}  # name: Kind of the array, or a value of another type
+        self.arguments: dict = {}  # name: Kind of the array, or a value of another type
         self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
-        self.tensors: dict[str, Any] = {}  # identifier of a parameter: the Tensor
+        self.tensors: dict = {}  # identifier of a parameter: the Tensor
         self.outputs: Any = None
         self.gradients: dict[str, Expression] = {}  # by identifier
         self.seed: Any = None  # the gradient with respect to the output
@@ -43,23 +43,23 @@ class TracedFunction(Listing, Listener):
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant
 
-    def once(self, key: Any, *parts: Any) -> Expression:
+    def once(self, key, *parts) -> Expression:
         if not self.backward:
             self.scope = self.names.of_scope(context.scope)
         return super().once(key, *parts)
 
-    def operand(self, a: Any) -> Any:
+    def operand(self, a):
         a = array_of(a)
         if isinstance(a, Symbol):
             a = self.facts.get(a.expression.id, a.expression)
         return super().operand(a)
 
-    def constant(self, array: Any) -> Expression:
+    def constant(self, array) -> Expression:
         e = super().constant(array)
         self.origins[id(array)] = array, e
         return e
 
-    def input(self, name: str, array: Any) -> Symbol:
+    def input(self, name: str, array) -> Symbol:
         """Return the symbol of a new input."""
         name = identifier(name)
         while name in self.inputs:
@@ -68,7 +68,7 @@ class TracedFunction(Listing, Listener):
         expression.names = {USER: name}
         return Symbol(expression, self)
 
-    def check(self, asked: Expression, answer: Any, function: str) -> None:
+    def check(self, asked: Expression, answer, function: str) -> None:
         """Add a check that this value is the same in later calls."""
         self.checks.append(self.make("check", function, asked.value, asked, answer))
         of_all = asked.name in ("any", "all") and not asked.settings
@@ -89,12 +89,12 @@ class TracedFunction(Listing, Listener):
             recording=True, plain=True, listeners=listeners, noted_draws=self.stream
         )
 
-    def stream(self, generator: Any) -> Any:
+    def stream(self, generator):
         """Return a copy of the default generator, so that its numbers are left for others."""
         self.generator = self.generator or copy.deepcopy(generator)
         return self.generator
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs, settings, output):
         """Reject parameters that would become constants."""
         for x in inputs:
             if tracked(x) and x._node is None and not isinstance(x._data, Symbol):
@@ -105,11 +105,11 @@ class TracedFunction(Listing, Listener):
 
 
 def trace(
-    function: Callable[..., Any], args: tuple, params: Mapping[str, Any], backward: bool, root: Any
+    function: Callable, args: tuple, params: Mapping[str, Any], backward: bool, root
 ) -> TracedFunction:
     """Run the function on symbols in place of its arguments and parameters."""
     traced, arguments = TracedFunction(root), [*args]
-    symbols: dict[Any, Any] = {}  # by Tensor
+    symbols: dict = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
         traced.arguments[name] = kind_of(array_of(x)) or x
         if isinstance(x, Variable):
@@ -126,7 +126,7 @@ def trace(
     try:
         with standing_in(others), traced.run(traced, traced.names):
             y = function(*arguments)
-            traced.names.left(None)
+            traced.names.note_outputs()
             traced.outputs = tree_map(traced.operand, y)
             if backward:
                 differentiate(traced, y, leaves)
@@ -140,7 +140,7 @@ def trace(
 # ---- what surrounds the traced function
 
 
-def stand_in(x: Any, array: Any) -> Tensor:
+def stand_in(x, array) -> Tensor:
     """Return a leaf with this array and the hooks of x, to which the function may add its own."""
     leaf = Tensor._of(array, tracked(x))
     for hook in getattr(x._tracked, "functions", ()):
@@ -164,23 +164,28 @@ def standing_in(others: Mapping[Any, Tensor]) -> Iterator[None]:
             t.__class__ = kind
 
 
-def replaced_class(tensor: Any, other: Tensor, thread: int) -> Any:
+def replaced_class(tensor, other: Tensor, thread: int):
     """Return a subclass of the tensor's class that reads and writes the other tensor's slots."""
 
-    def redirected(slot: Any) -> property:
+    def redirected(slot) -> property:
         in_use = lambda t: other if t is tensor and get_ident() == thread else t
         return property(
             lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
         )
 
-    slots = {name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")}
-    return type(type(tensor).__name__, (type(tensor),), {"__slots__": (), **slots})
+    kind = type(tensor)
+    slots: dict = {
+        name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")
+    }
+    # Copies and pickles, which another thread may make, have the class itself.
+    slots["__reduce_ex__"] = lambda t, _: (object.__new__, (kind,), t.__getstate__())
+    return type(kind.__name__, (kind,), {"__slots__": (), **slots})
 
 
 # ---- arguments
 
 
-def names_of_arguments(function: Callable[..., Any], count: int) -> list[str]:
+def names_of_arguments(function: Callable, count: int) -> list[str]:
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -198,19 +203,19 @@ class Kind(NamedTuple):
         return f"{self.shape} {self.dtype.name}"
 
 
-def kind_of(array: Any) -> Kind | None:
+def kind_of(array) -> Kind | None:
     """Return the Kind of an array, or None for other values."""
     return Kind(array.shape, array.dtype) if is_array(array) else None
 
 
-def is_array(x: Any) -> bool:
+def is_array(x) -> bool:
     return isinstance(x, (Variable, np.ndarray, np.generic))
 
 
 # ---- the backward pass
 
 
-def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> None:
+def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
     """Run the backward pass on symbols, for gradients with respect to the leaves."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
@@ -232,7 +237,7 @@ def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> Non
     traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
 
 
-def gradients_of(y: Any, seed: Any, leaves: Mapping[Any, str]) -> dict[str, Any]:
+def gradients_of(y, seed, leaves: Mapping[Any, str]) -> dict:
     """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)

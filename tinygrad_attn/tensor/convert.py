@@ -14,7 +14,7 @@ from ..errors import describe
 _default_dtype = np.dtype(np.float32)
 
 
-def set_default_dtype(dtype: Any) -> None:
+def set_default_dtype(dtype) -> None:
     """Set the default dtype, for Tensors made from Python numbers and lists of numbers.
 
     The initial value is float32. Raises TypeError for a dtype that is not floating-point.
@@ -33,7 +33,7 @@ def is_trainable(dtype: np.dtype) -> bool:
     return dtype.kind == "f" and dtype.itemsize > 2
 
 
-def floating_dtype(dtype: Any, what: str, *, trainable: bool = False) -> np.dtype:
+def floating_dtype(dtype, what: str, *, trainable: bool = False) -> np.dtype:
     """Return a floating-point dtype; raise TypeError for any other, including None."""
     try:
         found = np.dtype(object if dtype is None else dtype)
@@ -47,7 +47,7 @@ def floating_dtype(dtype: Any, what: str, *, trainable: bool = False) -> np.dtyp
     return found
 
 
-def as_array(x: Any, dtype: Any = None) -> Any:
+def as_array(x, dtype=None) -> Any:
     """Return the values of a Tensor, array, torch tensor, number or nested list as an array.
 
     Numbers and lists of numbers get `dtype`; anything that has a dtype keeps it. The array shares
@@ -82,7 +82,7 @@ def as_array(x: Any, dtype: Any = None) -> Any:
     return array.astype(dtype) if dtype is not None and without_dtype else array
 
 
-def new_array(x: Any, dtype: Any = None) -> Any:
+def new_array(x, dtype=None) -> Any:
     """Return a copy of the values of x, by default with the default dtype for numbers and lists."""
     array = as_array(x, _default_dtype if dtype is None else None)
     if isinstance(array, Symbolic):
@@ -90,7 +90,7 @@ def new_array(x: Any, dtype: Any = None) -> Any:
     return as_array(np.array(array, dtype))  # It raises for dtypes such as complex.
 
 
-def _from_torch(x: Any) -> Any:
+def _from_torch(x) -> Any:
     """Convert a PyTorch tensor to an array, and return anything else unchanged."""
     if isinstance(x, Variable) or not (hasattr(x, "detach") and hasattr(x, "cpu")):
         return x
@@ -98,14 +98,14 @@ def _from_torch(x: Any) -> Any:
     return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()  # NumPy has no bfloat16
 
 
-def _contains(attribute: str, x: Any) -> bool:
+def _contains(attribute: str, x) -> bool:
     """Return whether x, or any item in a nested list or tuple, has the attribute."""
     if isinstance(x, (list, tuple)):
         return any(_contains(attribute, item) for item in x)
     return hasattr(x, attribute)
 
 
-def as_index(index: Any) -> Any:
+def as_index(index) -> Any:
     """Return the index with Tensors replaced by plain values.
 
     Arrays are copied, so that later changes to them do not affect the VJP.

@@ -371,7 +371,7 @@ UFUNCS: dict[Any, Callable] = {
 }
 """Maps each ufunc to a function that takes Tensors."""
 
-MOVING: tuple[Any, ...] = (
+MOVING: tuple = (
     np.block,
     np.column_stack,
     np.delete,
@@ -393,7 +393,7 @@ MOVING: tuple[Any, ...] = (
     np.fft.ifftshift,
     np.linalg.diagonal,
 )
-ATLEAST: tuple[Any, ...] = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
+ATLEAST: tuple = (np.atleast_1d, np.atleast_2d, np.atleast_3d)
 
 IMPLEMENTATIONS: dict[Any, Callable] = {
     **{f: moving(f) for f in MOVING},

@@ -60,16 +60,16 @@ def _reduction(op: Op) -> Callable[..., Tensor]:
     """Return the method `t.f(axis, keepdims)` for an op that reduces axes."""
 
     @functools.wraps(op, updated=())
-    def method(x: Any, axis: Axis = None, keepdims: bool = False, **settings: Any) -> Any:
+    def method(x, axis: Axis = None, keepdims: bool = False, **settings) -> Any:
         return op(x, axis=axis, keepdims=keepdims, **settings)
 
     return method
 
 
-def _like_numpys(function: Any) -> Callable[..., Tensor]:
+def _like_numpys(function) -> Callable[..., Tensor]:
     """Return the method `t.f(...)`, which is np.f(t, ...)."""
 
-    def method(x: Any, *args: Any, **settings: Any) -> Any:
+    def method(x, *args, **settings) -> Any:
         return function(x, *args, **settings)
 
     method.__name__ = function.__name__
@@ -85,7 +85,7 @@ class TensorHook(AbstractContextManager["TensorHook"]):
         self.__name__ = getattr(function, "__name__", repr(function))
         hooks.functions.append(self)
 
-    def __call__(self, gradient: Any) -> Any:
+    def __call__(self, gradient) -> Any:
         return self._function(gradient)
 
     def remove(self) -> None:
@@ -109,7 +109,7 @@ class Tensor(Variable):
     __slots__ = ()
     __array_priority__ = 1000
 
-    def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None) -> None:
+    def __init__(self, data, requires_grad: bool = False, dtype=None) -> None:
         array = new_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._node = self.name = None
@@ -144,7 +144,7 @@ class Tensor(Variable):
         return inplace.hand_out(self._array())
 
     @data.setter
-    def data(self, value: Any) -> None:
+    def data(self, value) -> None:
         array = as_array(value, self._data.dtype)
         if self._tracked and not is_trainable(array.dtype):
             raise TypeError(
@@ -168,7 +168,7 @@ class Tensor(Variable):
         return self._grad
 
     @grad.setter
-    def grad(self, value: Any) -> None:
+    def grad(self, value) -> None:
         if value is not None:
             value = value if isinstance(value, Tensor) else Tensor(value, dtype=self.dtype)
             if value.shape != self.shape:
@@ -281,13 +281,13 @@ class Tensor(Variable):
 
     __hash__ = object.__hash__
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value) -> bool:
         return bool(np.any(self == value))
 
     # ---- the graph
 
     def backward(
-        self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
+        self, gradient=None, retain_graph: bool = False, create_graph: bool = False
     ) -> None:
         """Add d(self)/d(leaf) to the .grad of every leaf that requires a gradient.
 
@@ -391,7 +391,7 @@ class Tensor(Variable):
             )
         raise AttributeError("_mask")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype=None, copy: bool | None = None) -> np.ndarray:
         integers = dtype is not None and np.dtype(dtype).kind in "iub"  # They have no gradient.
         if self._tracked and context.recording and not integers:
             raise TypeError(
@@ -403,22 +403,20 @@ class Tensor(Variable):
             dtype = None  # NumPy casts, or raises if fractions would be lost: np.take(a, t).
         return np.array(inplace.hand_out(self._array()), dtype=dtype, copy=copy)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc, method: str, *inputs, **kwargs) -> Any:
         f = UFUNCS.get(ufunc)
         if f is None or kwargs or method != "__call__" or self._data.dtype.kind != "f":
             return call_ufunc(f, ufunc, method, inputs, kwargs)
         return f(*inputs)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, function, types, args, kwargs) -> Any:
         f = FUNCTIONS.get(function)
         if f is None or self._data.dtype.kind != "f":
             return call_function(f, function, args, kwargs)
         return f(*args, **kwargs)
 
     @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, function, types, args=(), kwargs=None) -> Any:
         name = function.__name__
         raise TypeError(
             f"PyTorch's {name} accepts only PyTorch tensors, not a {cls.__name__} of this "
@@ -440,7 +438,7 @@ class Tensor(Variable):
     def __pos__(self) -> Tensor:
         return self
 
-    def _assigned(self, other: Any) -> Any:
+    def _assigned(self, other) -> Any:
         if self._tracked and self._node is None and not context.recording:
             raise TypeError(
                 f"in-place operators such as p += x and p -= x would leave {describe(self)} "
@@ -464,10 +462,10 @@ class Tensor(Variable):
     def __invert__(self) -> Any:
         return ~self._data
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index) -> Tensor:
         return ops.getitem(self, index=as_index(index))
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index, value) -> None:
         if context.recording and (self._tracked or tracked(value)):
             raise TypeError(
                 "t[index] = value changes a tensor in place, which cannot be differentiated. Write "
@@ -501,7 +499,7 @@ class Tensor(Variable):
             raise ValueError(f"mT exchanges the last two axes, but this is {describe(self)}.")
         return ops.swapaxes(self, a=-1, b=-2)
 
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *shape) -> Tensor:
         """Return the same elements in another shape, in row-major order; a size of -1 is inferred.
 
         Raises ValueError if the number of elements differs.
@@ -520,11 +518,11 @@ class Tensor(Variable):
         """Exchange two axes: (..., A, ..., B, ...) -> (..., B, ..., A, ...)."""
         return ops.swapaxes(self, a=axis1, b=axis2)
 
-    def transpose(self, *axes: Any) -> Tensor:
+    def transpose(self, *axes) -> Tensor:
         """Permute the axes, or reverse them if none are given; raise ValueError if invalid."""
         return transpose(self, None if not axes or axes == (None,) else as_sizes(axes))
 
-    def repeat(self, repeats: Any, *more: Any, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats, *more, axis: int | None = None) -> Tensor:
         """Repeat each element, or each slice along `axis`; PyTorch's repeat is called np.tile."""
         if axis is None:
             text = (
@@ -537,7 +535,7 @@ class Tensor(Variable):
             warn(text)
         return _np.repeat(self, repeats, axis)
 
-    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+    def astype(self, dtype, copy: bool = True) -> Tensor:
         """Return a copy converted to another dtype, real or boolean."""
         if np.dtype(dtype).kind not in "fiub":
             raise TypeError(
@@ -564,7 +562,7 @@ class Tensor(Variable):
     all: Any = _like_numpys(np.all)
     any: Any = _like_numpys(np.any)
 
-    def clip(self, min: Any = None, max: Any = None) -> Tensor:
+    def clip(self, min=None, max=None) -> Tensor:
         """y = x limited to the range [min, max]; None means no bound."""
         return ops.clip(self, min, max)
 

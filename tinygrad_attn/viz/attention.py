@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from .page import Page, as_json, page
 from .picture import printable
 from .subject import calls
 
+Labels = Sequence[Any] | str | None
 EQUATION: Any = reference.function  # type: ignore[attr-defined]
 
 
-def _labels(labels: Sequence[Any] | str | None, count: int, what: str) -> list[str]:
+def _labels(labels: Labels, count: int, what: str) -> list[str]:
     """Return one label per position, by default its number, with visible blanks."""
     tokens = [str(x) for x in (range(count) if labels is None else labels)]
     if len(tokens) != count:
@@ -28,7 +29,7 @@ def _labels(labels: Sequence[Any] | str | None, count: int, what: str) -> list[s
     return [printable(token.replace(" ", "\u2423")) or "''" for token in tokens]
 
 
-def _with_heads(x: Any, what: str) -> np.ndarray:
+def _with_heads(x, what: str) -> np.ndarray:
     """Return (T, S), (H, T, S) or (1, H, T, S) as (H, T, S)."""
     array = np.asarray(array_of(x))
     array = array[0] if array.ndim == 4 and len(array) == 1 else array
@@ -43,8 +44,8 @@ def _with_heads(x: Any, what: str) -> np.ndarray:
 
 def attention(
     weights: Any,
-    queries: Sequence[Any] | str | None = None,
-    keys: Sequence[Any] | str | None = None,
+    queries: Labels = None,
+    keys: Labels = None,
     ax: Any = None,
 ) -> Any:
     """Draw the weights softmax(q k^T / sqrt(D)) of each head as a heat map.
@@ -79,7 +80,7 @@ def attention(
     return axes if len(heads) > 1 else axes[0]
 
 
-def _new_axes(heads: np.ndarray) -> list[Any]:
+def _new_axes(heads: np.ndarray) -> list:
     """Create a figure with four heads per row, and return its Axes."""
     try:
         import matplotlib.pyplot as plt  # optional
@@ -101,8 +102,8 @@ def attention_html(
     v: Any = None,
     mask: Any = None,
     *,
-    queries: Sequence[Any] | str | None = None,
-    keys: Sequence[Any] | str | None = None,
+    queries: Labels = None,
+    keys: Labels = None,
     scale: float | None = None,
     chosen: int = 0,
 ) -> Page:
@@ -148,16 +149,16 @@ def attention_html(
 class _AttentionOps(Listener):
     """Lists the ops of each call of the function `attention` as (name, inputs, output)."""
 
-    def __init__(self) -> None:
-        self.calls: dict[Any, list[tuple[str, tuple, Any]]] = {}
+    def __init__(self):
+        self.calls: dict = {}
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs, settings, output):
         for call in calls(context.scope):
             if getattr(call, "function", None) is EQUATION:
                 self.calls.setdefault(call, []).append((op.__name__, inputs, output))
 
 
-def _called(function: Callable[..., Any], *inputs: Any, batched: bool) -> Iterator[dict[str, Any]]:
+def _called(function, *inputs, batched: bool) -> Iterator:
     """Yield the numbers of each attention call, for the first element of the batch.
 
     The ops of softmax(q k^T scale + mask) v are a product, the scaling, the mask, the softmax,
@@ -184,18 +185,18 @@ def _called(function: Callable[..., Any], *inputs: Any, batched: bool) -> Iterat
         yield {"name": name, "scale": scale, **{key: _lists(x) for key, x in numbers.items()}}
 
 
-def _as_tensor(x: Any) -> Any:
+def _as_tensor(x):
     """Return numbers that are not integers as a Tensor, because listeners hear no ops on arrays."""
     return x if isinstance(x, Variable) or np.asarray(x).dtype.kind != "f" else Tensor(x)
 
 
-def _one(x: Any, what: str, batched: bool = False) -> np.ndarray:
+def _one(x, what: str, batched: bool = False) -> np.ndarray:
     """Return the first element of a batch as (H, T, D). If `batched`, (B, T, D) has one head."""
     array = np.asarray(array_of(x), np.float64)
     return _with_heads(array[:1] if array.ndim == 4 or batched and array.ndim == 3 else array, what)
 
 
-def _lists(array: np.ndarray) -> Any:
+def _lists(array: np.ndarray):
     """Return nested lists for JSON, rounded to seven digits. An infinity becomes null."""
     rounded = np.array([float(f"{x:.7g}") for x in array.flat]).reshape(array.shape)
     return np.where(np.isfinite(rounded), rounded, np.array(None)).tolist()

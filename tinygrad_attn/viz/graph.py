@@ -60,7 +60,7 @@ def graph(
     if depth is None:
         depth = subject.deepest if plain else 1
 
-    def is_open(place: int, scope: Any) -> bool:
+    def is_open(place: int, scope) -> bool:
         name = subject.module(scope)
         inside = (f"{path}.".startswith(f"{name}.") or not name for path in expand)
         return place < level or any(inside)  # the `level` of the loop below
@@ -81,7 +81,7 @@ def graph(
 class Unit:
     """The ops that share a box: a single op, or all ops of a folded call."""
 
-    chain: tuple[Any, ...]  # the open module calls around it
+    chain: tuple  # the open module calls around it
     scope: Any = None  # the call that is folded
     ops: list[Variable] = field(default_factory=list)
     # Op, index of the operand, operand, and the key of the operand's box.
@@ -91,7 +91,7 @@ class Unit:
 class Builder:
     """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
 
-    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]) -> None:
+    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]):
         self.subject, self.graph = subject, Graph()
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
         self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls
@@ -141,7 +141,7 @@ class Builder:
         box = self._module(unit) if unit.scope else self._op(unit.ops[0])
         self._add(box, unit.chain, [id(unit), *map(id, unit.ops), *hidden])
 
-    def _add(self, box: Box, chain: tuple[Any, ...], keys: Iterable[Any]) -> None:
+    def _add(self, box: Box, chain: tuple, keys: Iterable) -> None:
         for i, scope in enumerate(chain, 1):
             if chain[:i] not in self.frames:
                 self.frames[chain[:i]] = len(self.graph.frames)
@@ -181,7 +181,7 @@ class Builder:
             numbers[1:] = [f"{masked:,} of {t._data.size:,} are -inf, as in an operand"]
         return Box("op", title, [*lines, *numbers, *self._times_used(t)], _bad(t))
 
-    def _leaf(self, x: Any) -> Box:
+    def _leaf(self, x) -> Box:
         if isinstance(x, (float, int)):
             return Box("constant", f"{x:.8g}")
         array, grad = array_of(x), gradient_of(x)
@@ -210,23 +210,23 @@ class Builder:
         bad = next((f"{bad} in {op_name(t)}" for t in unit.ops if (bad := _bad(t))), "")
         return Box("module", title, lines, bad)
 
-    def _times_used(self, x: Any) -> list[str]:
+    def _times_used(self, x) -> list[str]:
         """Return a line with the number of uses of a tensor, if there are several."""
         k = len(self.users[id(x)]) if isinstance(x, Variable) else 0
         return [f"used {k:,} times: grad = sum of {k:,}"] if k > 1 else []
 
 
-def _passed_on(t: Any) -> int:
+def _passed_on(t) -> int:
     """Return the number of -inf, such as masked scores, if an operand has some and it is no NaN."""
     masked = any(np.any(np.isneginf(array_of(x))) for _, x in operands(t))
     return int(np.isneginf(t._data).sum()) if masked and np.all(t._data < np.inf) else 0
 
 
-def _bad(t: Any) -> str:
+def _bad(t) -> str:
     return "" if _passed_on(t) else values.not_finite(t._data)
 
 
-def _broadcast(t: Any, x: Any) -> list[str]:
+def _broadcast(t, x) -> list[str]:
     """Return a label such as `(D,) -> (B, T, D)` if an operand is broadcast."""
     shape, full = np.shape(array_of(x)), t._data.shape
     broadcasts = getattr(t._node.op, "broadcasts", False) and not isinstance(x, (int, float))

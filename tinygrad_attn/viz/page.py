@@ -7,7 +7,6 @@ import json
 import os
 from importlib import resources
 from string import Template
-from typing import Any
 
 from ..files import write_atomically
 
@@ -29,7 +28,7 @@ class Page(str):
         return f'<iframe srcdoc="{html.escape(self)}" style="{look}"></iframe>'
 
 
-def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
+def page(title: str, name: str, folder=TEMPLATES, **fields: str) -> Page:
     """Fill the shared template page.* and the template NAME.* in `folder` with HTML fields."""
     (frame, look, tools), (body, style, script) = (
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
@@ -40,6 +39,6 @@ def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
     return Page(Template(frame).substitute(parts, body=Template(body).substitute(fields)))
 
 
-def as_json(value: Any) -> str:
+def as_json(value) -> str:
     """Format a value as JSON that is safe inside a script element."""
     return json.dumps(value).replace("<", "\\u003c")

@@ -27,7 +27,7 @@ class Contribution(NamedTuple):
     value: np.ndarray
     total: np.ndarray  # the sum of contributions so far
     first: bool  # whether it is the first contribution to this input
-    operand: dict[str, Any]  # values of the input, from `values.cells`
+    operand: dict  # values of the input, from `values.cells`
     letter: str  # name of the input in the rule
     rule: str  # the expression in the VJP, such as `g * b`, or "" if it is a longer function
     code: tuple[str, str]  # source of the VJP, and its file and line
@@ -41,21 +41,19 @@ class Step(NamedTuple):
     incoming: np.ndarray  # gradient of the output
     contributions: list[Contribution]
     equation: str
-    output: dict[str, Any]  # values of the output, from `values.cells`
+    output: dict  # values of the output, from `values.cells`
 
 
 class _StepListener(Listener):
     """A listener that copies the values of a backward pass and keeps no tensor alive."""
 
-    def __init__(self, drawn: Builder) -> None:
+    def __init__(self, drawn: Builder):
         self.picture, self.numbers = drawn.graph, drawn.numbers
         self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
         self.seen: set[int] = set()  # boxes that have received a contribution
 
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
+    def pulled(self, y, node, g, i, x, contribution, total):
         """Add a contribution to the step for the op that produced it."""
         if node.number not in self.boxes:
             return  # from a graph inside a VJP
@@ -75,7 +73,7 @@ class _StepListener(Listener):
 class Steps(list[Step]):
     """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
-    def __init__(self, picture: Graph, steps: list[Step]) -> None:
+    def __init__(self, picture: Graph, steps: list[Step]):
         super().__init__(steps)
         self.picture = picture
 
@@ -113,7 +111,7 @@ class Steps(list[Step]):
     def _repr_html_(self) -> str:
         return self.html()._repr_html_()
 
-    def _as_dict(self, step: Step) -> dict[str, Any]:
+    def _as_dict(self, step: Step) -> dict:
         """Return the data of a step for the page's script."""
         arrows = {
             (arrow.source, arrow.index): (i, "->" in arrow.label)

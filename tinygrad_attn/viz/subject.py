@@ -17,39 +17,39 @@ from ..tree import tree_leaves
 from . import rules, values
 
 
-def computed(x: Any) -> bool:
+def computed(x) -> bool:
     """Return whether an op computed x. Leaves, arrays and numbers give False."""
     return isinstance(x, Variable) and x._node is not None
 
 
-def gradient_of(x: Any) -> np.ndarray | None:
+def gradient_of(x) -> np.ndarray | None:
     return array_of(x._grad) if isinstance(x, Variable) else None
 
 
-def op_name(t: Any) -> str:
+def op_name(t) -> str:
     """Return the name of the op that computed t, or "released" after a backward pass."""
     return str(t._node.op.__name__)
 
 
-def settings_of(t: Any) -> list[str]:
+def settings_of(t) -> list[str]:
     """Return the non-default settings of the op that computed t, such as `axis=-1`."""
     usual = {name: repr(x) for name, x in t._node.op.stands_for.defaults.items()}
     given = t._node.settings.items()
     return [f"{name}={values.setting(x)}" for name, x in given if repr(x) != usual.get(name)]
 
 
-def shown(x: Any) -> Any:
+def shown(x):
     """Return x if it is a tensor that requires a gradient, else its array."""
     return x if isinstance(x, Variable) and x._tracked else array_of(x)
 
 
-def operands(t: Any) -> list[tuple[int, Any]]:
+def operands(t) -> list[tuple[int, Any]]:
     """Return the tensors, arrays and numbers that the op of t received, with their indices."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
 
 
-def _memory(x: Any) -> int:
+def _memory(x) -> int:
     """Return the id of the array that owns the memory of x, such as the table behind a slice."""
     array = array_of(x)
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
@@ -57,7 +57,7 @@ def _memory(x: Any) -> int:
     return id(array)
 
 
-def calls(scope: Any) -> Iterator[Any]:
+def calls(scope) -> Iterator:
     """Iterate over a call of a module or function and the calls around it, innermost first."""
     while scope is not None:
         yield scope
@@ -70,7 +70,7 @@ class Subject:
     Dotted names are relative to a model, or to the outermost module that was called.
     """
 
-    def __init__(self, tensor: Any, model: Any, plain: bool) -> None:
+    def __init__(self, tensor, model, plain: bool):
         function = callable(tensor) and not isinstance(tensor, Module)
         if plain and not function:
             raise TypeError(
@@ -90,7 +90,7 @@ class Subject:
                 "write ta.viz.graph(module(x), model=module)."
             )
         self.ops = history(self.roots)
-        self.named: dict[str, Any] = {}  # maps each dotted name to a module or parameter
+        self.named: dict = {}  # maps each dotted name to a module or parameter
         self.modules: dict[int, str] = {}  # the first name of each module, by its id
         self.parameters: dict[int, str] = {}  # by the id of the tensor, and of its array
         self.arrays: dict[int, str] = {}  # by the id of the array that owns the memory
@@ -103,7 +103,7 @@ class Subject:
                 self._name(module, number)
         self.deepest = max(map(len, self.chains.values()))
 
-    def _chains(self) -> dict[Any, tuple[Any, ...]]:
+    def _chains(self) -> dict[Any, tuple]:
         """Return, for each call, the call and the enclosing calls, outermost first.
 
         A function is left out if its module calls nothing else, like layer_norm in LayerNorm.
@@ -111,7 +111,7 @@ class Subject:
         sizes: Counter[Any] = Counter()  # the number of ops in each call
         for t in self.ops:
             sizes.update(reversed([*calls(t._node.scope)]))
-        chains: dict[Any, tuple[Any, ...]] = {None: ()}
+        chains: dict[Any, tuple] = {None: ()}
         for scope, size in sizes.items():  # outer calls come first
             chains[scope] = (*chains[scope.outer], scope)
             if isinstance(scope, FunctionCall):
@@ -142,17 +142,17 @@ class Subject:
                 for x in (part, part._data):
                     self.parameters.setdefault(id(x), name)
 
-    def heading(self, scope: Any) -> list[str]:
+    def heading(self, scope) -> list[str]:
         """Return the dotted name and class of a module, or the name of a function."""
         if isinstance(scope, FunctionCall):
             return [scope.function.__name__]
         return [*filter(None, [self.module(scope)]), type(scope.module).__name__]
 
-    def module(self, scope: Any) -> str:
+    def module(self, scope) -> str:
         """Return the dotted name of the module of a call, which is empty for the model itself."""
         return self.modules.get(id(scope.module), "")
 
-    def leaf(self, x: Any) -> str:
+    def leaf(self, x) -> str:
         """Return the dotted name of a parameter or of a module's array, else the tensor's name."""
         name = self.parameters.get(id(x)) or self.arrays.get(_memory(x))
         return name or getattr(x, "name", "") or ""

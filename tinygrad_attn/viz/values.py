@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ SMALL = 6  # elements; larger arrays are shown by shape and statistics
 WIDEST = 16  # rows or columns of a heat map
 
 
-def number(x: Any) -> str:
+def number(x) -> str:
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
@@ -45,7 +44,7 @@ def gradient(array: np.ndarray) -> str:
     return f"{array.shape}  |g| {norm(array)}  {numbers(array.reshape(-1)[:4])} ..."
 
 
-def cells(array: Any) -> dict[str, Any]:
+def cells(array) -> dict:
     """Return the data of a heat map: at most 16 x 16 numbers from the first matrix of an array."""
     array = np.asarray(array)
     matrix = np.atleast_2d(array) if array.size else np.empty((0, 0))
@@ -57,18 +56,18 @@ def cells(array: Any) -> dict[str, Any]:
     return {"shape": str(array.shape), "part": part, "rows": rows}
 
 
-def _short(x: Any) -> Any:
+def _short(x):
     """Round to five digits. NaN and infinity become strings, because JSON lacks them."""
     return float(f"{x:.5g}") if np.isfinite(x) else str(x)
 
 
-def not_finite(array: Any) -> str:
+def not_finite(array) -> str:
     """Count the non-finite elements, as in `2 NaN, 1 Inf`, or return an empty string."""
     counts = (np.isnan(array).sum(), "NaN"), (np.isinf(array).sum(), "Inf")
     return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
-def setting(x: Any) -> str:
+def setting(x) -> str:
     """Format the value of one setting in at most 40 characters."""
     if isinstance(x, np.ndarray):
         return f"[{numbers(x)}]" if x.ndim == 1 and x.size <= SMALL else f"{x.shape} {x.dtype}"
