@@ -104,7 +104,7 @@ def unpack_heads(packed: Any, num_heads: int) -> Any:
 
 
 @op
-def rotate(x, *, positions, base):
+def rotate(x: Any, *, positions: Any, base: float) -> np.ndarray:
     """y = (a cos - b sin, b cos + a sin), where a and b are the halves of x's last axis."""
     half = x.shape[-1] // 2
     angles = positions[..., None] * base ** (-np.arange(half) / half)
@@ -114,7 +114,7 @@ def rotate(x, *, positions, base):
 
 
 @rotate.vjp
-def _(g, _y, _x, *, positions, base):
+def _(g: Any, _y: Any, _x: Any, *, positions: Any, base: float) -> Any:
     return rotate(g, positions=-positions, base=base)  # the transpose of a rotation
 
 

@@ -90,9 +90,12 @@ class GroupedQueryAttention(Module):
             k, v = share(k), share(v)
         if mask is not None and mask.ndim == 4:
             mask = np.broadcast_to(mask, (b, h, t, s)).reshape(*lead, rows, s)
-        settings = {"scale": 1 / math.sqrt(d), "need_weights": bool(heard("attended"))}
-        q = q.reshape(*lead, rows, d)
-        attended, weights = attention(q, k, v, mask, is_causal=is_causal, **settings)
+        attended, weights = attention(
+            *(q.reshape(*lead, rows, d), k, v, mask),
+            scale=1 / math.sqrt(d),
+            is_causal=is_causal,
+            need_weights=bool(heard("attended")),
+        )
         if weights is not None:
             inside.record(weights.reshape(b, h, t, s))
         return self.o_proj(self.heads(F.merge_heads(attended.reshape(b, h, t, d))))
