@@ -152,6 +152,19 @@ def test_a_step_copies_no_keys():
     assert peak < 2 * scores and cache.nbytes * 16 > 3 * peak
 
 
+@pytest.mark.parametrize("given", ["(T, S)", "(B*H, T, S)"])
+def test_gradient_of_a_mask(given):
+    layer, w, x = made("llama")
+    b, t, h = *x.shape[:2], layer.num_heads
+    shape = (t, t) if given == "(T, S)" else (b * h, t, t)
+    bias = np.random.default_rng(6).standard_normal(shape)
+    theirs, ours = torch.tensor(bias, requires_grad=True), ta.Tensor(bias, requires_grad=True)
+    added = theirs if theirs.ndim == 2 else theirs.reshape(b, h, t, t)
+    expected(w, torch.from_numpy(x), layer, added)[0].square().sum().backward()
+    (layer(x, attn_mask=ours) ** 2).sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad, atol=1e-12)
+
+
 def test_each_head_can_be_patched_and_hooked():
     layer, w, x = made("llama")
     without = np.ones(layer.num_heads * layer.head_dim)
