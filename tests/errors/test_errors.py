@@ -35,6 +35,23 @@ def t(*shape):
         (lambda: t(2, 3).reshape(4, 2), ValueError, r"reshape of Tensor \(2, 3\).*cannot reshape"),
         (lambda: t(2, 3).sum(axis=2), IndexError, r"sum of Tensor \(2, 3\).*axis 2 is out of"),
         (lambda: t(2, 3).sum(axis=1.0), TypeError, r"sum of .*interpreted as an integer\.$"),
+        (lambda: F.rotary(t(4, 3), range(4)), ValueError, r"even D.*x Tensor \(4, 3\)"),
+        (lambda: F.rotary(t(4, 2), range(3)), ValueError, r"positions \(T,\).*array \(3,\)"),
+        (
+            lambda: nn.GroupedQueryAttention(8, 4, 3),
+            ValueError,
+            r"num_heads=4 must be a multiple of num_kv_heads=3",
+        ),
+        (
+            lambda: nn.GroupedQueryAttention(6, 2, 1, rotary_base=1e4),
+            ValueError,
+            r"even head_dim, got 3",
+        ),
+        (
+            lambda: nn.GroupedQueryAttention(8, 4, 2)(t(3, 8)),
+            ValueError,
+            r"takes \(B, T, 8\), got Tensor \(3, 8\)",
+        ),
         (lambda: t(3)[5], IndexError, r"getitem of Tensor \(3,\).*index 5 is out of bounds"),
         (lambda: t(3)[0, 0], IndexError, r"Tensor \(3,\).*too many indices"),
         (lambda: t(3) + None, TypeError, r"check that the function that computed it returns"),

@@ -177,6 +177,17 @@ def additive_attention(w, query, key, value):
     return softmax(scores) @ value, softmax(scores)
 
 
+def grouped_query_attention(w, x):
+    """Two query heads of 4 share one key head; each pair is rotated as a complex number."""
+    q = (x @ w["q_proj.weight"].T).reshape(2, 5, 2, 4).swapaxes(1, 2)
+    k, v = (x @ w[f"{name}_proj.weight"].T for name in "kv")
+    turns = np.exp(1j * np.arange(5)[:, None] * 100.0 ** -np.array([0, 0.5]))
+    rotated = lambda y: (y[..., :2] + 1j * y[..., 2:]) * turns  # (..., T, 2), complex
+    scores = (rotated(q) @ rotated(k)[:, None].conj().swapaxes(-1, -2)).real / 2
+    y = softmax(causal(scores)) @ v[:, None]
+    return y.swapaxes(1, 2).reshape(2, 5, 8) @ w["o_proj.weight"].T
+
+
 def feed_forward(w, x):
     inner = np.maximum(x @ w["linear1.weight"].T + w["linear1.bias"], 0)
     return inner @ w["linear2.weight"].T + w["linear2.bias"]
@@ -197,6 +208,11 @@ TABLE |= {
     "Buffer": Example(shifted, [X], lambda w, x: w["shift"] + x),
     "KeyValueCache": Example(cached, [X], attention_of_two_heads),
     "SelfAttention": Example(lambda nn: nn.SelfAttention(4, 3, causal=True), [X], self_attention),
+    "GroupedQueryAttention": Example(
+        lambda nn: nn.GroupedQueryAttention(4, 2, 1, 4, rotary_base=100.0),
+        [X],
+        grouped_query_attention,
+    ),
     "AdditiveAttention": Example(
         lambda nn: nn.AdditiveAttention(4, 4, 3), [X, MEMORY, MEMORY**2], additive_attention
     ),

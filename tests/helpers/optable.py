@@ -876,6 +876,19 @@ def _(draw):
     return Sample([x], F.merge_heads, moves(lambda a: a.swapaxes(-2, -3).reshape(*lead, t, h * d)))
 
 
+@entry("F.rotary")
+def _(draw):
+    x = numbers(draw, (*draw(shapes(min_dims=1, max_dims=3)), 2 * draw(st.integers(0, 3))))
+    t, half, base = np.arange(x.shape[-2]) - 1, x.shape[-1] // 2, draw(st.sampled_from([3.0, 1e4]))
+    turns = np.exp(1j * t[:, None] * base ** (-np.arange(half) / max(half, 1)))
+
+    def theirs(x):  # pairs are complex numbers
+        z = torch.complex(x[..., :half], x[..., half:]) * torch.from_numpy(turns)
+        return torch.cat([z.real, z.imag], dim=-1)
+
+    return Sample([x], lambda x: F.rotary(x, t, base), theirs)
+
+
 # ---- functions without derivatives
 
 

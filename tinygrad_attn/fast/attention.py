@@ -255,7 +255,8 @@ attention_and_weights = Bundling(lambda *_inputs, call: np.zeros(()), reference=
 def _attention_vjp(g, _y, *inputs, call, needs):
     g, dweights = (g.get(0), g.get(1)) if isinstance(g, Parts) else (g, None)
     g = np.zeros_like(call.result) if g is None else g
-    gradients = [np.zeros_like(x) for x in inputs[:-1]]  # in their memory order
+    # In the memory order of the inputs, unless they are broadcast.
+    gradients = [np.zeros_like(x, order="C" if 0 in x.strides else "K") for x in inputs[:-1]]
     dmask = np.zeros_like(inputs[-1]) if needs[-1] else None
     if call.num_heads:
         g = equations.split_heads(g, call.num_heads)

@@ -10,6 +10,7 @@ from .attention import (
     causal_mask,
     merge_heads,
     padding_mask,
+    rotary,
     scaled_dot_product_attention,
     split_heads,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "padding_mask",
     "relu",
     "rms_norm",
+    "rotary",
     "scaled_dot_product_attention",
     "sigmoid",
     "silu",

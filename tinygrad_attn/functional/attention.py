@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..engine import array_of, reference
+from ..engine import array_of, op, reference
 from ..errors import describe
 from ..tensor import Tensor
 from . import checks
@@ -98,6 +98,40 @@ def unpack_heads(packed, num_heads: int) -> Any:
     """Split packed q, k and v into heads: (B, T, 3 H D) -> (3, B, H, T, D), a view."""
     b, t, width = packed.shape
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
+
+
+# ---- positions
+
+
+@op
+def rotate(x: Any, *, positions: Any, base: float) -> np.ndarray:
+    """y = (a cos - b sin, b cos + a sin), where a and b are the halves of x's last axis."""
+    half = x.shape[-1] // 2
+    angles = positions[..., None] * base ** (-np.arange(half) / half)
+    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+@rotate.vjp
+def _(g: Any, _y: Any, _x: Any, *, positions: Any, base: float) -> Any:
+    return rotate(g, positions=-positions, base=base)  # the transpose of a rotation
+
+
+def rotary(x: Any, positions: Any, base: float = 10000.0) -> Tensor:
+    """Rotate the pair (x[i], x[i + D/2]) at position t by the angle t base^(-2i/D).
+
+    x is (..., T, D), and `positions` is (T,) or broadcasts to (..., T). The pairs are those of
+    Llama in Hugging Face's library. Raises ValueError if D is odd. (Su et al. 2021,
+    arXiv:2104.09864)
+    """
+    x, positions = real(x, "rotary"), np.array(positions)
+    if x.ndim < 2 or x.shape[-1] % 2 or (*positions.shape, 1)[-2] not in (1, x.shape[-2]):
+        raise ValueError(
+            "rotary takes x (..., T, D) with an even D, and positions (T,) or (..., T); got x "
+            f"{describe(x)}, positions {describe(positions)}."
+        )
+    return rotate(x, positions=positions, base=float(base))
 
 
 # ---- attention

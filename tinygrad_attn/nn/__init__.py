@@ -7,6 +7,7 @@ from . import init
 from .attention import AdditiveAttention, MultiheadAttention, SelfAttention
 from .cache import KeyValueCache
 from .containers import ModuleDict, ModuleList, Sequential
+from .grouped import GroupedQueryAttention
 from .layers import (
     GELU,
     CrossEntropyLoss,
@@ -44,6 +45,7 @@ __all__ = [
     "Embedding",
     "FeedForward",
     "GELU",
+    "GroupedQueryAttention",
     "Identity",
     "KeyValueCache",
     "LayerNorm",

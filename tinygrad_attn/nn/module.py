@@ -395,12 +395,10 @@ class Module:
         """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    def _repr_children(self):
-        return [(name, repr(child)) for name, child in self._attributes(Module)]
-
     def __repr__(self) -> str:
         head, extra = type(self).__name__, self.extra_repr()
-        lines = [f"({name}): {text}".replace("\n", "\n  ") for name, text in self._repr_children()]
+        children = self._attributes(Module)
+        lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         if not lines:
             return f"{head}({extra})"
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
