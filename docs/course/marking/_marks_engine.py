@@ -18,7 +18,6 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     0,
     "slope",
     "the gradient of any function by central differences",
-    ready_made=("grad", "value_and_grad", "jacobian"),
 )
 def _(marks: Marks) -> None:
     slope = marks.function("slope", may_change=True)
@@ -282,7 +281,6 @@ def _(marks: Marks) -> None:
     3,
     "vjp",
     "the backward rules of softplus and of the running sum",
-    ready_made=("grad", "vjp", "sigmoid"),
 )
 def _(marks: Marks) -> None:
     marks.reference(
@@ -375,7 +373,6 @@ def cross_entropy(x: Any, *, target: Any) -> Any:
     6,
     "softmax",
     "softmax, log-sum-exp and cross-entropy, with their backward rules",
-    ready_made=("log_softmax", "grad"),
 )
 def _(marks: Marks) -> None:
     marks.reference(softmax=softmax, logsumexp=logsumexp, cross_entropy=cross_entropy)
@@ -474,7 +471,6 @@ def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
     7,
     "layer_norm",
     "layer normalisation and its three backward rules",
-    ready_made=("LayerNorm", "grad"),
 )
 def _(marks: Marks) -> None:
     marks.reference(normalized=normalized, layer_norm=layer_norm)
