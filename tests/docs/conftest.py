@@ -32,7 +32,11 @@ def marker():
             "_marks_parallel",
             "_marks_program",
             "_marks_project",
+            "_points",
             "_probe",
+            "_rules",
+            "_watch",
+            "_words",
             "_zoo",
         ):
             sys.modules.pop(name, None)

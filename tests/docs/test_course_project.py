@@ -19,8 +19,8 @@ def first(marker, tmp_path, monkeypatch):
     Marks = sys.modules["_marking"].Marks
     failed = Marks.failed
 
-    def fail(self, *args):
-        failed(self, *args)
+    def fail(self, *args, **settings):
+        failed(self, *args, **settings)
         raise Enough
 
     monkeypatch.setattr(Marks, "failed", fail)

@@ -266,7 +266,6 @@ def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
     "dual",
     "dual numbers, and gradients in forward mode",
     part="b",
-    ready_made=("jvp", "grad"),
 )
 def _(marks: Marks) -> None:
     mine = Duals(marks)

@@ -18,7 +18,6 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     0,
     "slope",
     "the gradient of any function by central differences",
-    ready_made=("grad", "value_and_grad", "jacobian"),
 )
 def _(marks: Marks) -> None:
     slope = marks.function("slope", may_change=True)
@@ -282,7 +281,6 @@ def _(marks: Marks) -> None:
     3,
     "vjp",
     "the backward rules of softplus and of the running sum",
-    ready_made=("grad", "vjp", "sigmoid"),
 )
 def _(marks: Marks) -> None:
     marks.reference(
@@ -373,6 +371,7 @@ def _(marks: Marks) -> None:
         "The factors are in the wrong order: g multiplies from the left. The shapes fit only because a is "
         "square.": lambda g, y, a: (g + g.mT) @ a,
     }
+    marks.idea("a factor that is used twice", 3, main=True)
     marks.gradient("gram, (4, 3)", marks.op("gram", "gram_vjp"), random(4, 3), mistakes=of_gram)
     marks.gradient(
         "gram, square", marks.op("gram", "gram_vjp"), random(3, 3), mistakes=of_gram_square
@@ -396,6 +395,7 @@ def _(marks: Marks) -> None:
         "added.": lambda g, y, x, A: _products(g, x) / g.size,
     }
     rules = "quadratic_vjp_x", "quadratic_vjp_A"
+    marks.idea("a matrix that all rows share", 3, main=True)
     for title, x in (
         ("quadratic, one row", random(1, 3)),
         ("quadratic, 4 rows", random(4, 3)),
@@ -434,7 +434,6 @@ def row_sum(x: Any) -> Any:
     6,
     "softmax",
     "a softmax with a learned temperature, a masked log-softmax and shares, with their rules",
-    ready_made=("log_softmax", "grad"),
 )
 def _(marks: Marks) -> None:
     marks.reference(softmax=softmax, log_softmax=log_softmax, shares=shares)
@@ -448,6 +447,7 @@ def _(marks: Marks) -> None:
         "work, because rows far below it underflow to 0 / 0."
     )
     far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
+    marks.idea("a softmax that does not overflow", 1)
     marks.compare(
         "softmax",
         lambda: my_softmax(x, temperature),
@@ -503,6 +503,7 @@ def _(marks: Marks) -> None:
             lambda g, y, x, t: -(g * y * (1 - y) * x).sum() / t**2
         ),
     }
+    marks.idea("every output depends on every score", 2, main=True)
     marks.gradient(
         "rule of softmax",
         marks.op("softmax", "softmax_vjp_x", "softmax_vjp_temperature"),
@@ -513,6 +514,7 @@ def _(marks: Marks) -> None:
 
     allowed = np.array([[True, True, False, True], [False, True, False, False], [True] * 4])
     logs = log_softmax(x, allowed=allowed)
+    marks.idea("a masked log-softmax", 1)
     marks.compare(
         "log_softmax",
         lambda: quiet(my_log, x, allowed=allowed),
@@ -544,6 +546,7 @@ def _(marks: Marks) -> None:
         "the largest allowed score, and then the logarithm of the sum.",
     )
     seen = lambda g, allowed: np.where(allowed, g, 0)
+    marks.idea("what is masked has no gradient and no weight", 1)
     marks.gradient(
         "rule of log_softmax",
         marks.op("log_softmax", "log_softmax_vjp"),
@@ -570,6 +573,7 @@ def _(marks: Marks) -> None:
         },
     )
 
+    marks.idea("dividing by a sum that depends on every element", 2, main=True)
     marks.compare(
         "shares",
         lambda: my_shares(x),
@@ -633,7 +637,6 @@ def group_mean(x: Any, groups: int) -> Any:
     7,
     "layer_norm",
     "the backward rules of x / |x| and of group norm",
-    ready_made=("LayerNorm", "layer_norm", "grad"),
 )
 def _(marks: Marks) -> None:
     marks.reference(unit=unit, group_norm=group_norm)
@@ -662,6 +665,7 @@ def _(marks: Marks) -> None:
             (g - y * row_sum(g * y)) / length(x) ** 2
         ),
     }
+    marks.idea("no gradient along x", 3, main=True)
     marks.gradient("rule of unit", marks.op("unit", "unit_vjp"), random(3, 4) * 2, mistakes=of_unit)
     marks.gradient(
         "rule of unit, a batch of sequences",
@@ -677,6 +681,7 @@ def _(marks: Marks) -> None:
     n = centred / np.sqrt(variance + 1e-5)
     apart = x.reshape(3, 3, 2).swapaxes(-1, -2).reshape(3, 6)  # every second element
     other = normalized(apart, 2)[0].reshape(3, 2, 3).swapaxes(-1, -2).reshape(3, 6)
+    marks.idea("a mean and a variance for each group", 1)
     marks.compare(
         "group_norm, 2 groups of 3",
         lambda: mine(x, weight, bias, groups=2),
@@ -760,6 +765,7 @@ def _(marks: Marks) -> None:
     }
     rules = [f"group_norm_vjp_{name}" for name in ("x", "weight", "bias")]
     op = marks.op("group_norm", *rules)
+    marks.idea("the rules of group norm", 3, main=True)
     marks.gradient("rules of group_norm", op, x, weight, bias, groups=2, mistakes=mistakes)
     marks.gradient(
         "rules of group_norm, a batch of sequences",

@@ -18,7 +18,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
-@exercise(8, "adam", "one step of Adam", ready_made=("Adam", "AdamW"))
+@exercise(8, "adam", "one step of Adam")
 def _(marks: Marks) -> None:
     step, gradients = marks.function("adam_step", may_change=True), random(5, 3)
     lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # eps is large, so that its place matters
@@ -111,9 +111,10 @@ def _(marks: Marks) -> None:
     9,
     "attention",
     "scaled dot-product attention, with a causal mask",
-    ready_made=("scaled_dot_product_attention", "SelfAttention", "MultiheadAttention"),
+    allowed=("softmax",),
 )
 def _(marks: Marks) -> None:
+    marks.idea("scores, weights and output", 2)
     attention = marks.function("attention")
     q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
     dots = q @ k.swapaxes(-1, -2)
@@ -164,6 +165,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.compare("output", part("output"), weights @ v)
+    marks.idea("the causal mask", 1)
     marks.compare(
         "causal scores",
         part("scores", causal=True),
@@ -197,6 +199,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.compare("causal output", part("output", causal=True), masked @ v)
+    marks.idea("any number of keys and axes", 1)
     few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
     attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
     marks.compare(
@@ -240,6 +243,7 @@ def of_attention(marks: Marks) -> None:
 
     learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
     learned.__name__ = "scaled"
+    marks.idea("back through the softmax, to a learned scale", 2, main=True)
     p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
         "rule of scaled: scale",
@@ -297,6 +301,7 @@ def of_attention(marks: Marks) -> None:
             mistakes[f"{mask_of_rule} (rule of {name})"] = transposed[name]
             mistakes[f"{untransposed} (rule of {name})"] = kept[name]
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
+    marks.idea("the rules of causal attention without a softmax", 3, main=True)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
@@ -347,9 +352,10 @@ def gated(x: Any, W: Any, V: Any) -> Any:
     11,
     "encoder_layer",
     "the encoder layer, pre-norm and post-norm, and the rules of a feed-forward net with a gate",
-    ready_made=("TransformerEncoderLayer",),
+    allowed=("Module",),
 )
 def _(marks: Marks) -> None:
+    marks.idea("the order of norm, sublayer and sum", 2, main=True)
     encoder_layer = marks.function("encoder_layer")
     ta.manual_seed(0)
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True).astype(np.float64)
@@ -404,6 +410,7 @@ def _(marks: Marks) -> None:
             twice: half + feed_forward(one(half)),
         },
     )
+    marks.idea("the rules of a net with a gate", 3, main=True)
     marks.reference(gated=gated)
     rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
     both = lambda x, W, V: (sigmoid(x @ W), x @ V)
@@ -450,7 +457,6 @@ def _(marks: Marks) -> None:
     12,
     "positions",
     "the table of sines and cosines",
-    ready_made=("sinusoidal_positions", "SinusoidalPositionalEncoding"),
 )
 def _(marks: Marks) -> None:
     positions = marks.function("sinusoidal")
@@ -498,7 +504,12 @@ def _(marks: Marks) -> None:
     )
 
 
-@exercise(13, "train", "a training loop for batches that come in parts")
+@exercise(
+    13,
+    "train",
+    "a training loop for batches that come in parts",
+    allowed=("cross_entropy", "Module", "Optimizer", "SGD", "backward"),
+)
 def _(marks: Marks) -> None:
     train = marks.function("train")
     rng = np.random.default_rng(0)
@@ -741,7 +752,7 @@ def _(marks: Marks) -> None:
     marks.gradient("its gradient", lambda t: pool(t, there), tokens)
 
 
-@exercise(17, "hvp", "a Hessian times a vector, without the Hessian")
+@exercise(17, "hvp", "a Hessian times a vector, without the Hessian", allowed=("grad", "Tensor"))
 def _(marks: Marks) -> None:
     product = marks.function("hvp")
     x, v = random(4), random(4, seed=1)

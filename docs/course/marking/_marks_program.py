@@ -130,7 +130,6 @@ not find the wrong gradient.
     21,
     "written",
     "find the wrong gradients of a program, and the line that causes them",
-    ready_made=("source", "gradcheck"),
 )
 def _(marks: Marks) -> None:
     wrong_gradients, mended = marks.function("wrong_gradients"), marks.function("mended")

@@ -27,7 +27,6 @@ SUM = "sum removed the axis, so g lacks it. Put the axis back with length 1 (np.
     "engine",
     "a project: an engine of your own, and a network trained with it",
     part="b",
-    ready_made=("Tensor",),
 )
 def _(marks: Marks) -> None:
     mine = Engine(marks)

@@ -90,39 +90,48 @@ def main(
         return mark_class(chosen, paths, time_limit, csv)
     (path,) = paths
     marks = mark_apart(chosen, path, time_limit)
-    print(outcome(chosen, marks, path, everything, None if given else stub))
+    print(outcome(chosen, marks, path, everything))
+    print(what_next(chosen, marks, None if given else stub, everything), end="")
     return 0 if marks.ok else 1
 
 
-def outcome(
-    chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
-) -> str:
-    """Return the text about a file, which may be the `stub` itself."""
+def outcome(chosen: Exercise, marks: Marks, path: Path, everything: bool = False) -> str:
+    """Return the text about a file, for the terminal or for a page."""
     if chosen.name == "exam":
         return _exam.report(marks)
     text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
-    if marks.ok:
-        return f"{text}\n\n{onwards(chosen)}"
-    if all(line.verdict != "not written yet" for line in marks.lines):
-        return text
-    if stub is None:
-        return f"{text}\n\nWrite your answer in {_shown(path)} and run this again."
-    return (
-        f"{text}\n\nWrite your answer in {_shown(stub)}, or in a copy of it, and mark the file:\n"
-        f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
-    )
+    later = following(chosen) if marks.ok else None
+    if later:
+        task = f"{later.chapter}, {later.name}: {later.task}"
+        return f"{text}\n\nWell done. The next is exercise {task}."
+    return f"{text}\n\nWell done: that was the last exercise of the course." if marks.ok else text
 
 
-def onwards(chosen: Exercise) -> str:
-    """Say which exercise comes next."""
+def what_next(chosen: Exercise, marks: Marks, stub: Path | None, everything: bool) -> str:
+    """Return what to type next, after the text about a file, which may be the `stub` itself."""
+    texts = []
+    if len(marks.helps) > 1 and not everything:
+        texts.append(f"{len(marks.helps) - 1} more: --all explains each.")
+    if any(line.verdict.startswith("no end") for line in marks.lines):
+        texts.append("--time-limit SECONDS gives each check more time.")
+    if any(line.verdict == "not written yet" for line in marks.lines):
+        if stub is None:
+            texts.append(f"Write your answer in {_shown(marks.file)} and run this again.")
+        else:
+            texts.append(
+                f"Write your answer in {_shown(stub)}, or in a copy of it, and mark the file:\n"
+                f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
+            )
+    if marks.ok and (later := following(chosen)):
+        texts.append(f"    python -m tinygrad_attn exercise {later.name}")
+    return "".join(f"\n{text}\n" for text in texts)
+
+
+def following(chosen: Exercise) -> Exercise | None:
+    """Return the exercise that comes next, if there is one."""
     order = sorted(exercises.values())
-    later = order[order.index(chosen) + 1 :]
-    if not later:
-        return "Well done: that was the last exercise of the course."
-    return (
-        f"Well done. The next is exercise {later[0].chapter}, {later[0].name}: {later[0].task}.\n"
-        f"    python -m tinygrad_attn exercise {later[0].name}"
-    )
+    later = order[order.index(chosen) + 1 :] if chosen in order else []
+    return later[0] if later else None
 
 
 def files(words: Sequence[str], stub: Path) -> list[Path]:
@@ -174,7 +183,6 @@ def mark(chosen: Exercise, path: Path) -> Marks:
     marks = Marks(path)
     if marks.load():
         chosen.mark(marks)
-        marks.own_work(chosen.ready_made)
     return marks
 
 
