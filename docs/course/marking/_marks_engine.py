@@ -624,8 +624,8 @@ def normalized(x: Any, groups: int, eps: float = 1e-5) -> tuple[Any, Any]:
     return (centred / deviation).reshape(x.shape), whole.reshape(x.shape)
 
 
-def group_norm(x: Any, weight: Any, bias: Any, *, groups: int, eps: float = 1e-5) -> Any:
-    return normalized(x, groups, eps)[0] * weight + bias
+def group_norm(x: Any, weight: Any, *, groups: int, eps: float = 1e-5) -> Any:
+    return normalized(x, groups, eps)[0] * weight
 
 
 def group_mean(x: Any, groups: int) -> Any:
@@ -675,7 +675,7 @@ def _(marks: Marks) -> None:
     )
 
     mine = marks.function("group_norm")
-    x, weight, bias = random(3, 6) * 3 + 1, random(6), random(6, seed=1)
+    x, weight = random(3, 6) * 3 + 1, random(6)
     centred = x - group_mean(x, 2)
     variance = group_mean(centred**2, 2)
     n = centred / np.sqrt(variance + 1e-5)
@@ -684,34 +684,30 @@ def _(marks: Marks) -> None:
     marks.idea("a mean and a variance for each group", 1)
     marks.compare(
         "group_norm, 2 groups of 3",
-        lambda: mine(x, weight, bias, groups=2),
-        n * weight + bias,
+        lambda: mine(x, weight, groups=2),
+        n * weight,
         atol=1e-9,
         rtol=1e-9,
         mistakes={
             "There is a single mean and variance for all groups, as in layer norm. Each group has its own.": group_norm(
-                x, weight, bias, groups=1
+                x, weight, groups=1
             ),
             "The groups are every second element. They should be neighbours: reshape to (..., groups, size).": other
-            * weight
-            + bias,
+            * weight,
             "There are 3 groups of 2, but there should be 2 groups of 3: reshape to (..., groups, size).": group_norm(
-                x, weight, bias, groups=3
+                x, weight, groups=3
             ),
             "The variance is divided by n - 1. It should be the mean of the squares, with n.": centred
             / np.sqrt(variance * 3 / 2 + 1e-5)
-            * weight
-            + bias,
+            * weight,
             "eps is added to the root. Add it to the variance, under the root.": centred
             / (np.sqrt(variance) + 1e-5)
-            * weight
-            + bias,
-            "eps is missing.": centred / np.sqrt(variance) * weight + bias,
+            * weight,
+            "eps is missing.": centred / np.sqrt(variance) * weight,
             "The deviations are divided by the variance. Divide them by its square root.": centred
             / (variance + 1e-5)
-            * weight
-            + bias,
-            "weight and bias are missing.": n,
+            * weight,
+            "The weight is missing.": n,
         },
     )
 
@@ -725,21 +721,21 @@ def _(marks: Marks) -> None:
 
     mistakes = {
         "The weight is outside the means. h = g * weight first, and then the means of h.": (
-            lambda g, y, x, w, b, groups: w * rule(g, x, groups, projected(g, x, groups))
+            lambda g, y, x, w, groups: w * rule(g, x, groups, projected(g, x, groups))
         ),
-        "The weight is missing. The gradient with respect to n is g * weight.": lambda g, y, x, w, b, groups: (
+        "The weight is missing. The gradient with respect to n is g * weight.": lambda g, y, x, w, groups: (
             rule(g, x, groups, projected(g, x, groups))
         ),
-        "The means are over the whole last axis, as in layer norm. Each group has its own.": lambda g, y, x, w, b, groups: (
+        "The means are over the whole last axis, as in layer norm. Each group has its own.": lambda g, y, x, w, groups: (
             rule(g * w, x, 1, projected(g * w, x, 1))
         ),
-        "This uses y where the normalised n belongs.": lambda g, y, x, w, b, groups: rule(
+        "This uses y where the normalised n belongs.": lambda g, y, x, w, groups: rule(
             g * w, x, groups, group_mean(g * w, groups) + y * group_mean(g * w * y, groups)
         ),
-        "This uses x where the normalised n belongs.": lambda g, y, x, w, b, groups: rule(
+        "This uses x where the normalised n belongs.": lambda g, y, x, w, groups: rule(
             g * w, x, groups, group_mean(g * w, groups) + x * group_mean(g * w * x, groups)
         ),
-        "The term of the mean is missing. Adding the same number to a group does not change n.": lambda g, y, x, w, b, groups: (
+        "The term of the mean is missing. Adding the same number to a group does not change n.": lambda g, y, x, w, groups: (
             rule(
                 g * w,
                 x,
@@ -747,32 +743,29 @@ def _(marks: Marks) -> None:
                 (n := normalized(x, groups)[0]) * group_mean(g * w * n, groups),
             )
         ),
-        "The term of the variance is missing. Scaling a group does not change n.": lambda g, y, x, w, b, groups: (
+        "The term of the variance is missing. Scaling a group does not change n.": lambda g, y, x, w, groups: (
             rule(g * w, x, groups, group_mean(g * w, groups))
         ),
-        "The mean and the variance are treated as constants, but both depend on x.": lambda g, y, x, w, b, groups: (
+        "The mean and the variance are treated as constants, but both depend on x.": lambda g, y, x, w, groups: (
             rule(g * w, x, groups, 0)
         ),
-        "The result is not divided by the deviation.": lambda g, y, x, w, b, groups: (
+        "The result is not divided by the deviation.": lambda g, y, x, w, groups: (
             g * w - projected(g * w, x, groups)
         ),
-        "This is g * x. The weight multiplies the normalised n.": lambda g, y, x, w, b, groups: (
-            g * x
-        ),
-        "This is g * weight. The slope with respect to weight is n.": lambda g, y, x, w, b, groups: (
+        "This is g * x. The weight multiplies the normalised n.": lambda g, y, x, w, groups: g * x,
+        "This is g * weight. The slope with respect to weight is n.": lambda g, y, x, w, groups: (
             g * w
         ),
     }
-    rules = [f"group_norm_vjp_{name}" for name in ("x", "weight", "bias")]
+    rules = [f"group_norm_vjp_{name}" for name in ("x", "weight")]
     op = marks.op("group_norm", *rules)
     marks.idea("the rules of group norm", 3, main=True)
-    marks.gradient("rules of group_norm", op, x, weight, bias, groups=2, mistakes=mistakes)
+    marks.gradient("rules of group_norm", op, x, weight, groups=2, mistakes=mistakes)
     marks.gradient(
         "rules of group_norm, a batch of sequences",
         op,
         random(2, 3, 6),
         weight,
-        bias,
         groups=3,
         mistakes=mistakes,
     )

@@ -6,15 +6,15 @@ Group norm (Wu and He, 2018) cuts the last axis of x into `groups` groups of nei
 Each group has its own mean m and variance v = mean of (x - m)^2:
 
     n = (x - m) / sqrt(v + eps)        with the m and v of the element's group
-    y = n * weight + bias              weight and bias have a number for each element of the last axis
+    y = n * weight                     weight has a number for each element of the last axis
 
 Write the rule of unit, then group norm and its backward rules, which take g = dL/dy. Derive the
 rule of unit on paper first, with the steps of chapter 3. Then ask which changes of x leave the
 output as it is, and check that your gradient has no part in these directions.
 
-Hints: reshape the last axis to (groups, size of a group) and back. weight and bias were broadcast,
-so their gradients are sums over all other axes. For broadcasting ops, the engine computes these
-sums for you, so a result with the shape of x is also right.
+Hints: reshape the last axis to (groups, size of a group) and back. weight was broadcast, so its
+gradient is a sum over all other axes. For broadcasting ops, the engine computes this sum for you,
+so a result with the shape of x is also right.
 """
 
 import numpy as np
@@ -31,15 +31,15 @@ def unit_vjp(g, y, x):
     return (g - y * (g * y).sum(axis=-1, keepdims=True)) / length
 
 
-def group_norm(x, weight, bias, *, groups, eps=1e-5):
-    """x: (..., N); weight, bias: (N,); N is a multiple of groups"""
+def group_norm(x, weight, *, groups, eps=1e-5):
+    """x: (..., N); weight: (N,); N is a multiple of groups"""
     parts = x.reshape(*x.shape[:-1], groups, -1)
     centred = parts - parts.mean(axis=-1, keepdims=True)
     n = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    return n.reshape(x.shape) * weight + bias
+    return n.reshape(x.shape) * weight
 
 
-def group_norm_vjp_x(g, y, x, weight, bias, *, groups, eps=1e-5):
+def group_norm_vjp_x(g, y, x, weight, *, groups, eps=1e-5):
     """g, y, x: (..., N)"""
     parts, h = (a.reshape(*x.shape[:-1], groups, -1) for a in (x, g * weight))
     deviation = np.sqrt(parts.var(axis=-1, keepdims=True) + eps)
@@ -48,10 +48,6 @@ def group_norm_vjp_x(g, y, x, weight, bias, *, groups, eps=1e-5):
     return ((h - along) / deviation).reshape(x.shape)
 
 
-def group_norm_vjp_weight(g, y, x, weight, bias, *, groups, eps=1e-5):
-    n = group_norm(x, np.ones_like(weight), np.zeros_like(bias), groups=groups, eps=eps)
+def group_norm_vjp_weight(g, y, x, weight, *, groups, eps=1e-5):
+    n = group_norm(x, np.ones_like(weight), groups=groups, eps=eps)
     return g * n
-
-
-def group_norm_vjp_bias(g, y, x, weight, bias, *, groups, eps=1e-5):
-    return g
