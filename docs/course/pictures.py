@@ -3,6 +3,7 @@ docs/course/pictures.py` takes a few seconds.
 """
 
 import runpy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -390,15 +391,16 @@ def memory() -> None:
         ylabel="queries",
     )
     square.set_xlabel("blocks of keys", labelpad=14)
-    lengths = chapter["lengths"]
-    for name, label, colour, marker in (
-        ("naive", "chapter 9", ORANGE, "s"),
-        ("ours", "the package", GREEN, "^"),
-        ("blocks", "blocks of 128 keys", BLUE, "o"),
+    lengths = [256, 512, 1024, 2048, 4096]
+    peak, numbers, gradients = (chapter[name] for name in ("peak", "numbers", "gradients"))
+    for way, label, colour, marker in (
+        (partial(gradients, chapter["chapter_9"]), "chapter 9", ORANGE, "s"),
+        (partial(gradients, chapter["package"]), "the package", GREEN, "^"),
+        (chapter["blockwise"], "blocks of 128 keys", BLUE, "o"),
     ):
         ax.loglog(
             lengths,
-            [float(f"{megabytes:.2g}") for megabytes in chapter[name]],
+            [float(f"{peak(way, *numbers(length)):.2g}") for length in lengths],
             marker=marker,
             color=colour,
             label=label,
