@@ -557,6 +557,10 @@ def _(marks: Marks) -> None:
             "effect.": lambda g, y, x, allowed: seen(
                 g - softmax(np.where(allowed, x, -np.inf)) * row_sum(g), allowed
             ),
+            "The sum of g covers the whole row, and g is passed on where an element is not allowed. y is always 0 there, "
+            "so its g has no effect.": lambda g, y, x, allowed: (
+                g - softmax(np.where(allowed, x, -np.inf)) * row_sum(g)
+            ),
             "e^y is 1 where an element is not allowed, because y is 0 there. The probability is "
             "0.": lambda g, y, x, allowed: seen(g, allowed) - np.exp(y) * row_sum(seen(g, allowed)),
             "This is the rule without the mask.": lambda g, y, x, allowed: (

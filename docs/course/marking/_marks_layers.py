@@ -278,15 +278,10 @@ def of_attention(marks: Marks) -> None:
     free = np.tri(4)
     upside = "The mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
     forgotten = "The mask is missing: y_t contains only the keys s <= t."
-    mask_of_rule = "The mask is transposed. k_s is in the outputs of t >= s, so transpose the masked matrix as a whole."
     by_names = {
         "q": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)) @ k,
         "k": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)).T @ q,
         "v": lambda mask: lambda g, y, q, k, v: (mask * (q @ k.T)).T @ g,
-    }
-    transposed = {
-        "k": lambda g, y, q, k, v: (free * (v @ g.T)) @ q,
-        "v": lambda g, y, q, k, v: (free * (k @ q.T)) @ g,
     }
     untransposed = "The matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
     kept = {
@@ -295,11 +290,10 @@ def of_attention(marks: Marks) -> None:
     }
     mistakes = {}
     for name, f in by_names.items():
-        mistakes[f"{upside} (rule of {name})"] = f(free.T)
-        mistakes[f"{forgotten} (rule of {name})"] = f(1)
+        mistakes[f"{upside}"] = f(free.T)
+        mistakes[f"{forgotten}"] = f(1)
         if name != "q":
-            mistakes[f"{mask_of_rule} (rule of {name})"] = transposed[name]
-            mistakes[f"{untransposed} (rule of {name})"] = kept[name]
+            mistakes[f"{untransposed}"] = kept[name]
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
     marks.idea("the rules of causal attention without a softmax", 3, main=True)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
@@ -426,6 +420,9 @@ def _(marks: Marks) -> None:
         ),
         slope: lambda g, y, x, W, V: (g * both(x, W, V)[1]) @ W.T + (g * both(x, W, V)[0]) @ V.T,
         f"{slope} ": lambda g, y, x, W, V: whole(x, g * both(x, W, V)[1]),
+        "The slope of the sigmoid is s (1 - s). The factor 1 - s is missing.": lambda g, y, x, W, V: (
+            whole(x, g * both(x, W, V)[1] * both(x, W, V)[0])
+        ),
         "The slope of the sigmoid is s (1 - s), at its output s. This is z (1 - z), with z = x W.": (
             lambda g, y, x, W, V: whole(x, g * (x @ V) * (x @ W) * (1 - x @ W))
         ),
