@@ -176,19 +176,19 @@ MISTAKES = [
         "attention",
         "return (np.tri(len(q)) * (g @ v.T)) @ k",
         "return (g @ v.T) @ k",
-        "mask is missing",
+        "the mask is missing",
     ),
     (
         "attention",
         "return (np.tri(len(q)) * (g @ v.T)) @ k",
         "return (np.tri(len(q)).T * (g @ v.T)) @ k",
-        "The mask is upside down",
+        "the mask is upside down",
     ),
     (
         "attention",
         "(np.tri(len(q)) * (g @ v.T)).T @ q",
         "(np.tri(len(q)) * (v @ g.T)) @ q",
-        "The mask is upside down",
+        "the mask is upside down",
     ),
     (
         "attention",

@@ -276,24 +276,24 @@ def of_attention(marks: Marks) -> None:
 
     q, k, v = random(4, 3), random(4, 3, seed=1), random(4, 2, seed=2)
     free = np.tri(4)
-    upside = "The mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
-    forgotten = "The mask is missing: y_t contains only the keys s <= t."
+    upside = "the mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
+    forgotten = "the mask is missing: y_t contains only the keys s <= t."
     by_names = {
         "q": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)) @ k,
         "k": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)).T @ q,
         "v": lambda mask: lambda g, y, q, k, v: (mask * (q @ k.T)).T @ g,
     }
-    untransposed = "The matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
+    untransposed = "the matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
     kept = {
         "k": lambda g, y, q, k, v: (free * (g @ v.T)) @ q,
         "v": lambda g, y, q, k, v: (free * (q @ k.T)) @ g,
     }
     mistakes = {}
     for name, f in by_names.items():
-        mistakes[f"{upside}"] = f(free.T)
-        mistakes[f"{forgotten}"] = f(1)
+        mistakes[f"In the rule of {name}, {upside}"] = f(free.T)
+        mistakes[f"In the rule of {name}, {forgotten}"] = f(1)
         if name != "q":
-            mistakes[f"{untransposed}"] = kept[name]
+            mistakes[f"In the rule of {name}, {untransposed}"] = kept[name]
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
     marks.idea("the rules of causal attention without a softmax", 3, main=True)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
