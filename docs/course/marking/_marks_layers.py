@@ -90,8 +90,14 @@ def _(marks: Marks) -> None:
     )
 
 
-@exercise(9, "attention", "scaled dot-product attention, with a causal mask", allowed=("softmax",))
+@exercise(
+    9,
+    "attention",
+    "scaled dot-product attention, with a causal mask",
+    allowed=("softmax",),
+)
 def _(marks: Marks) -> None:
+    marks.idea("scores, weights and output", 2)
     attention = marks.function("attention")
     q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
     dots = q @ k.swapaxes(-1, -2)
@@ -142,6 +148,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.compare("output", part("output"), weights @ v)
+    marks.idea("the causal mask", 1)
     marks.compare(
         "causal scores",
         part("scores", causal=True),
@@ -175,6 +182,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.compare("causal output", part("output", causal=True), masked @ v)
+    marks.idea("any number of keys and axes", 1)
     few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
     attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
     marks.compare(
@@ -189,9 +197,89 @@ def _(marks: Marks) -> None:
         attended(*stacked),
         hint="There may be any number of axes before the last two. k.swapaxes(-1, -2) does not touch them.",
     )
+    of_attention(marks)
+
+
+def scaled(q: Any, k: Any, v: Any, scale: Any) -> Any:
+    return F.softmax(scale * (q @ k.swapaxes(-1, -2))) @ v
+
+
+def linear(q: Any, k: Any, v: Any) -> Any:
+    return (np.tri(len(q)) * (q @ k.swapaxes(-1, -2))) @ v
+
+
+def of_attention(marks: Marks) -> None:
+    """Check the four backward rules of chapter 9."""
+    marks.reference(scaled=scaled, linear=linear)
+    q, k, v, scale = random(3, 2), random(4, 2, seed=1), random(4, 5), np.array(0.8)
+
+    def by_scores(g: Any, q: Any, k: Any, v: Any, scale: Any, transposed: bool = False) -> Any:
+        p, by_weights = F.softmax(scale * (q @ k.T)), g @ v.T
+        sums = (by_weights * p).sum(axis=0 if transposed else -1, keepdims=True)
+        return p * (by_weights - sums)
+
+    def rule(g: Any, y: Any, scale: Any) -> Any:
+        return (by_scores(g, q, k, v, scale) * (q @ k.T)).sum()
+
+    def scale_rule(g: Any, y: Any, *inputs: Any) -> Any:
+        return marks.function("scaled_vjp_scale")(g, y, q, k, v, *inputs)
+
+    learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
+    learned.__name__ = "scaled"
+    marks.idea("back through the softmax, to a learned scale", 2, main=True)
+    p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
-        "its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v
+        "rule of scaled: scale",
+        learned,
+        scale,
+        mistakes={
+            "The dot products are missing: the slope of scale * q k^T with respect to the scale is q k^T.": (
+                lambda g, y, scale: by_scores(g, q, k, v, scale).sum()
+            ),
+            "This multiplies by the scores. The slope of scale * q k^T with respect to the scale is q k^T, without the "
+            "scale.": lambda g, y, scale: scale * rule(g, y, scale),
+            "The softmax is missing: its rule stands between the product with v and the scale.": (
+                lambda g, y, scale: (g @ v.T * (q @ k.T)).sum()
+            ),
+            "The sum in the rule of softmax is missing. Each weight depends on all scores of its query.": (
+                lambda g, y, scale: (p_times(g, scale) * (q @ k.T)).sum()
+            ),
+            "Softmax has only its diagonal here, p (1 - p). Each weight depends on all scores of its query.": (
+                lambda g, y, scale: (
+                    (p_times(g, scale) * (1 - F.softmax(scale * (q @ k.T)))) * (q @ k.T)
+                ).sum()
+            ),
+            "The sum in the rule of softmax is over the queries. It is over the keys of each query.": (
+                lambda g, y, scale: (
+                    by_scores(g, q, k, v, scale, transposed=True) * (q @ k.T)
+                ).sum()
+            ),
+        },
     )
+
+    q, k, v = random(4, 3), random(4, 3, seed=1), random(4, 2, seed=2)
+    free = np.tri(4)
+    upside = "The mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
+    forgotten = "The mask is missing: y_t contains only the keys s <= t."
+    by_names = {
+        "q": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)) @ k,
+        "k": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)).T @ q,
+        "v": lambda mask: lambda g, y, q, k, v: (mask * (q @ k.T)).T @ g,
+    }
+    untransposed = "The matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
+    kept = {
+        "k": lambda g, y, q, k, v: (free * (g @ v.T)) @ q,
+        "v": lambda g, y, q, k, v: (free * (q @ k.T)) @ g,
+    }
+    mistakes = {}
+    for name, f in by_names.items():
+        mistakes[f"{upside}"] = f(free.T)
+        mistakes[f"{forgotten}"] = f(1)
+        if name != "q":
+            mistakes[f"{untransposed}"] = kept[name]
+    rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
+    marks.idea("the rules of causal attention without a softmax", 3, main=True)
+    marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
 @exercise(10, "heads", "split the embedding into heads, and join them again")
@@ -237,8 +325,22 @@ def _(marks: Marks) -> None:
     marks.gradient("gradient of both", lambda x: merge(np.tanh(split(x, 2))), x, weight=0)
 
 
-@exercise(11, "encoder_layer", "the encoder layer, pre-norm and post-norm", allowed=("Module",))
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def gated(x: Any, W: Any, V: Any) -> Any:
+    return sigmoid(x @ W) * (x @ V)
+
+
+@exercise(
+    11,
+    "encoder_layer",
+    "the encoder layer, pre-norm and post-norm, and the rules of a feed-forward net with a gate",
+    allowed=("Module",),
+)
 def _(marks: Marks) -> None:
+    marks.idea("the order of norm, sublayer and sum", 2, main=True)
     encoder_layer = marks.function("encoder_layer")
     ta.manual_seed(0)
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True).astype(np.float64)
@@ -293,12 +395,50 @@ def _(marks: Marks) -> None:
             twice: half + feed_forward(one(half)),
         },
     )
-    for norm_first in (False, True):
-        marks.gradient(
-            f"gradient, {'pre' if norm_first else 'post'}-norm",
-            lambda x, first=norm_first: encoder_layer(x, *pieces, norm_first=first),
-            x[:1],
-        )
+    marks.idea("the rules of a net with a gate", 3, main=True)
+    marks.reference(gated=gated)
+    rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
+    both = lambda x, W, V: (sigmoid(x @ W), x @ V)
+    whole = lambda x, d: x.reshape(-1, x.shape[-1]).T @ d.reshape(-1, d.shape[-1])
+    of_gate = lambda g, s, u: g * u * s * (1 - s)
+    slope = "The slope of the sigmoid is missing: s (1 - s)."
+    mistakes = {
+        "This is the path through the gate alone. x is used twice, so add the path through x V.": (
+            lambda g, y, x, W, V: of_gate(g, *both(x, W, V)) @ W.T
+        ),
+        "This is the path through x V alone. x is used twice, so add the path through the gate.": (
+            lambda g, y, x, W, V: (g * both(x, W, V)[0]) @ V.T
+        ),
+        slope: lambda g, y, x, W, V: (g * both(x, W, V)[1]) @ W.T + (g * both(x, W, V)[0]) @ V.T,
+        f"{slope} ": lambda g, y, x, W, V: whole(x, g * both(x, W, V)[1]),
+        "The slope of the sigmoid is s (1 - s). The factor 1 - s is missing.": lambda g, y, x, W, V: (
+            whole(x, g * both(x, W, V)[1] * both(x, W, V)[0])
+        ),
+        "The slope of the sigmoid is s (1 - s), at its output s. This is z (1 - z), with z = x W.": (
+            lambda g, y, x, W, V: whole(x, g * (x @ V) * (x @ W) * (1 - x @ W))
+        ),
+        "x V is missing: the slope of the product with respect to the gate is x V.": (
+            lambda g, y, x, W, V: whole(x, of_gate(g, both(x, W, V)[0], 1))
+        ),
+        "The gate is missing: the slope of the product with respect to x V is the gate.": (
+            lambda g, y, x, W, V: whole(x, g)
+        ),
+        "This is x W where the gate belongs, which is sigmoid(x W).": lambda g, y, x, W, V: whole(
+            x, g * (x @ W)
+        ),
+    }
+    W, V = random(3, 4), random(3, 4, seed=1)
+    marks.gradient(
+        "rules of gated", marks.op("gated", *rules), random(5, 3), W, V, mistakes=mistakes
+    )
+    marks.gradient(
+        "rules of gated, a stack",
+        marks.op("gated", *rules),
+        random(2, 5, 3),
+        W,
+        V,
+        mistakes=mistakes,
+    )
 
 
 @exercise(
@@ -356,44 +496,55 @@ def _(marks: Marks) -> None:
 @exercise(
     13,
     "train",
-    "the training loop",
+    "a training loop for batches that come in parts",
     allowed=("cross_entropy", "Module", "Optimizer", "SGD", "backward"),
 )
 def _(marks: Marks) -> None:
     train = marks.function("train")
     rng = np.random.default_rng(0)
-    batches = []
-    for _ in range(6):
-        x = rng.standard_normal((8, 4))
-        batches.append((x, (x @ np.array([1.0, -1.0, 2.0, 0.0]) > 0).astype(int)))
+    groups = []
+    for sizes in ((4, 4), (5, 2, 1), (3,), (1, 6), (2, 2, 4)):
+        group = []
+        for size in sizes:
+            x = rng.standard_normal((size, 4))
+            group.append((x, (x @ np.array([1.0, -1.0, 2.0, 0.0]) > 0).astype(int)))
+        groups.append(group)
 
     def fresh() -> tuple[Any, Any]:
         ta.manual_seed(0)
         model = nn.Linear(4, 2).astype(np.float64)
         return model, optim.SGD(model.parameters(), lr=0.5)
 
-    def loop(
-        zero: bool = True, before: Callable[[Any], Any] = lambda scores: scores
-    ) -> tuple[list[float], Any, list[float]]:
+    def loop(mistake: str = "") -> tuple[list[float], Any]:
+        """Return the losses and the weight afterwards, perhaps with a mistake."""
         model, optimizer = fresh()
-        losses, after = [], []
-        for x, y in batches:
-            loss = F.cross_entropy(before(model(x)), y)
-            if zero:
+        losses = []
+        for group in groups:
+            samples, total = sum(len(y) for _, y in group), 0.0
+            if mistake != "stale":
                 optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-            after.append(F.cross_entropy(model(x), y).item())
-        return losses, model.weight.numpy().copy(), after
+            for x, y in group:
+                share = {"sum": 1, "mean": 1 / len(group)}.get(mistake, len(y) / samples)
+                scores = model(x)
+                loss = F.cross_entropy(F.softmax(scores) if mistake == "softmax" else scores, y)
+                if mistake in ("last", "each"):
+                    optimizer.zero_grad()
+                (loss if mistake == "unscaled" else share * loss).backward()
+                if mistake == "each":
+                    optimizer.step()
+                total += share * loss.item()
+            if mistake not in ("each", "still"):
+                optimizer.step()
+            losses.append(total)
+        return losses, model.weight.numpy().copy()
 
     def mine() -> tuple[Any, Any]:
         model, optimizer = fresh()
-        losses = train(model, optimizer, batches)
+        losses = train(model, optimizer, groups)
         if not np.iterable(losses):
             raise Wrong(
                 f"train returns a {type(losses).__name__}, but it should return a list with the "
-                "loss of each batch."
+                "loss of each group."
             )
         if strange := [value for value in losses if not isinstance(value, Real)]:
             raise Wrong(
@@ -402,26 +553,35 @@ def _(marks: Marks) -> None:
             )
         return losses, model.weight
 
-    untouched = [F.cross_entropy(fresh()[0](x), y).item() for x, y in batches]
-    (losses, weight, after), (stale, stale_weight, _) = loop(), loop(zero=False)
+    said = {
+        "stale": "The gradients of earlier groups are still included, because .grad accumulates. Call optimizer.zero_grad() "
+        "once for each group, before its first backward().",
+        "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
+        "group, with no zero_grad() between the two?",
+        "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
+        "group.",
+        "each": "There is a step after every part. Take one step for each group, after its last part.",
+        "sum": "The losses of the parts are added as they are. Each is a mean over its part, so multiply it by the part's share of the "
+        "samples, len(y) / samples.",
+        "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
+        "the part's share of the samples.",
+        "unscaled": "The losses are right, but the gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
+        "samples before backward().",
+        "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
+    }
+    losses, weight = loop()
+    found = {text: loop(mistake) for mistake, text in said.items()}
     marks.compare(
         "losses",
         lambda: mine()[0],
         losses,
-        mistakes={
-            "The gradients of earlier steps are still included, because .grad accumulates. Call optimizer.zero_grad() before each backward().": stale,
-            "Nothing is learned, because the model never changes. Do you call optimizer.step() after backward(), with no zero_grad() between the two?": untouched,
-            "Each loss is measured after its step. Measure it before the step.": after,
-            "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.": loop(
-                before=F.softmax
-            )[0],
-        },
+        mistakes={text: wrong for text, (wrong, _) in found.items()},
     )
     marks.compare(
         "weights afterwards",
         lambda: mine()[1],
         weight,
-        mistakes={"These are the weights of a loop without optimizer.zero_grad().": stale_weight},
+        mistakes={text: wrong for text, (_, wrong) in found.items()},
     )
 
 
