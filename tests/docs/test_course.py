@@ -1,5 +1,6 @@
 """The course's exercises: every stub fails its marker with a helpful text, every solution passes, and usual mistakes are named."""
 
+import ast
 import importlib
 import re
 import runpy
@@ -54,7 +55,63 @@ def test_the_solution_passes(marker, name):
         line.name for line in importlib.import_module("_marking").plan(marker.exercises[name]).lines
     ]
     assert checks == [line.name for line in marks.lines] and len({*checks}) == len(checks)
-    assert f"{len(marks.lines)} of {len(marks.lines)} checks pass." in str(marks)
+    points = importlib.import_module("_points").points(marks)
+    assert points.total == points.most > 0 and not points.half
+    assert f"{len(marks.lines)} of {len(marks.lines)} checks pass" in str(marks)
+
+
+def fillings(name):
+    """The stub with its functions filled thoughtlessly: with an argument, or with zeros or ones of the
+    first argument's shape or of the right one.
+    """
+    text = (EXERCISES / f"{name}.py").read_text("utf-8")
+    for fill in ("{}", "np.zeros_like({})", "np.ones_like({})", "0.0", "1.0", "np.zeros(3)"):
+        functions = ast.parse(text)
+        for node in ast.walk(functions):
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+                if ast.unparse(node.body[-1]) == "return None":
+                    first = node.args.args[0].arg if node.args.args else "0.0"
+                    node.body[-1] = ast.parse(f"return {fill.format(first)}").body[0]
+        yield f"import numpy as np\n{ast.unparse(functions)}"
+    solution = (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
+    shaped = "class " not in text and name != "order"  # these have effects beside their results
+    for like in ("np.zeros_like", "np.ones_like") if shaped else ():
+        yield f"{solution}\n{AS_SHAPED.format(like=like)}"
+
+
+AS_SHAPED = """
+import functools
+import types
+import numpy as np
+
+
+def shaped(f):
+    @functools.wraps(f)
+    def filled(*args, **settings):
+        value = f(*args, **settings)
+        if isinstance(value, dict):
+            return {{name: {like}(x) for name, x in value.items()}}
+        if isinstance(value, (tuple, list)):
+            return type(value)({like}(x) for x in value)
+        return {like}(value)
+
+    return filled
+
+
+for name, value in list(vars().items()):
+    if isinstance(value, types.FunctionType) and name != "shaped" and value.__module__ == __name__:
+        vars()[name] = shaped(value)
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore")
+def test_a_stub_that_is_filled_without_thought_gets_no_points(marker, tmp_path, name):
+    path = tmp_path / f"{name}.py"
+    for text in fillings(name):
+        path.write_text(text, "utf-8")
+        marks = mark(marker, name, path)
+        assert importlib.import_module("_points").points(marks).total == 0, f"{marks}\n{text}"
 
 
 def lines(text):

@@ -42,12 +42,13 @@ class Forbidden(Wrong):
 
 
 class Idea(NamedTuple):
-    """An idea that an exercise is about, with its points. If it is a `main` idea, an answer without
-    any of them gets at most half of all points.
+    """An idea that an exercise is about, with its points. An answer that misses all `main` ideas gets
+    at most half of all points. With `each`, each check counts by itself.
     """
 
     points: float
     main: bool
+    each: bool
 
 
 class Exercise(NamedTuple):
@@ -258,15 +259,16 @@ class Marks:
 
     # ---- checks
 
-    def idea(self, name: str, points: float = 1, main: bool = False) -> None:
+    def idea(self, name: str, points: float = 1, main: bool = False, each: bool = False) -> None:
         """Begin an idea of the exercise. The checks that follow share its points by their weights.
 
-        The first check of an idea shows it in its plainest form; the others count only if that one
-        passes. An answer that misses a check of every `main` idea gets at most half of all points.
+        The first check of an idea shows it in its plainest form. The others count only if that one
+        passes, or with `each`, each by itself. An answer that misses a check of every `main` idea
+        gets at most half of all points.
         """
         self.about = name
         if name:
-            self.ideas[name] = Idea(points, main)
+            self.ideas[name] = Idea(points, main, each)
 
     def begin(self, name: str, weight: float = 1) -> bool:
         """Begin the check of this name, which may never end. Return whether its result is known."""
@@ -335,18 +337,24 @@ class Marks:
         *inputs: np.ndarray,
         mistakes: Mapping[str, Callable] | None = None,
         weight: float = 1,
+        names: tuple[str, ...] = (),
+        hint: str = "",
         **settings: Any,
     ) -> None:
         """Run gradcheck on a function, or on an op made from the learner's rules. `mistakes` maps
-        help texts to wrong rules.
+        help texts to wrong rules, `names` are those of the inputs, and `hint` helps with errors.
 
         Each rule of an op is a check of its own, in which the others have no part. A function that
         the learner wrote is compared only with itself, so give it the weight 0.
         """
-        rules = [Rule(f, k, inputs, settings) for k in range(len(getattr(f, "vjps", ())))]
+        rules = [
+            Rule(f, k, inputs, settings, names or names_of(f, inputs))
+            for k, rule in enumerate(getattr(f, "vjps", ()))
+            if rule is not None
+        ]
         for rule in rules:
-            ending = f": {names_of(f, inputs)[rule.which]}" * (len(rules) > 1)
-            self.rule(name + ending, rule, mistakes or {}, weight)
+            ending = f": {rule.names[rule.which]}" * (len(rules) > 1)
+            self.rule(name + ending, rule, mistakes or {}, weight, hint)
         if rules or self.begin(name, weight):
             return None
         try:
@@ -355,7 +363,14 @@ class Marks:
             return self.failed_by(name, error)
         return self.judge(line_of(name, report), report, [])
 
-    def rule(self, name: str, rule: Rule, mistakes: Mapping[str, Callable], weight: float) -> None:
+    def rule(
+        self,
+        name: str,
+        rule: Rule,
+        mistakes: Mapping[str, Callable],
+        weight: float,
+        hint: str,
+    ) -> None:
         """Check one backward rule."""
         if self.begin(name, weight):
             return None
@@ -367,8 +382,8 @@ class Marks:
             )
             said = "" if report else rule.mistake(mistakes)
         except (Exception, SystemExit) as error:
-            return self.failed_by(name, error)
-        return self.judge(line_of(name, report), report, names_of(rule.op, rule.inputs), said)
+            return self.failed_by(name, error, hint)
+        return self.judge(line_of(name, report), report, list(rule.names), said)
 
     def judge(self, line: Line, report: Any, names: list[str], said: str = "") -> None:
         """Add the line of a gradcheck report, with a help text if a gradient is wrong."""
@@ -405,7 +420,7 @@ class Marks:
         verdict, text = self.explain(error)
         if isinstance(error, NotWritten):
             return self.failed(name, verdict, text, rank=0)
-        text = "\n\n".join(filter(None, [text, hint]))
+        text = "\n\n".join(filter(None, [text, hint * (hint not in text)]))
         return self.failed(name, verdict, text, rank=getattr(error, "rank", 3))
 
     def explain(self, error: BaseException) -> tuple[str, str]:

@@ -14,6 +14,13 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
+def either(text: str, *values: Any) -> dict[str, Any]:
+    """Map one help text to several values that the same mistake may give. The keys differ only in
+    trailing blanks, which are not printed.
+    """
+    return {text + " " * i: value for i, value in enumerate(values)}
+
+
 @exercise(
     0,
     "slope",
@@ -22,6 +29,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 def _(marks: Marks) -> None:
     slope = marks.function("slope", may_change=True)
     x, eps = np.array([1.0, -2.0, 3.0]), 0.01
+    marks.idea("the slope is a difference of two sides", 3, main=True)
     marks.compare(
         "sum of x^2",
         lambda: slope(lambda x: np.sum(x**2), x.copy(), 1e-5),
@@ -30,6 +38,15 @@ def _(marks: Marks) -> None:
             "This is twice the slope. The two points are 2 eps apart, so divide by 2 eps.": 4 * x,
             "This is the change, not the slope. Divide it by the distance between the two points, 2 eps.": 4e-5
             * x,
+            "The sign is wrong. It is f(x + eps) - f(x - eps).": -2 * x,
+            **either(
+                "All elements are moved at once, so this is the sum of all slopes. Move one element at a time.",
+                np.full(3, 2 * x.sum()),
+                2 * x.sum(),
+            ),
+            "The slopes of earlier elements are included, because they are not moved back.": 2
+            * x
+            * np.arange(1, 4),
         },
     )
     marks.compare(
@@ -44,10 +61,16 @@ def _(marks: Marks) -> None:
         },
     )
     matrix = random(2, 3)
+    marks.idea("one element at a time, for any shape", 2)
     marks.compare(
         "a matrix",
         lambda: slope(lambda x: np.sum(np.sin(x) * np.arange(3)), matrix.copy(), 1e-5),
         np.cos(matrix) * np.arange(3),
+        mistakes=either(
+            "All elements are moved at once, so this is the sum of all slopes. Move one element at a time.",
+            np.full((2, 3), (np.cos(matrix) * np.arange(3)).sum()),
+            (np.cos(matrix) * np.arange(3)).sum(),
+        ),
         hint="Move one element of x at a time. np.ndindex(x.shape) works for any shape of x.",
     )
     marks.compare(
@@ -72,7 +95,8 @@ def _(marks: Marks) -> None:
             raise NotWritten("the file defines no class Scalar; its name must be exactly that")
         xs = [Scalar(v) for v in values]
         try:
-            y = written(f(*xs), "this operation")
+            with marks.watching("Scalar"):
+                y = written(f(*xs), "this operation")
         except TypeError as error:
             raise (
                 NotWritten("one of the operations returns None")
@@ -87,19 +111,23 @@ def _(marks: Marks) -> None:
         y.backward()
         return y.data, [x.grad for x in xs]
 
-    def both(name: str, f: Any, *values: float, mistakes: dict[str, Any]) -> None:
+    def both(
+        name: str, f: Any, *values: float, mistakes: dict[str, Any], weight: float = 2
+    ) -> None:
         xs = [Tensor(np.array(v), requires_grad=True) for v in values]
         y = f(*xs)
         y.backward()
-        marks.compare(f"{name}: value", lambda: run(f, *values)[0], y)
+        marks.compare(f"{name}: value", lambda: run(f, *values)[0], y, weight=weight / 2)
         marks.compare(
             f"{name}: slopes",
             lambda: run(f, *values)[1],
             [x.grad.item() for x in xs],
             mistakes=mistakes,
+            weight=weight,
         )
 
     tanh = lambda x: x.tanh() if Scalar and isinstance(x, Scalar) else np.tanh(x)
+    marks.idea("the slopes of a - b", 2, main=True)
     both(
         "a - b",
         lambda a, b: a - b,
@@ -107,6 +135,7 @@ def _(marks: Marks) -> None:
         5.0,
         mistakes={"The slope with respect to b is -1, because a - b falls as b grows.": [1, 1]},
     )
+    marks.idea("the slopes of a / b", 2, main=True)
     both(
         "a / b",
         lambda a, b: a / b,
@@ -118,6 +147,7 @@ def _(marks: Marks) -> None:
             "The slope with respect to b is -a / b^2. The square is missing here.": [0.5, -1.5],
         },
     )
+    marks.idea("the slopes of tanh(x)", 2, main=True)
     both(
         "tanh(x)",
         tanh,
@@ -129,7 +159,8 @@ def _(marks: Marks) -> None:
             ],
         },
     )
-    both("all together", lambda a, b: tanh((a - b) / (a * b)) * a, 1.5, -0.5, mistakes={})
+    together = lambda a, b: tanh((a - b) / (a * b)) * a
+    both("all together", together, 1.5, -0.5, mistakes={}, weight=0)
 
 
 class Node:
@@ -234,37 +265,37 @@ def _(marks: Marks) -> None:
         backward(nodes[-1])
         return [node.grad for node in nodes]
 
-    marks.that("a diamond", lambda: listed(diamond()), "")
-    marks.that("a diamond, mirrored", lambda: listed(diamond(mirrored=True)), "")
-    marks.that("a + a", lambda: listed(doublings(1)), "")
-    marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
-    marks.that("200 doublings", lambda: listed(doublings(200)), "")
-    marks.compare(
-        "gradients of a diamond",
-        lambda: gradients(diamond()),
-        [16, 8, 1, 1],
-        mistakes={
-            "Node a passes its gradient on before the contribution through y has arrived (8 = 1 x 5 + 3 in all).": [
-                10,
-                8,
-                1,
-                1,
-            ],
-            "Node a has kept only its first contribution. Add up both.": [6, 3, 1, 1],
-            "Node a has kept only its last contribution. Add up both.": [10, 5, 1, 1],
-        },
+    both_ways = False, True
+    marks.idea("every user comes before what it uses", 4, main=True)
+    marks.that(
+        "a diamond, both ways",
+        lambda: all(listed(diamond(mirrored)) for mirrored in both_ways),
+        "",
     )
+    marks.idea("each node once, however often it is used", 2)
+    marks.that("a + a", lambda: listed(doublings(1)), "")
+    marks.that("200 doublings", lambda: listed(doublings(200)), "")
+    marks.idea("a loop needs no recursion", 1)
+    marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
+    marks.idea("the contributions of all users add up", 3, main=True)
     marks.compare(
-        "gradients of the mirrored diamond",
-        lambda: gradients(diamond(mirrored=True)),
-        [16, 8, 1, 1],
+        "gradients of a diamond, both ways",
+        lambda: [gradients(diamond(mirrored)) for mirrored in both_ways],
+        [[16, 8, 1, 1], [16, 8, 1, 1]],
         mistakes={
-            "Node a passes its gradient on before the contribution through b has arrived (8 = 3 + 1 x 5 in all).": [
-                6,
-                8,
-                1,
-                1,
-            ]
+            **either(
+                "Node a passes its gradient on before the contributions of all its users have arrived (8 = 1 x 5 + 3 in all).",
+                [[10, 8, 1, 1], [16, 8, 1, 1]],
+                [[16, 8, 1, 1], [6, 8, 1, 1]],
+                [[10, 8, 1, 1], [6, 8, 1, 1]],
+            ),
+            **either(
+                "Node a keeps only one of its contributions. Add up all of them.",
+                [[6, 3, 1, 1], [10, 5, 1, 1]],
+                [[10, 5, 1, 1], [6, 3, 1, 1]],
+                [[6, 3, 1, 1], [6, 3, 1, 1]],
+                [[10, 5, 1, 1], [10, 5, 1, 1]],
+            ),
         },
     )
     marks.compare(
@@ -316,32 +347,45 @@ def _(marks: Marks) -> None:
 @exercise(4, "unbroadcast", "the gradient of an operand that was broadcast")
 def _(marks: Marks) -> None:
     unbroadcast = marks.function("unbroadcast")
-    for shape in ((4,), (3, 1), (1, 4), (3, 4), (), (1, 1)):
-        g = random(3, 4)
-        over = tuple(i for i, n in enumerate((1,) * (2 - len(shape)) + shape) if n == 1)
-        right = g.sum(axis=over).reshape(shape)
+    batch = random(2, 3, 4)
+
+    def check(g: np.ndarray, shape: tuple[int, ...]) -> None:
+        full = (1,) * (g.ndim - len(shape)) + shape
+        over = tuple(i for i, n in enumerate(full) if n == 1)
+        left = shape + (1,) * (g.ndim - len(shape))
+        from_left = tuple(i for i, n in enumerate(left) if n == 1)
         marks.compare(
-            f"(3, 4) to {shape}",
-            lambda g=g, shape=shape: unbroadcast(g, shape),
-            right,
+            f"{g.shape} to {shape}",
+            lambda: unbroadcast(g, shape),
+            g.sum(axis=over).reshape(shape),
             mistakes={
                 "This is a mean. It should be a sum, because every copy contributes its whole gradient.": g.mean(
                     axis=over
-                ).reshape(shape)
+                ).reshape(shape),
+                "The axes are matched from the left. Broadcasting matches them from the right, so the axes that were added are the first ones.": g.sum(
+                    axis=from_left
+                ),
+                "The copies are not added up: this is one of them, or a slice of g.": g[
+                    tuple(slice(1) if i in over else slice(None) for i in range(g.ndim))
+                ].reshape(shape),
             },
         )
-    batch = random(2, 3, 4)
-    marks.compare(
-        "(2, 3, 4) to (3, 1)", lambda: unbroadcast(batch, (3, 1)), batch.sum(axis=(0, 2))[:, None]
-    )
+
+    marks.idea("an axis that broadcasting added is summed away", 2, main=True)
+    for shape in ((4,), (), (3, 4)):
+        check(random(3, 4), shape)
+    check(random(3, 3), (3,))
+    marks.idea("an axis of length 1 is summed and kept", 2, main=True)
+    for shape in ((3, 1), (1, 4), (1, 1)):
+        check(random(3, 4), shape)
+    check(batch, (3, 1))
+    check(batch, (2, 1, 4))
     product = op(lambda x, w: x * w)
     product.__name__ = "product"
-    product.vjp(
-        lambda g, y, x, w: unbroadcast(g * w, np.shape(x)),
-        lambda g, y, x, w: unbroadcast(g * x, np.shape(w)),
-    )
-    marks.gradient("x * w, (3, 3) and (3, 1)", product, random(3, 3), random(3, 1))
-    marks.gradient("x * w, (3, 3) and (3,)", product, random(3, 3), random(3))
+    product.vjp(None, lambda g, y, x, w: unbroadcast(g * x, np.shape(w)))
+    marks.idea("the rule of a product uses it", 1)
+    for shape in ((3, 1), (3,)):
+        marks.gradient(f"x * w, (3, 3) and {shape}", product, random(3, 3), random(*shape))
 
 
 def gram(a: Any) -> Any:

@@ -62,7 +62,7 @@ def points(marks: Marks, planned: Marks | None = None) -> Points:
         result.ideas[idea] = [line.name for line in lines]
         weights = sum(line.weight for line in lines)
         share = planned.ideas[idea].points / max(weights, 1e-9) if idea else 1.0
-        counts = not idea or lines[0].name in passed
+        counts = not idea or planned.ideas[idea].each or lines[0].name in passed
         for line in lines:
             possible = share * line.weight if line.counts else 0.0
             result.possible[line.name] = possible

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ class Rule(NamedTuple):
     which: int
     inputs: tuple[np.ndarray, ...]
     settings: Mapping[str, Any]
+    names: Sequence[str]
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -52,7 +53,7 @@ class Rule(NamedTuple):
         result = f(*arguments, **self.settings)
         parameters = list(inspect.signature(f).parameters.values())
         named = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
-        names = named if len(named) == len(arguments) else ["g", "y", *names_of(self.op, inputs)]
+        names = named if len(named) == len(arguments) else ["g", "y", *self.names]
         return result, dict(zip(names, arguments))
 
     def check_form(self) -> None:
@@ -64,7 +65,7 @@ class Rule(NamedTuple):
                 f"{self.name} returns a {type(result).__name__}; it should be an array of numbers."
             )
         if shape != expected and not (self.op.broadcasts and sums_to(shape, expected)):
-            argument = names_of(self.op, self.inputs)[self.which]
+            argument = self.names[self.which]
             raise WrongForm(
                 f"{self.name} returns the shape {shape}, but the gradient of {argument} has the "
                 f"shape of {argument}, {expected}. {about_shape(shape, expected)}".strip()
