@@ -439,7 +439,7 @@ def _(marks: Marks) -> None:
         "added.": lambda g, y, x, A: _products(g, x) / g.size,
     }
     rules = "quadratic_vjp_x", "quadratic_vjp_A"
-    marks.idea("a matrix that all rows share", 3, main=True)
+    marks.idea("a matrix that all rows share", 3, main=True, each=True)
     for title, x in (
         ("quadratic, one row", random(1, 3)),
         ("quadratic, 4 rows", random(4, 3)),
@@ -491,7 +491,7 @@ def _(marks: Marks) -> None:
         "work, because rows far below it underflow to 0 / 0."
     )
     far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
-    marks.idea("a softmax that does not overflow", 1)
+    marks.idea("a softmax that does not overflow", 2)
     marks.compare(
         "softmax",
         lambda: my_softmax(x, temperature),
@@ -547,7 +547,7 @@ def _(marks: Marks) -> None:
             lambda g, y, x, t: -(g * y * (1 - y) * x).sum() / t**2
         ),
     }
-    marks.idea("every output depends on every score", 2, main=True)
+    marks.idea("every output depends on every score", 2, main=True, each=True)
     marks.gradient(
         "rule of softmax",
         marks.op("softmax", "softmax_vjp_x", "softmax_vjp_temperature"),
@@ -558,7 +558,7 @@ def _(marks: Marks) -> None:
 
     allowed = np.array([[True, True, False, True], [False, True, False, False], [True] * 4])
     logs = log_softmax(x, allowed=allowed)
-    marks.idea("a masked log-softmax", 1)
+    marks.idea("a masked log-softmax", 2)
     marks.compare(
         "log_softmax",
         lambda: quiet(my_log, x, allowed=allowed),
@@ -807,7 +807,7 @@ def _(marks: Marks) -> None:
     }
     rules = [f"group_norm_vjp_{name}" for name in ("x", "weight")]
     op = marks.op("group_norm", *rules)
-    marks.idea("the rules of group norm", 3, main=True)
+    marks.idea("the rules of group norm", 3, main=True, each=True)
     marks.gradient("rules of group_norm", op, x, weight, groups=2, mistakes=mistakes)
     marks.gradient(
         "rules of group_norm, a batch of sequences",

@@ -278,7 +278,7 @@ def of_attention(marks: Marks) -> None:
         if name != "q":
             mistakes[f"In the rule of {name}, {untransposed}"] = kept[name]
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
-    marks.idea("the rules of causal attention without a softmax", 3, main=True)
+    marks.idea("the rules of causal attention without a softmax", 3, main=True, each=True)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
@@ -395,7 +395,7 @@ def _(marks: Marks) -> None:
             twice: half + feed_forward(one(half)),
         },
     )
-    marks.idea("the rules of a net with a gate", 3, main=True)
+    marks.idea("the rules of a net with a gate", 3, main=True, each=True)
     marks.reference(gated=gated)
     rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
     both = lambda x, W, V: (sigmoid(x @ W), x @ V)
