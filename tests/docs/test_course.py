@@ -151,6 +151,47 @@ def test_the_index_says_what_a_chapter_takes():
         before.add(re.match(r"0?(\d+b?)", page)[1])
 
 
+DERIVED = {  # chapters whose exercise asks for rules, and how such a rule would look in a formula
+    "vjp": (r"cumsum\(g", r"g_k \+ g_\{k ?\+ ?1\}"),
+    "matmul": (r"g \+ g(\.T|\.mT|\^)", r"A \+ A(\.T|\^)"),
+    "softmax": (r"\\tau\^2", r"temperature ?\*\* ?2", r"sign\(x\)\)? ?\*"),
+    "layer_norm": (r"\(g - y \*", r"/ \\lVert", r"groups, -1"),
+    "attention": (r"tri\(.*@ v\.T", r"\* dots"),
+    "encoder_layer": (r"s \* \(1 - s\)", r"@ W\.T \+"),
+    "train": (r"len\(y\) / ", r"samples\)"),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_the_rules_that_an_exercise_asks_for_are_printed_nowhere(marker, name):
+    """Not on its page, in its stub, in the derivations or in the package's functions."""
+    one = marker.exercises[name]
+    (page,) = (ROOT / "docs" / "course").glob(f"{one.number:02}{one.part}-*.md")
+    places = [page, ROOT / "docs" / "course" / "derivations.md", EXERCISES / f"{name}.py"]
+    places += (ROOT / "tinygrad_attn" / "functional").glob("*.py")
+    plain = lambda text: re.sub(r"\s", "", text)
+    solution, stub = (
+        ast.parse((EXERCISES / folder / f"{name}.py").read_text("utf-8"))
+        for folder in ("solutions", "")
+    )
+    given = {plain(ast.unparse(node)) for node in ast.walk(stub) if isinstance(node, ast.Return)}
+    asked = [
+        plain(ast.unparse(node.value))
+        for function in solution.body
+        if isinstance(function, ast.FunctionDef) and ("_vjp" in function.name or name == "train")
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and plain(ast.unparse(node)) not in given
+    ]
+    assert asked
+    for place in places:
+        text = place.read_text("utf-8")
+        printed = [rule for rule in asked if len(rule) > 10 and rule in plain(text)]
+        assert not printed, f"{place.name} prints {printed}"
+        if place != places[1] and "functional" not in place.parts:
+            found = [pattern for pattern in DERIVED[name] if re.search(pattern, text)]
+            assert not found, f"{place.name} has {found}"
+
+
 MERGED = """        before = maximum[rows], total[rows], result[rows]
         maximum[rows], total[rows], result[rows] = merge(before, part(scores, v[keys]))
 """
