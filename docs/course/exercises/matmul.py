@@ -9,6 +9,8 @@ shared by all rows of all matrices.
 
 Hints: an element that occurs twice in a product has a partial derivative with two terms. Keep
 both. `.mT` swaps the last two axes; `.T` would reverse all of them. Neither g nor A is symmetric.
+g[..., None] gives g one more axis, of length 1. x.reshape(-1, D) puts the rows of a stack below
+each other.
 """
 
 import numpy as np
