@@ -225,8 +225,8 @@ def projections() -> None:
         (1, "k", "how each is found", ORANGE),
         (0, "v", "what each tells", GREEN),
     ):
-        arrow((1.2, 1), (2.6, y), f"$W^{name}$")
-        box(2.6, y, f"${name}$: {role}", colour, 2.1)
+        arrow((1.2, 1), (2.3, y), f"$W^{name}$")
+        box(2.3, y, f"${name}$: {role}", colour, 2.4)
     box(5.6, 1.5, "weights\n(T, T)", "grey", 1.1)
     box(7.5, 0.75, "output\n(T, D)", "grey", 1.1)
     arrow((4.7, 2), (5.6, 1.55))
