@@ -274,19 +274,19 @@ MISTAKES = [
         "attention",
         "return (np.tri(len(q)) * (g @ v.T)) @ k",
         "return (g @ v.T) @ k",
-        "the mask is missing",
+        "The mask is missing",
     ),
     (
         "attention",
         "return (np.tri(len(q)) * (g @ v.T)) @ k",
         "return (np.tri(len(q)).T * (g @ v.T)) @ k",
-        "the mask is upside down",
+        "The mask is upside down",
     ),
     (
         "attention",
         "(np.tri(len(q)) * (g @ v.T)).T @ q",
         "(np.tri(len(q)) * (v @ g.T)) @ q",
-        "the mask is upside down",
+        "The mask is upside down",
     ),
     (
         "attention",

@@ -26,6 +26,7 @@ class Line:
     counts: bool = True  # False for a case of the exam that an engine does not offer
     idea: str = ""  # the idea of the exercise that the check is about
     weight: float = 1.0  # its share in the points of the idea
+    of: str = ""  # the part of the answer that is judged, if the idea has several
     rank: int = 0  # how much its help text explains
 
     @property

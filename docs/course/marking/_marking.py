@@ -42,8 +42,8 @@ class Forbidden(Wrong):
 
 
 class Idea(NamedTuple):
-    """An idea that an exercise is about, with its points. An answer that misses all `main` ideas gets
-    at most half of all points. With `each`, each check counts by itself.
+    """An idea that an exercise is about, with its points. An answer without a `main` idea gets at most
+    half of all points. With `each`, each check counts by itself.
     """
 
     points: float
@@ -61,6 +61,11 @@ class Exercise(NamedTuple):
     name: str
     task: str
     mark: Callable[[Marks], None]
+
+    @property
+    def title(self) -> str:
+        """The chapter and the name, or the file's name if the exercise is a teacher's own."""
+        return Path(self.name).stem if self.number < 0 else f"{self.chapter}, {self.name}"
 
     @property
     def chapter(self) -> str:
@@ -114,12 +119,13 @@ class Marks:
         unfinished run are not run again.
         """
         self.file, self.told, self.running, self.known = file, told, "", known or {}
-        self.weight = 1.0  # of the check that is running
+        self.weight, self.of = 1.0, ""  # of the check that is running
         self.last_call: tuple[str, Any, dict[str, Any]] | None = None  # name, result, arguments
         self.lines: list[Line] = []
         self.ideas: dict[str, Idea] = {}
         self.about = ""  # the idea of the checks that follow
         self.helps: dict[str, str] = {}  # by name, for the checks that fail
+        self.step = ""  # if not empty, the only step that is marked
         self.allowed: tuple[str, ...] = ()  # library functions that the answer may call
         self.references: dict[str, Callable] = {}
         self.changing: set[str] = set()  # the functions already reported for changing an argument
@@ -262,17 +268,21 @@ class Marks:
     def idea(self, name: str, points: float = 1, main: bool = False, each: bool = False) -> None:
         """Begin an idea of the exercise. The checks that follow share its points by their weights.
 
-        The first check of an idea shows it in its plainest form. The others count only if that one
-        passes, or with `each`, each by itself. An answer that misses a check of every `main` idea
-        gets at most half of all points.
+        The first check of an idea, or of each part that it judges, shows it in its plainest form. The
+        others count only if that one passes, or with `each`, each by itself. An answer that gets no
+        points for a `main` idea gets at most half of all points.
         """
         self.about = name
         if name:
             self.ideas[name] = Idea(points, main, each)
 
-    def begin(self, name: str, weight: float = 1) -> bool:
-        """Begin the check of this name, which may never end. Return whether its result is known."""
-        self.running, self.weight = name, weight
+    def begin(self, name: str, weight: float = 1, of: str = "") -> bool:
+        """Begin the check of this name, which may never end. Return whether it is not to be run,
+        because its result is known, or because it belongs to another step.
+        """
+        if self.step and name not in ("", "the file runs", f"{self.step} {name.partition(' ')[2]}"):
+            return True
+        self.running, self.weight, self.of = name, weight, of
         self.told(self)
         if name not in self.known:
             return False
@@ -284,7 +294,7 @@ class Marks:
 
     def add(self, line: Line) -> None:
         """Add the result of the check that is running."""
-        line.idea, line.weight = self.about, self.weight
+        line.idea, line.weight, line.of = self.about, self.weight, self.of
         self.lines.append(line)
 
     def compare(
@@ -298,11 +308,12 @@ class Marks:
         atol: float = 1e-6,
         rtol: float = 1e-5,
         weight: float = 1,
+        of: str = "",
     ) -> None:
         """Check that |mine() - expected| is small. `mistakes` maps help texts to the values that
-        common mistakes would give.
+        common mistakes would give. `of` names the part of the answer that is judged.
         """
-        if self.begin(name, weight):
+        if self.begin(name, weight, of):
             return None
         self.last_call = None
         try:
@@ -372,7 +383,7 @@ class Marks:
         hint: str,
     ) -> None:
         """Check one backward rule."""
-        if self.begin(name, weight):
+        if self.begin(name, weight, rule.names[rule.which]):
             return None
         inputs = [ta.Tensor(x, requires_grad=k == rule.which) for k, x in enumerate(rule.inputs)]
         try:

@@ -119,7 +119,7 @@ def _(marks: Marks) -> None:
 
     marks.that("float32 stays float32", single, "")
 
-    marks.idea("the rule turns back", 2, main=True)
+    marks.idea("the rule turns back", 2)
     marks.gradient(
         "rule of rotate",
         marks.op("rotate", "rotate_vjp"),
@@ -167,7 +167,7 @@ def _(marks: Marks) -> None:
 
     q, k, v = random(1, 4, 5, 6), random(1, 4, 5, 6, seed=1), random(1, 4, 5, 6, seed=2)
     still = np.zeros(5)
-    marks.idea("scores depend on distances, and heads share keys", 3, main=True)
+    marks.idea("scores depend on distances, and heads share keys", 3)
     marks.compare(
         "rotary_attention, 4 heads each",
         lambda: attention(q, k, v),
@@ -422,6 +422,7 @@ def _(marks: Marks) -> None:
                 lambda name=name: f()[name],
                 value,
                 hint=hint,
+                of=name,
                 mistakes={text: wrong[name] for text, wrong in mistakes.items() if name in wrong},
             )
 
@@ -478,7 +479,7 @@ def _(marks: Marks) -> None:
 
     # ---- two partial results
 
-    marks.idea("two parts are rescaled to one maximum", 3, main=True)
+    marks.idea("two parts are rescaled to one maximum", 3)
     one, two = right, _parts(8 * random(4, 5, seed=1), random(5, 3))
     m = np.maximum(one["maximum"], two["maximum"])
     sums = lambda a, b: {name: a * one[name] + b * two[name] for name in ("total", "result")}
@@ -654,7 +655,7 @@ def _(marks: Marks) -> None:
             "each query, (g * y).sum(axis=-1, keepdims=True), and is the same for every block.",
         )
 
-    marks.idea("the rule recomputes each block from lse", 4, main=True)
+    marks.idea("the rule recomputes each block from lse", 4)
     backward("attention_vjp", q, k, v)
     backward("vjp, scores of hundreds", 100 * q, k, v)
     backward("vjp, causal", *square, causal=True)

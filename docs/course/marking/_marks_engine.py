@@ -31,6 +31,18 @@ def _(marks: Marks) -> None:
     x, eps = np.array([1.0, -2.0, 3.0]), 0.01
     marks.idea("the slope is a difference of two sides", 3, main=True)
     marks.compare(
+        "sum of x^3, eps 0.01",
+        lambda: slope(lambda x: np.sum(x**3), x.copy(), eps),
+        3 * x**2 + eps**2,
+        mistakes={
+            "This is the one-sided slope (f(x + eps) - f(x)) / eps, whose error is about eps. Nudge x in both directions, and the error is only about eps^2.": 3
+            * x**2
+            + 3 * x * eps
+            + eps**2
+        },
+    )
+    matrix = random(2, 3)
+    marks.compare(
         "sum of x^2",
         lambda: slope(lambda x: np.sum(x**2), x.copy(), 1e-5),
         2 * x,
@@ -49,18 +61,6 @@ def _(marks: Marks) -> None:
             * np.arange(1, 4),
         },
     )
-    marks.compare(
-        "sum of x^3, eps 0.01",
-        lambda: slope(lambda x: np.sum(x**3), x.copy(), eps),
-        3 * x**2 + eps**2,
-        mistakes={
-            "This is the one-sided slope (f(x + eps) - f(x)) / eps, whose error is about eps. Nudge x in both directions, and the error is only about eps^2.": 3
-            * x**2
-            + 3 * x * eps
-            + eps**2
-        },
-    )
-    matrix = random(2, 3)
     marks.idea("one element at a time, for any shape", 2)
     marks.compare(
         "a matrix",
@@ -127,7 +127,7 @@ def _(marks: Marks) -> None:
         )
 
     tanh = lambda x: x.tanh() if Scalar and isinstance(x, Scalar) else np.tanh(x)
-    marks.idea("the slopes of a - b", 2, main=True)
+    marks.idea("the slopes of a - b", 2)
     both(
         "a - b",
         lambda a, b: a - b,
@@ -135,7 +135,7 @@ def _(marks: Marks) -> None:
         5.0,
         mistakes={"The slope with respect to b is -1, because a - b falls as b grows.": [1, 1]},
     )
-    marks.idea("the slopes of a / b", 2, main=True)
+    marks.idea("the slopes of a / b", 2)
     both(
         "a / b",
         lambda a, b: a / b,
@@ -147,7 +147,7 @@ def _(marks: Marks) -> None:
             "The slope with respect to b is -a / b^2. The square is missing here.": [0.5, -1.5],
         },
     )
-    marks.idea("the slopes of tanh(x)", 2, main=True)
+    marks.idea("the slopes of tanh(x)", 2)
     both(
         "tanh(x)",
         tanh,
@@ -277,7 +277,7 @@ def _(marks: Marks) -> None:
     marks.that("200 doublings", lambda: listed(doublings(200)), "")
     marks.idea("a loop needs no recursion", 1)
     marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
-    marks.idea("the contributions of all users add up", 3, main=True)
+    marks.idea("the contributions of all users add up", 3)
     marks.compare(
         "gradients of a diamond, both ways",
         lambda: [gradients(diamond(mirrored)) for mirrored in both_ways],
@@ -317,6 +317,7 @@ def _(marks: Marks) -> None:
     marks.reference(
         softplus=lambda x: np.logaddexp(x, 0), running_sum=lambda x: np.cumsum(x, axis=-1)
     )
+    marks.idea("a function of each element: g times its derivative", 2)
     marks.gradient(
         "softplus",
         marks.op("softplus", "softplus_vjp"),
@@ -327,6 +328,7 @@ def _(marks: Marks) -> None:
             )
         },
     )
+    marks.idea("an element that is used often: the sum over its uses", 3, main=True)
     marks.gradient(
         "running sum of a row",
         marks.op("running_sum", "running_sum_vjp"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from _marking import Marks, Wrong, exercise
+from _marks_engine import either
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -97,7 +98,7 @@ def _(marks: Marks) -> None:
     allowed=("softmax",),
 )
 def _(marks: Marks) -> None:
-    marks.idea("scores, weights and output", 2)
+    marks.idea("scores, weights and output", 3, main=True)
     attention = marks.function("attention")
     q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
     dots = q @ k.swapaxes(-1, -2)
@@ -259,24 +260,23 @@ def of_attention(marks: Marks) -> None:
 
     q, k, v = random(4, 3), random(4, 3, seed=1), random(4, 2, seed=2)
     free = np.tri(4)
-    upside = "the mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
-    forgotten = "the mask is missing: y_t contains only the keys s <= t."
+    upside = "The mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
+    forgotten = "The mask is missing: y_t contains only the keys s <= t."
     by_names = {
         "q": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)) @ k,
         "k": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)).T @ q,
         "v": lambda mask: lambda g, y, q, k, v: (mask * (q @ k.T)).T @ g,
     }
-    untransposed = "the matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
+    untransposed = "The matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
     kept = {
         "k": lambda g, y, q, k, v: (free * (g @ v.T)) @ q,
         "v": lambda g, y, q, k, v: (free * (q @ k.T)) @ g,
     }
-    mistakes = {}
-    for name, f in by_names.items():
-        mistakes[f"In the rule of {name}, {upside}"] = f(free.T)
-        mistakes[f"In the rule of {name}, {forgotten}"] = f(1)
-        if name != "q":
-            mistakes[f"In the rule of {name}, {untransposed}"] = kept[name]
+    mistakes = {
+        **either(upside, *(f(free.T) for f in by_names.values())),
+        **either(forgotten, *(f(1) for f in by_names.values())),
+        **either(untransposed, *kept.values()),
+    }
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
     marks.idea("the rules of causal attention without a softmax", 3, main=True, each=True)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
@@ -392,7 +392,15 @@ def _(marks: Marks) -> None:
             + feed_forward(two(half)),
             "The residual connection of the attention adds the input after the norm. Add the input before the norm.": normed
             + feed_forward(two(normed)),
+            "The residual connections of both sublayers add the input after the norm. Add the input before the norm.": two(
+                normed
+            )
+            + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
+            "The residual connections are missing, such as x + attend(norm(x)).": feed_forward(
+                two(attend(one(t)))
+            ),
+            "The second sublayer has no residual connection.": feed_forward(two(half)),
         },
     )
     marks.idea("the rules of a net with a gate", 3, main=True, each=True)
@@ -571,17 +579,19 @@ def _(marks: Marks) -> None:
     }
     losses, weight = loop()
     found = {text: loop(mistake) for mistake, text in said.items()}
-    marks.compare(
-        "losses",
-        lambda: mine()[0],
-        losses,
-        mistakes={text: wrong for text, (wrong, _) in found.items()},
-    )
+    marks.idea("one step by the gradient of the mean over all samples", 3, main=True)
     marks.compare(
         "weights afterwards",
         lambda: mine()[1],
         weight,
         mistakes={text: wrong for text, (_, wrong) in found.items()},
+    )
+    marks.idea("the mean loss of each group", 2)
+    marks.compare(
+        "losses",
+        lambda: mine()[0],
+        losses,
+        mistakes={text: wrong for text, (wrong, _) in found.items()},
     )
 
 
@@ -589,7 +599,7 @@ def _(marks: Marks) -> None:
 def _(marks: Marks) -> None:
     shifted, greedy = marks.function("shifted", may_change=True), marks.function("greedy")
     answers = np.array([[4, 2, 7], [1, 1, 3]])
-    marks.idea("the decoder sees only what comes before", 2, main=True)
+    marks.idea("the decoder sees only what comes before", 2)
     marks.compare(
         "shifted",
         lambda: shifted(answers.copy(), 10),
@@ -685,7 +695,7 @@ def _(marks: Marks) -> None:
         },
     )
     best = np.array([[True, False, True, False], [True, True, False, False]])
-    marks.idea("only the k best are left, before the softmax", 2, main=True)
+    marks.idea("only the k best are left, before the softmax", 2)
     marks.compare(
         "the 2 best",
         lambda: probabilities(scores, 1.0, 2),

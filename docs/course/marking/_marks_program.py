@@ -134,7 +134,7 @@ not find the wrong gradient.
 )
 def _(marks: Marks) -> None:
     wrong_gradients, mended = marks.function("wrong_gradients"), marks.function("mended")
-    marks.idea("a slope along a random direction judges each gradient", 4, main=True)
+    marks.idea("a slope along a random direction judges each gradient", 4, main=True, each=True)
     for name, old, new, about in CASES:
         marks.that(
             f"wrong_gradients: {name}",
@@ -142,13 +142,15 @@ def _(marks: Marks) -> None:
                 wrong_gradients, RIGHT.replace(old, new) if old else RIGHT, about
             ),
             "",
+            weight=float(bool(old)),
         )
     marks.that(
         "wrong_gradients: the given arrays do not change",
         lambda: unchanged(wrong_gradients),
         "x += step * u changes the given array, so all later nudges start from other numbers. Write x + step * u.",
+        weight=0,
     )
-    marks.idea("the wrong line, by what depends on it", 2, main=True)
+    marks.idea("the wrong line, by what depends on it", 2)
     marks.that("mended: the line that was changed", lambda: chosen(mended()), "")
     marks.that("mended: all gradients are right", lambda: repaired(*pair(mended())), "")
 

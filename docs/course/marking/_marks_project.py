@@ -34,7 +34,7 @@ def _(marks: Marks) -> None:
     mine = Engine(marks)
     with np.errstate(all="ignore"):  # a mistake may diverge to infinity
         for idea, points, main, step in STEPS:
-            marks.idea(idea, points, main, each=True)
+            marks.idea(idea, points, main, each=not main)
             step(marks, mine)
 
 
@@ -115,20 +115,6 @@ def walking(marks: Marks, mine: Engine) -> None:
         "everything that uses it: newest first,\nor in the order of chapter 2's users_first."
     )
     marks.compare(
-        "2 one parent",
-        lambda: last_of(*doublings(1, (3.0,))),
-        [3.0],
-        mistakes={
-            "The gradient of the result with respect to itself is 1, so begin with ones.": [0.0]
-        },
-    )
-    marks.compare(
-        "2 a + a",
-        lambda: last_of(*doublings(1)),
-        [2.0],
-        mistakes={"a is used twice, so it gets two contributions. Add them up.": [1.0]},
-    )
-    marks.compare(
         "2 a diamond, both ways",
         lambda: [last_of(*diamond(mirrored)[:2])[0] for mirrored in (False, True)],
         [16.0, 16.0],
@@ -143,6 +129,20 @@ def walking(marks: Marks, mine: Engine) -> None:
             ),
         },
         weight=4,
+    )
+    marks.compare(
+        "2 one parent",
+        lambda: last_of(*doublings(1, (3.0,))),
+        [3.0],
+        mistakes={
+            "The gradient of the result with respect to itself is 1, so begin with ones.": [0.0]
+        },
+    )
+    marks.compare(
+        "2 a + a",
+        lambda: last_of(*doublings(1)),
+        [2.0],
+        mistakes={"a is used twice, so it gets two contributions. Add them up.": [1.0]},
     )
     marks.compare(
         "2 intermediate results", lambda: last_of(*diamond(mirrored=False))[1:], [8.0, 1.0]

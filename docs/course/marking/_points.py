@@ -32,11 +32,11 @@ class Points:
 
     def __str__(self) -> str:
         text = f"{short(self.total)} of {short(self.most)} points"
-        return f"{text} (at most half, because the main idea is missing)" if self.cut else text
+        return f"{text} (at most half, because a main idea is missing)" if self.cut else text
 
     @property
     def cut(self) -> bool:
-        """Whether points are lost because the main idea is missing."""
+        """Whether points are lost because a main idea is missing."""
         return self.half and sum(self.gained.values()) > self.total
 
     def of_idea(self, idea: str) -> str:
@@ -62,14 +62,15 @@ def points(marks: Marks, planned: Marks | None = None) -> Points:
         result.ideas[idea] = [line.name for line in lines]
         weights = sum(line.weight for line in lines)
         share = planned.ideas[idea].points / max(weights, 1e-9) if idea else 1.0
-        counts = not idea or planned.ideas[idea].each or lines[0].name in passed
+        each = not idea or planned.ideas[idea].each
+        first: dict[str, Line] = {}
         for line in lines:
+            counts = each or first.setdefault(line.of, line).name in passed
             possible = share * line.weight if line.counts else 0.0
             result.possible[line.name] = possible
             result.gained[line.name] = possible if counts and line.name in passed else 0.0
-    main = [idea for idea, about in planned.ideas.items() if about.main and idea in result.ideas]
-    complete = [idea for idea in main if passed.issuperset(result.ideas[idea])]
-    result.half = bool(main) and not complete
+        if idea and planned.ideas[idea].main:
+            result.half |= not any(result.gained[line.name] for line in lines)
     return result
 
 

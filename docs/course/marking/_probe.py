@@ -111,6 +111,7 @@ class Engine:
         f: Callable,
         *arrays: np.ndarray,
         own: str,
+        right: Callable | None = None,
         name: str = "",
         hint: str = COPIES,
         value: bool = True,
@@ -118,9 +119,11 @@ class Engine:
         wrong_values: dict[str, Any] | None = None,
         wrong_rules: dict[str, Callable] | None = None,
     ) -> None:
-        """Compare the value with the package's (which is NumPy's), and each gradient with central
-        differences. `own` is the method that is judged. `hint` helps with shapes that do not fit.
+        """Compare the value with the package's (which is NumPy's) or with that of `right`, and each
+        gradient with central differences. `own` is the method that is judged. `hint` helps with
+        shapes that do not fit.
         """
+        right = right or (lambda *arrays: f(*map(ta.Tensor, arrays)).numpy())
         step, _, formula = text.partition(" ")
         name = name or text
         if value:
@@ -132,7 +135,7 @@ class Engine:
             self.marks.compare(
                 name,
                 found,
-                f(*map(ta.Tensor, arrays)),
+                right(*arrays),
                 mistakes=wrong_values,
                 hint=value_hint,
             )
@@ -144,7 +147,7 @@ class Engine:
 
             return gradient
 
-        op = ta.op(lambda *arrays: np.asarray(f(*map(ta.Tensor, arrays)).numpy()))
+        op = ta.op(lambda *arrays: np.asarray(right(*arrays)))
         op.__name__ = formula
         self.marks.gradient(
             f"{name}, gradients",

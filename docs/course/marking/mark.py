@@ -9,6 +9,8 @@ begin with `_`, so that they never clash with a learner's file.
     exercise softmax a.py b.py or handed-in/*.py
                                marks each file and prints a table
     exercise zoo               shows real bugs of published engines, to find with gradcheck
+    exercise engine --step 2   marks one step of the project
+    exercise gelu.py mine.py   marks an answer to an exercise of a teacher's own
     exercise exam engine.py    examines a whole engine: see docs/exam.md
 
 Each check prints a line with its name, the largest absolute and relative error, the index of the
@@ -34,10 +36,11 @@ import _marks_layers  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
+import _own
 import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
-from _marking import Exercise, Marks, exercises
+from _marking import Exercise, Marks, exercises, plan
 
 from tinygrad_attn.errors import nearest
 
@@ -53,6 +56,7 @@ def main(
     csv: str | None = None,
     everything: bool = False,
     as_json: bool = False,
+    step: str | None = None,
 ) -> int:
     """List the exercises, mark one, or show a bug of the zoo, and return the exit code. Raises
     ValueError for a name, file or bug that does not exist.
@@ -77,7 +81,11 @@ def main(
     if name == "exam" and len(given) == 1:
         return _exam.main(given[0], as_json=as_json, time_limit=time_limit)
     chosen = find(name)
+    if chosen.number < 0 and not given:
+        print(_own.stub(_own.own(name)), end="")
+        return 0
     stub = EXERCISES / f"{chosen.name}.py"
+    chosen = find(f"{name}, step {step}") if step else chosen
     paths = files(given, stub) or [stub]
     if csv is not None:
         refuse_table(csv)
@@ -99,12 +107,13 @@ def outcome(chosen: Exercise, marks: Marks, path: Path, everything: bool = False
     """Return the text about a file, for the terminal or for a page."""
     if chosen.name == "exam":
         return _exam.report(marks)
-    text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
-    later = following(chosen) if marks.ok else None
-    if later:
+    text = f"exercise {chosen.title}: {_shown(path)}\n\n{marks.report(everything)}"
+    if chosen not in exercises.values() or not marks.ok:
+        return text
+    if later := following(chosen):
         task = f"{later.chapter}, {later.name}: {later.task}"
         return f"{text}\n\nWell done. The next is exercise {task}."
-    return f"{text}\n\nWell done: that was the last exercise of the course." if marks.ok else text
+    return f"{text}\n\nWell done: that was the last exercise of the course."
 
 
 def what_next(chosen: Exercise, marks: Marks, stub: Path | None, everything: bool) -> str:
@@ -120,7 +129,8 @@ def what_next(chosen: Exercise, marks: Marks, stub: Path | None, everything: boo
         else:
             texts.append(
                 f"Write your answer in {_shown(stub)}, or in a copy of it, and mark the file:\n"
-                f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
+                f"    python -m tinygrad_attn exercise {chosen.name.replace(', step', ' mine.py --step')}"
+                f"{'' if ', step' in chosen.name else ' mine.py'}"
             )
     if marks.ok and (later := following(chosen)):
         texts.append(f"    python -m tinygrad_attn exercise {later.name}")
@@ -191,12 +201,32 @@ def find(name: str) -> Exercise:
     kind, _, groups = name.partition(" ")
     if kind == "exam":
         return _exam.exam(groups)
+    name, _, step = name.partition(", step ")
+    if step:
+        return only(find(name), step)
+    if _own.PACKED.is_file() or _own.is_own(name):
+        return _own.made_from(name, _own.own(name))
     for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
     raise ValueError(
         f"there is no exercise {name!r}.{nearest(name, [*exercises, 'zoo'])}\n{catalogue()}"
     )
+
+
+def only(chosen: Exercise, step: str) -> Exercise:
+    """Return the part of an exercise whose checks begin with the number of a step."""
+
+    def mark(marks: Marks) -> None:
+        marks.step = step
+        chosen.mark(marks)
+
+    steps = dict.fromkeys(line.name.split()[0] for line in plan(chosen).lines)
+    numbers = [number for number in steps if number.isdigit()]
+    if step not in numbers:
+        which = f"are {', '.join(numbers)}" if numbers else "do not exist for this exercise"
+        raise ValueError(f"there is no step {step!r}; the steps of {chosen.name} {which}.")
+    return chosen._replace(name=f"{chosen.name}, step {step}", mark=mark)
 
 
 def catalogue() -> str:
