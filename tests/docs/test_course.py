@@ -312,7 +312,7 @@ MISTAKES = [
         "train",
         "            total += loss.item()\n        optimizer.step()",
         "            total += loss.item()\n            optimizer.step()",
-        "",
+        "There is a step after every part",
     ),
     (
         "train",

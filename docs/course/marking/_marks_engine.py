@@ -530,6 +530,9 @@ def _(marks: Marks) -> None:
         "The sum is over the whole array. Each row is a softmax of its own, so sum over axis -1, with "
         "keepdims=True.": lambda g, y, x, t: y * (g - (g * y).sum()) / t,
         late: lambda g, y, x, t: (g - y * row_sum(g)) / t,
+        "The sum is over g alone. It is over g times y, because the partial derivatives are p_i (delta_ij - p_j).": (
+            lambda g, y, x, t: y * (g - row_sum(g)) / t
+        ),
     }
     whole = lambda g, y, x, t: (right(g, y, x, t) * x).sum()
     of_temperature = {

@@ -226,7 +226,7 @@ def of_attention(marks: Marks) -> None:
         return marks.function("scaled_vjp_scale")(g, y, q, k, v, *inputs)
 
     learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
-    learned.__name__ = "scaled"
+    learned.__name__, scale_rule.__name__ = "scaled", "scaled_vjp_scale"
     marks.idea("back through the softmax, to a learned scale", 2, main=True)
     p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
@@ -501,6 +501,63 @@ def _(marks: Marks) -> None:
     )
 
 
+OF_TRAIN = {
+    "stale": "The gradients of earlier groups are still included, because .grad accumulates. Call optimizer.zero_grad() "
+    "once for each group, before its first backward().",
+    "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
+    "group, with no zero_grad() between the two?",
+    "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
+    "group.",
+    **dict.fromkeys(
+        ("each", "often", "plain"),
+        "There is a step after every part. Take one step for each group, after its last part.",
+    ),
+    **dict.fromkeys(
+        ("last loss", "last share"),
+        "This is the loss of the last part of each group. Add up what all parts contribute to the mean over the group.",
+    ),
+    "sum": "The losses of the parts are added as they are. Each is a mean over its part, so multiply it by the part's share of the "
+    "samples, len(y) / samples.",
+    "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
+    "the part's share of the samples.",
+    "unscaled": "The losses are right, but the gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
+    "samples before backward().",
+    "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
+}
+
+
+def fresh_classifier() -> tuple[Any, Any]:
+    ta.manual_seed(0)
+    model = nn.Linear(4, 2).astype(np.float64)
+    return model, optim.SGD(model.parameters(), lr=0.5)
+
+
+def train_by_parts(groups: Any, mistake: str = "") -> tuple[list[float], Any]:
+    """Return the losses and the weight afterwards, perhaps with a mistake."""
+    model, optimizer = fresh_classifier()
+    losses = []
+    for group in groups:
+        samples, total = sum(len(y) for _, y in group), 0.0
+        if mistake != "stale":
+            optimizer.zero_grad()
+        for x, y in group:
+            share = {"sum": 1, "mean": 1 / len(group)}.get(mistake, len(y) / samples)
+            scores = model(x)
+            loss = F.cross_entropy(F.softmax(scores) if mistake == "softmax" else scores, y)
+            if mistake in ("last", "each", "plain"):
+                optimizer.zero_grad()
+            (loss if mistake in ("unscaled", "plain") else share * loss).backward()
+            if mistake in ("each", "often", "plain"):
+                optimizer.step()
+            total += share * loss.item()
+        if mistake not in ("each", "often", "plain", "still"):
+            optimizer.step()
+        losses.append(
+            {"last loss": loss.item(), "last share": share * loss.item()}.get(mistake, total)
+        )
+    return losses, model.weight.numpy().copy()
+
+
 @exercise(
     13,
     "train",
@@ -518,36 +575,8 @@ def _(marks: Marks) -> None:
             group.append((x, (x @ np.array([1.0, -1.0, 2.0, 0.0]) > 0).astype(int)))
         groups.append(group)
 
-    def fresh() -> tuple[Any, Any]:
-        ta.manual_seed(0)
-        model = nn.Linear(4, 2).astype(np.float64)
-        return model, optim.SGD(model.parameters(), lr=0.5)
-
-    def loop(mistake: str = "") -> tuple[list[float], Any]:
-        """Return the losses and the weight afterwards, perhaps with a mistake."""
-        model, optimizer = fresh()
-        losses = []
-        for group in groups:
-            samples, total = sum(len(y) for _, y in group), 0.0
-            if mistake != "stale":
-                optimizer.zero_grad()
-            for x, y in group:
-                share = {"sum": 1, "mean": 1 / len(group)}.get(mistake, len(y) / samples)
-                scores = model(x)
-                loss = F.cross_entropy(F.softmax(scores) if mistake == "softmax" else scores, y)
-                if mistake in ("last", "each"):
-                    optimizer.zero_grad()
-                (loss if mistake == "unscaled" else share * loss).backward()
-                if mistake == "each":
-                    optimizer.step()
-                total += share * loss.item()
-            if mistake not in ("each", "still"):
-                optimizer.step()
-            losses.append(total)
-        return losses, model.weight.numpy().copy()
-
     def mine() -> tuple[Any, Any]:
-        model, optimizer = fresh()
+        model, optimizer = fresh_classifier()
         losses = train(model, optimizer, groups)
         if not np.iterable(losses):
             raise Wrong(
@@ -561,37 +590,34 @@ def _(marks: Marks) -> None:
             )
         return losses, model.weight
 
-    said = {
-        "stale": "The gradients of earlier groups are still included, because .grad accumulates. Call optimizer.zero_grad() "
-        "once for each group, before its first backward().",
-        "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
-        "group, with no zero_grad() between the two?",
-        "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
-        "group.",
-        "each": "There is a step after every part. Take one step for each group, after its last part.",
-        "sum": "The losses of the parts are added as they are. Each is a mean over its part, so multiply it by the part's share of the "
-        "samples, len(y) / samples.",
-        "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
-        "the part's share of the samples.",
-        "unscaled": "The losses are right, but the gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
-        "samples before backward().",
-        "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
-    }
-    losses, weight = loop()
-    found = {text: loop(mistake) for mistake, text in said.items()}
+    losses, weight = train_by_parts(groups)
+    found = {mistake: train_by_parts(groups, mistake) for mistake in OF_TRAIN}
+
+    def mistakes(which: int) -> dict[str, Any]:
+        right = (losses, weight)[which]
+        by_text: dict[str, list[Any]] = {}
+        for mistake, text in OF_TRAIN.items():
+            if not np.allclose(found[mistake][which], right):
+                by_text.setdefault(text, []).append(found[mistake][which])
+        return {
+            key: value
+            for text, values in by_text.items()
+            for key, value in either(text, *values).items()
+        }
+
     marks.idea("one step by the gradient of the mean over all samples", 3, main=True)
     marks.compare(
         "weights afterwards",
         lambda: mine()[1],
         weight,
-        mistakes={text: wrong for text, (_, wrong) in found.items()},
+        mistakes=mistakes(1),
     )
     marks.idea("the mean loss of each group", 2)
     marks.compare(
         "losses",
         lambda: mine()[0],
         losses,
-        mistakes={text: wrong for text, (wrong, _) in found.items()},
+        mistakes=mistakes(0),
     )
 
 
