@@ -1,6 +1,7 @@
 """Every Python block in the README and in docs/ runs, in order, in one fresh namespace for each file.
 
-A ```python block is executed; a ```pycon block (with >>> prompts) must print what it shows. An HTML comment on the line
+A ```python block is executed; a ```pycon block (with >>> prompts) must print what it shows, and in the course, a ```python
+block what a ```text block directly below it shows. An HTML comment on the line
 before a block changes that:
 
     <!-- skip: reason -->             not run
@@ -9,6 +10,7 @@ before a block changes that:
 """
 
 import ast
+import doctest
 import re
 import sys
 import textwrap
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from pages import blocks, run
+from pages import blocks, run, run_all
 from support import ROOT
 
 PAGES = sorted(
@@ -37,9 +39,25 @@ def quick_and_tidy(tmp_path, monkeypatch):
         pyplot.close("all")
 
 
+STILL_SILENT = {"18-layers-of-today.md"}
+"""Chapters of the course with blocks that show nothing."""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_runs(page):
-    assert run(page) + sum(bool(block.skip) for block in blocks(page.read_text("utf-8"))) > 0
+    """A block of a chapter also shows something, and prints what a text block directly below says."""
+    ran = run_all(page)
+    assert len(ran) + sum(bool(block.skip) for block in blocks(page.read_text("utf-8"))) > 0
+    if page.parent.name != "course":
+        return
+    chapter = re.match(r"\d", page.name) and page.name not in STILL_SILENT
+    silent = [f"{page.name}:{block.line}" for block in ran if chapter and not block.shown]
+    assert not silent, f"{silent}: a reader who presses Run sees nothing"
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for block in ran:
+        if block.printed:
+            same = doctest.OutputChecker().check_output(block.printed, block.shown, flags)
+            assert same, f"{page.name}:{block.line} prints\n{block.shown}"
 
 
 def test_the_list_of_names_has_every_public_name():

@@ -103,7 +103,9 @@ def test_the_marker_says_what_it_says_on_the_command_line(browser, address, tmp_
 def test_a_check_without_end_costs_itself_alone(chapter, tmp_path):
     exercise = chapter.locator(".live-exercise")
     text = changed(
-        solution("softmax"), "def logsumexp(x):", "def logsumexp(x):\n    while True: pass"
+        solution("softmax"),
+        '*, allowed):\n    """x, allowed',
+        '*, allowed):\n    while True: pass\n    """x, allowed',
     )
     chapter.evaluate("LIVE.limit = 5")
     write(chapter, exercise, text)

@@ -1,8 +1,12 @@
 """Finds and runs the Python blocks of a Markdown page. tests/docs/test_pages.py states the rules."""
 
+import ast
 import doctest
+import io
 import re
+import sys
 import traceback
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +24,8 @@ class Block:
     code: str
     skip: str = ""
     raises: str = ""
+    printed: str = ""  # the text block that directly follows
+    shown: str = ""  # what it has shown when it ran
 
 
 def blocks(text: str) -> list[Block]:
@@ -45,6 +51,7 @@ def blocks(text: str) -> list[Block]:
                     LANGUAGES[words[0]],
                     start + 1,
                     "\n".join(code) + "\n",
+                    printed=printed_below(lines, here),
                     **({note["kind"]: note["value"]} if note else {}),
                 )
             )
@@ -52,23 +59,54 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def printed_below(lines: list[str], end: int) -> str:
+    """Return the ```text block below the fence that ends a block, with one empty line between them."""
+    if lines[end + 1 : end + 3] != ["", "```text"]:
+        return ""
+    start = end + 3
+    return "\n".join(lines[start : lines.index("```", start)]) + "\n"
+
+
 def run(path: Path) -> int:
     """Run the blocks of a file and return their number. A failing block fails the test with file and line."""
-    namespace, ran = {"__name__": "__main__"}, 0
+    return len(run_all(path))
+
+
+def run_all(path: Path) -> list[Block]:
+    """Run the blocks of a file and return them, with what each has shown."""
+    namespace, ran = {"__name__": "__main__"}, []
     for block in blocks(path.read_text("utf-8")):
         if not block.skip:
             (run_pycon if block.language == "pycon" else run_python)(path, block, namespace)
-            ran += 1
+            ran.append(block)
     return ran
+
+
+def show(block: Block, name: str, namespace: dict) -> None:
+    """Run a block as a notebook does: what it prints, its last value and its figures are shown."""
+    # leading empty lines make a traceback name the line of the page
+    body = ast.parse("\n" * (block.line - 1) + block.code, name).body
+    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(ast.Module(body, []), name, "exec"), namespace)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), name, "eval"), namespace)
+            if value is not None:
+                print(repr(value))
+    block.shown = out.getvalue()
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) and pyplot.get_fignums():
+        block.shown += "a figure"
+        pyplot.close("all")
 
 
 def run_python(path: Path, block: Block, namespace: dict) -> None:
     wanted, _, text = block.raises.partition(": ")
     try:
-        # leading empty lines make a traceback name the line of the page
-        exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
+        show(block, str(path), namespace)
     except Exception as error:
         if wanted in [kind.__name__ for kind in type(error).__mro__] and text in str(error):
+            block.shown = str(error)
             return
         lines = [
             frame.lineno
@@ -89,6 +127,7 @@ def run_python(path: Path, block: Block, namespace: dict) -> None:
 
 
 def run_pycon(path: Path, block: Block, namespace: dict) -> None:
+    block.shown = block.code
     test = doctest.DocTestParser().get_doctest(
         block.code, namespace, path.name, str(path), block.line - 1
     )

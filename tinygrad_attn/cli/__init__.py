@@ -94,6 +94,7 @@ def _add_teaching(command: Any) -> None:
     add("--csv", help="a file for the table of several solutions")
     add("--hidden", metavar="FILE", help="a teacher's extra checks, by exercise name")
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add("--step", help="the number of a step, for the project `engine`")
     add("--all", dest="everything", action="store_true", help="explain every failed check")
     add = command(commands.exam)
     add("file", metavar="FILE.py", help="an engine, or an adapter for one (see docs/exam.md)")
@@ -101,6 +102,10 @@ def _add_teaching(command: Any) -> None:
     add("--need", default="", metavar="GROUP,...", help="groups that the engine must offer")
     add("--time-limit", type=float, default=10, help="seconds per case (default 10)")
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add = command(commands.page)
+    add("file", metavar="FILE.py", help="a file that calls exercise(...): docs/own-exercises.md")
+    add("-o", "--output", metavar="DIR", required=True, help="the folder of the page")
+    add("--offline", action="store_true", help="put Python into the folder too")
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
 

@@ -100,6 +100,12 @@ def exercise(name: str | None, files: list[str], hidden: str | None, **options: 
     return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
 
 
+def page(file: str, output: str, offline: bool) -> None:
+    """Write a page that marks an exercise of your own in the browser."""
+    writer = load(_source("docs/live") / "own_page.py")
+    print(writer.write(Path(file), Path(output), offline))
+
+
 def exam(file: str, **options: Any) -> int:
     """Examine the gradients of any engine through an adapter of a few lines."""
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
