@@ -114,7 +114,7 @@ class KeyValueCache:
         """Store an entry until one of the module calls that are running fails."""
         undo = partial(self._restore, module, self._entries.get(module))
         for call in enclosing(context.scope):
-            call.undo.append(undo)
+            call.undo = (*call.undo, undo)
         self._entries[module] = entry
 
     def _restore(self, module, entry):

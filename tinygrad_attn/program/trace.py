@@ -173,7 +173,9 @@ def replaced_class(tensor: Any, other: Tensor, thread: int) -> Any:
             lambda t: slot.__get__(in_use(t)), lambda t, value: slot.__set__(in_use(t), value)
         )
 
-    slots = {name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")}
+    slots = {
+        name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_node", "_tracked")
+    }
     return type(type(tensor).__name__, (type(tensor),), {"__slots__": (), **slots})
 
 
@@ -235,5 +237,5 @@ def differentiate(traced: TracedFunction, y: Any, leaves: dict[Any, str]) -> Non
 def gradients_of(y: Any, seed: Any, leaves: Mapping[Any, str]) -> dict[str, Any]:
     """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
-        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
+        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True)
     return {name: by[x] for x, name in leaves.items() if x in by}
