@@ -63,8 +63,9 @@ def sweep(
             inplace.check(y, create_graph)
         for hear in pulling:
             hear(y, _one_of(g))
-        if op.adds_in_place and inputs[0] in own:
-            contributions = _add_in_place(y, g, gradients, pulled)
+        if op.adds_in_place and inputs[0] in own and not pulled:  # a slice to a large array
+            op.adds_in_place(gradients[inputs[0]], g, **node.settings)
+            contributions = []
         else:
             contributions = op.pull(y, g, needed, create_graph)  # the chain rule
         for i, contribution in contributions:
@@ -107,19 +108,6 @@ def _paths(
     goal = frozenset(wanted)
     through = _leading_to(goal, history(roots, goal if inner else ()))
     return goal, through, through | goal
-
-
-def _add_in_place(
-    y: Variable, g: Any, gradients: dict[Variable, Any], pulled: Sequence[Any]
-) -> list[tuple[int, Any]]:
-    """Add y's contribution to the gradient of its input in place: a slice to a large array."""
-    node = y._node
-    x = node.inputs[0]
-    node.op.adds_in_place(gradients[x], g, **node.settings)
-    for hear in pulled:
-        ((i, contribution),) = node.op.pull(y, g)
-        hear(y, node, g, i, x, contribution, gradients[x])
-    return []
 
 
 def _seeded(
@@ -210,7 +198,7 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
     oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
     for y in order:
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
-            raise y._node.op.error()  # a wanted tensor may have been among its inputs
+            y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
         if any(isinstance(x, Variable) and (x in goal or x in through) for x in y._node.inputs):
             through.add(y)
     return through

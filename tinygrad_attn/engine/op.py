@@ -60,8 +60,8 @@ class Op:
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
         named = forward.func if isinstance(forward, functools.partial) else forward
-        self.__name__ = getattr(named, "__name__", type(named).__name__)
-        self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
+        self.__name__ = type(named).__name__  # unless it has a name
+        functools.update_wrapper(self, named, updated=())
         self.__wrapped__ = forward  # help() shows its signature
         # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
         self.trusted = str(self.__module__).startswith(PACKAGE)
@@ -269,13 +269,12 @@ class Op:
         """Run the reference, a composition of ops, and differentiate it."""
         from .backward import sweep
 
-        # Clone the inputs: one may be passed twice, and each position has its own contribution.
-        inputs = [x.clone() if need else x for x, need in zip(node.inputs, needs)]
-        wanted = [x for x, need in zip(inputs, needs) if need]
+        inputs = node.inputs
+        places = {inputs[i]: i for i in reversed(range(len(inputs))) if needs[i]}
         function = getattr(self.reference, "function", self.reference)
         output = function(*inputs, **node.settings)
-        gradients = sweep([output], [g], wanted=wanted, create_graph=True, inner=True)
-        return [(i, gradients[x]) for i, x in enumerate(inputs) if needs[i] and x in gradients]
+        gradients = sweep([output], [g], wanted=[*places], create_graph=True, inner=True)
+        return [(i, gradients[x]) for x, i in places.items() if x in gradients]
 
     def _values_read(self, vjps: Sequence[Function]) -> frozenset[int] | None:
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""
@@ -323,10 +322,7 @@ class Gone(Op):
         self.__name__, self.reason = name, reason
 
     def pull(self, *_: Any) -> Any:
-        raise self.error()
-
-    def error(self) -> RuntimeError:
-        return RuntimeError(self.reason)
+        raise RuntimeError(self.reason)
 
 
 released = Gone(

@@ -65,47 +65,22 @@ class _Attributes(Listener):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Give all modules these attributes inside the block, and undo what the block changes.
-
-        Other attributes are left alone, because other threads may use the modules.
-        """
-        changes = _Changes()
+        """Give all modules these attributes inside the block, and undo what the block changes."""
+        before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
         try:
             for module, noted in self.noted.values():
-                for name in vars(module).keys() | noted.keys():
-                    changes.set(module, name, noted.get(name, ABSENT))
-            with listening(changes):
-                yield
+                _replace(vars(module), noted)
+            yield
         finally:
-            changes.undo()
+            for attributes, old in before:
+                _replace(attributes, old)
 
 
-class _Changes(Listener):
-    """Attributes of modules that the second run of a checkpoint changes, with values before."""
-
-    def __init__(self) -> None:
-        self.before: list[tuple[dict[str, Any], str, Any]] = []
-
-    def changing(self, module: Any, name: str) -> None:
-        attributes = vars(module)
-        self.before.append((attributes, name, attributes.get(name, ABSENT)))
-
-    def set(self, module: Any, name: str, value: Any) -> None:
-        """Change an attribute unless it has this value."""
-        if vars(module).get(name, ABSENT) is not value:
-            self.changing(module, name)
-            _assign(vars(module), name, value)
-
-    def undo(self) -> None:
-        for attributes, name, value in reversed(self.before):
-            _assign(attributes, name, value)
-
-
-def _assign(attributes: dict[str, Any], name: str, value: Any) -> None:
-    if value is ABSENT:
-        attributes.pop(name, None)
-    else:
-        attributes[name] = value
+def _replace(attributes: dict[str, Any], new: dict[str, Any]) -> None:
+    """Replace the attributes that differ; other threads may use the others."""
+    for name in attributes.keys() - new.keys():
+        del attributes[name]
+    attributes.update((n, x) for n, x in new.items() if attributes.get(n, ABSENT) is not x)
 
 
 class _Call:
