@@ -415,3 +415,14 @@ def test_the_checksum_sees_each_change(n, dtype):
         b = a.copy()
         b[[0, -1]] = b[[-1, 0]]
         assert guard.checksum_of(b) != before, "an exchange"
+
+
+def test_a_new_array_as_data_is_copied_and_costs_nothing_later():
+    w, array = rand(3), np.ones(3)
+    w.data = array
+    array[...] = 7
+    assert not guard.exposed and w.numpy().tolist() == [1, 1, 1]
+    other = rand(3)
+    other.data = w.data[::-1]  # but two tensors can be tied
+    other.data[0] = 5
+    assert w.numpy().tolist() == [1, 1, 5]

@@ -600,6 +600,40 @@ def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
     assert x.grad is None and w.grad is None
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_checkpoint_sees_a_small_change_beside_a_large_output(dtype):
+    x, small = Tensor(np.ones(2, dtype), requires_grad=True), np.array([1e-3, 2e-3], dtype)
+    y = checkpoint(lambda x: np.concatenate([x * 1e2, x * small]), x)
+    small *= 2
+    with pytest.raises(ValueError, match="but the outputs differ"):
+        y.sum().backward()
+
+
+CHANGES = {
+    "data": lambda y: y.data.fill(5),
+    "held": lambda y: [data := y.data, data.fill(5)],
+    "numpy": lambda y: y.numpy().fill(5),
+    "setitem": lambda y: ta.no_grad(y.__setitem__)(0, 5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("call", [checkpoint, lambda f, x: f(x)], ids=["checkpoint", "without"])
+def test_an_output_that_is_changed_and_not_read_again_is_no_error(call, change):
+    x = Tensor(X, requires_grad=True)
+    y, z = call(lambda x: (x + 1.0, np.sin(x)), x)
+    total = (y + 1.0).sum() + (z + 1.0).sum()
+    held = [change(y), change(z)]
+    total.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 1 + np.cos(X))
+    assert len(held) == 2
+    y = call(lambda x: x + 1.0, x)
+    total = (y * y).sum()
+    change(y)
+    with pytest.raises(ValueError, match="multiply needs its input 0"):
+        total.backward()
+
+
 def test_a_checkpoint_repeats_what_was_changed_in_its_modules():
     drop = nn.Sequential(nn.Dropout(0.5), nn.Linear(X.size, 2).astype(np.float64))
     x = Tensor(X, requires_grad=True)

@@ -35,15 +35,14 @@ def sweep(
     wanted: Sequence[Variable] | None = None,
     create_graph: bool = False,
     retain_graph: bool = False,
-    stop: bool = False,
     inner: bool = False,
 ) -> dict[Variable, Any]:
     """Return the gradients of sum(seed * root) by tensor: those in `wanted`, or all leaves.
 
-    `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `stop` or
-    `inner`, the pass ends at the wanted tensors, and `inner` leaves hooks on them to the outer one.
+    `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `inner`, the
+    pass ends at the wanted tensors, and leaves their hooks to the pass that it is a part of.
     """
-    goal, through, needed = _paths(roots, wanted, stop or inner)
+    goal, through, needed = _paths(roots, wanted, inner)
     gradients, queue = _seeded(roots, seeds, needed)  # sums of the contributions so far
     complete: dict[Variable, Any] = {}  # of wanted tensors that are not leaves
     own: set[Variable] = set()  # tensors whose sums no one else can see, so they change in place
@@ -54,17 +53,19 @@ def sweep(
         own.discard(y)
         if y._tracked is not True and not (inner and y in goal):
             g = _hooked(y, g)
-        if goal and y in goal:
-            complete[y] = g if inner else _copied(g)
-        if through is not None and y not in through:
-            continue
+        if through is not None:
+            if y in goal:
+                complete[y] = g if inner else _copied(g)
+            if y not in through:
+                continue
         op, inputs = node.op, node.inputs
         if inplace.latest > node.number or node.checksums:
             inplace.check(y, create_graph)
         for hear in pulling:
             hear(y, _one_of(g))
-        if op.adds_in_place and inputs[0] in own:
-            contributions = _add_in_place(y, g, gradients, pulled)
+        if op.adds_in_place and inputs[0] in own and not pulled:  # a slice to a large array
+            op.adds_in_place(gradients[inputs[0]], g, **node.settings)
+            contributions = []
         else:
             contributions = op.pull(y, g, needed, create_graph)  # the chain rule
         for i, contribution in contributions:
@@ -77,41 +78,36 @@ def sweep(
             ):
                 contribution = _fit(contribution, x, op, i, create_graph)
             total = gradients.get(x)
-            if total is None and x._node:
-                gradients[x] = total = contribution
-                heappush(queue, (-x._node.number, x))
-            else:  # a leaf, or one more contribution
-                new = op.trusted and contribution is not g
-                gradients[x] = total = _sum(x, total, contribution, own, new)
-            for hear in pulled if kind is not Parts else ():
-                hear(y, node, _one_of(g), i, x, contribution, total)
+            if total is None:
+                total = contribution
+                if x._node:
+                    heappush(queue, (-x._node.number, x))
+                elif op.trusted and contribution is not g and _is_alone(contribution):
+                    own.add(x)
+            elif x in own:
+                total += contribution
+            else:
+                total = total + contribution
+                if _is_alone(total):
+                    own.add(x)
+            gradients[x] = total
+            for hear in pulled:
+                if kind is not Parts:
+                    hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
     return gradients | complete if inner else _finished(gradients, complete, own)
 
 
 def _paths(
-    roots: Sequence[Variable], wanted: Sequence[Variable] | None, stop: bool
+    roots: Sequence[Variable], wanted: Sequence[Variable] | None, inner: bool
 ) -> tuple[frozenset[Variable], set[Variable] | None, set[Variable] | None]:
     """Return the wanted tensors, those computed from them (None: all), and both together."""
     if wanted is None:
         return frozenset(), None, None
     goal = frozenset(wanted)
-    through = _leading_to(goal, history(roots, goal if stop else ()))
+    through = _leading_to(goal, history(roots, goal if inner else ()))
     return goal, through, through | goal
-
-
-def _add_in_place(
-    y: Variable, g: Any, gradients: dict[Variable, Any], pulled: Sequence[Any]
-) -> list[tuple[int, Any]]:
-    """Add y's contribution to the gradient of its input in place: a slice to a large array."""
-    node = y._node
-    x = node.inputs[0]
-    node.op.adds_in_place(gradients[x], g, **node.settings)
-    for hear in pulled:
-        ((i, contribution),) = node.op.pull(y, g)
-        hear(y, node, g, i, x, contribution, gradients[x])
-    return []
 
 
 def _seeded(
@@ -153,7 +149,7 @@ def _hooked(x: Variable, g: Any) -> Any:
     this = context.backward_pass
     if this is not None and this.wanted is None:
         keepers = [x, *hooks.others] if hooks.retains else hooks.others
-        accumulate((t, _copied(g)) for t in keepers)
+        accumulate({t: _copied(g) for t in keepers})
     return g
 
 
@@ -174,22 +170,9 @@ def _as_arrays(g: Any) -> Any:
     return Parts({i: array_of(x) for i, x in g.items()}) if isinstance(g, Parts) else g._data
 
 
-def _sum(x: Variable, total: Any, contribution: Any, own: set[Variable], new: bool) -> Any:
-    """Return the sum of the contributions to x, in place if no one else can see it.
-
-    `new` says that the contribution is a new array, or a view.
-    """
-    if total is None:
-        if new and type(contribution) is ndarray and contribution.base is None:
-            own.add(x)
-        return contribution
-    if x in own:
-        total += contribution
-        return total
-    total = total + contribution
-    if type(total) is ndarray:  # not a symbol
-        own.add(x)
-    return total
+def _is_alone(new: Any) -> bool:
+    """Return whether a new value is an array in memory of its own, rather than a symbol or view."""
+    return type(new) is ndarray and new.base is None
 
 
 def _finished(
@@ -198,7 +181,7 @@ def _finished(
     """Return all gradients in memory of their own, after the hooks on leaves."""
     while gradients:
         x, g = gradients.popitem()
-        if x._tracked is not True and x._tracked:
+        if x._tracked is not True:
             g = _hooked(x, g)
             own.discard(x)
         complete[x] = g if x in own and g.flags.c_contiguous else _copied(g)
@@ -215,7 +198,7 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
     oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
     for y in order:
         if isinstance(y._node.op, Gone) and y._node.number > oldest:
-            raise y._node.op.error()  # a wanted tensor may have been among its inputs
+            y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
         if any(isinstance(x, Variable) and (x in goal or x in through) for x in y._node.inputs):
             through.add(y)
     return through
@@ -279,11 +262,14 @@ class Pass:
 _accumulating = threading.Lock()
 
 
-def accumulate(gradients: Iterable[tuple[Variable, Any]]) -> None:
+def accumulate(gradients: dict[Any, Any]) -> None:
     """Add each gradient, an array or a tensor, to the .grad of its tensor."""
     with _accumulating:
-        for t, g in gradients:
-            g = g if isinstance(g, Variable) else tensor_of(g)
+        for t, g in gradients.items():
+            if not t._tracked:  # frozen after the forward pass
+                continue
+            if not isinstance(g, Variable):
+                g = tensor_of(g)
             if t._grad is not None:
                 with context.entered(recording=True):  # a .grad has a graph after create_graph
                     g = t._grad + g
@@ -301,8 +287,7 @@ def backward(
     this = Pass()
     with context.entered(recording=bool(create_graph), backward_pass=this):
         found = sweep(outputs, seeds, create_graph=create_graph, retain_graph=retain_graph)
-        # _tracked is False if a tensor was frozen after the forward pass.
-        accumulate((t, g) for t, g in found.items() if t._tracked)
+        accumulate(found)
     for function in this.at_end:
         function()
 

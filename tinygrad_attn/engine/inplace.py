@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
+from weakref import finalize
 
 import numpy as np
 from numpy import ndarray
@@ -31,16 +31,9 @@ from .graph import Node, Symbolic, Variable, array_of, next_number
 class Memory:
     """What is known about writes to the memory of an array."""
 
-    __slots__ = ("alive", "written", "holders", "lent", "checksum")
+    __slots__ = ("written", "holders", "lent", "checksum")
 
-    def __init__(self, base: ndarray) -> None:
-        key = id(base)
-
-        def forget(_: Any) -> None:
-            known.pop(key, None)
-            exposed.discard(key)
-
-        self.alive = ref(base, forget)
+    def __init__(self) -> None:
         self.written = 0  # the number of the last write
         self.holders = 0  # the number of arrays through which the user can write now
         self.lent = 0  # the number of the event when the first of them was handed out
@@ -55,8 +48,6 @@ exposed: set[int] = set()
 
 latest = 0
 """The number of the last event. Newer nodes need no comparison."""
-
-_views: dict[int, Any] = {}  # weak references to the arrays that users hold, by their ids
 
 
 def has_memory(array: Any) -> bool:
@@ -101,7 +92,16 @@ def checksum_of(array: ndarray) -> int:
 def memory_of(array: ndarray) -> Memory:
     """Return the Memory object of this array, creating it if needed."""
     base = owner(array)
-    return known.get(id(base)) or known.setdefault(id(base), Memory(base))
+    memory = known.get(id(base))
+    if memory is None:
+        memory = known[id(base)] = Memory()
+        _at_end_of(base, known.pop, id(base))
+    return memory
+
+
+def _at_end_of(array: ndarray, function: Any, argument: Any) -> None:
+    """Call the function when the array is gone, but not when Python ends."""
+    finalize(array, function, argument).atexit = False
 
 
 def changed(*arrays: ndarray) -> None:
@@ -113,15 +113,24 @@ def changed(*arrays: ndarray) -> None:
             memory_of(array).written = number
 
 
-def lend(array: ndarray) -> None:
-    """Record that the user can write to this array from now on."""
+def hand_out(array: Any) -> Any:
+    """Return a view of the array for the user, who can write to it as long as the view exists."""
     global latest
+    if isinstance(array, Symbolic):
+        array.lent = True
+    if not has_memory(array):
+        return array
+    # NumPy looks through arrays for the base of a view, but not through this memoryview. So this
+    # view lives until the last view of it is gone.
+    view = np.asarray(memoryview(array))
     memory, base = memory_of(array), owner(array)
     if not memory.holders:
         memory.checksum = checksum_of(base)
         memory.lent = latest = next_number()
         exposed.add(id(base))
     memory.holders += 1
+    _at_end_of(view, _returned, base)
+    return view
 
 
 def _returned(base: ndarray) -> None:
@@ -135,26 +144,19 @@ def _returned(base: ndarray) -> None:
             changed(base)
 
 
-def hand_out(array: Any) -> Any:
-    """Return a view of the array for the user, who can write to it as long as the view exists."""
-    if isinstance(array, Symbolic):
-        array.lent = True
-    if not has_memory(array):
-        return array
-    # NumPy looks through arrays for the base of a view, but not through this memoryview. So this
-    # view lives until the last view of it is gone.
-    view = np.asarray(memoryview(array))
-    key, base = id(view), ref(owner(array))
+def unshared(array: Any) -> Any:
+    """Return a copy, or the array itself if its memory is that of another tensor."""
+    return np.array(array) if has_memory(array) and id(owner(array)) not in exposed else array
 
-    def gone(_: Any) -> None:
-        del _views[key]
-        owning = base()
-        if owning is not None:
-            _returned(owning)
 
-    lend(array)
-    _views[key] = ref(view, gone)
-    return view
+def was_changed(array: Any, since: int) -> bool:
+    """Return whether the package or the user has written to this array after an event."""
+    memory = known.get(id(owner(array))) if has_memory(array) else None
+    return memory is not None and (
+        memory.written > since
+        or memory.lent > since
+        and checksum_of(owner(array)) != memory.checksum
+    )
 
 
 def protect(node: Node, y: Any) -> None:
@@ -195,17 +197,10 @@ def check(y: Variable, create_graph: bool) -> None:
     for place, value in _read(node, y, _positions_read(node, create_graph)):
         array = array_of(value)
         before = node.checksums and node.checksums.get(place)
-        if before is not None:
-            different = checksum_of(array) != before
-        elif isinstance(place, int):
-            memory = known.get(id(owner(array)))
-            different = memory is not None and (
-                memory.written > node.number
-                or memory.lent > node.number
-                and checksum_of(owner(array)) != memory.checksum
-            )
+        if before is None:
+            different = was_changed(array, node.number)
         else:
-            different = False
+            different = checksum_of(array) != before
         if different:
             raise _changed_since(node, place, value)
 

@@ -60,8 +60,8 @@ class Op:
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
         named = forward.func if isinstance(forward, functools.partial) else forward
-        self.__name__ = getattr(named, "__name__", type(named).__name__)
-        self.__doc__, self.__module__ = forward.__doc__, getattr(forward, "__module__", __name__)
+        self.__name__ = type(named).__name__  # unless it has a name
+        functools.update_wrapper(self, named, updated=())
         self.__wrapped__ = forward  # help() shows its signature
         # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
         self.trusted = str(self.__module__).startswith(PACKAGE)
@@ -154,22 +154,21 @@ class Op:
             y, saved = self._pair(y)
         if not tensors:
             return y
-        kind = "f" if type(y) in FLOATS else y.dtype.kind if isinstance(y, ndarray) else ""
+        kind = y.dtype.kind if isinstance(y, ndarray) else "f" if type(y) in FLOATS else ""
         if kind not in KINDS:
             y = as_output(self, y)
             kind = y.dtype.kind
-        node = None
-        recording = here["recording"]
-        if wanted and kind == "f" and recording:  # only floats have derivatives
-            if recording is not True:  # VALUES_ONLY
-                node = Node(in_checkpoint, (), {}, None, here["scope"])
-            else:
+        node, recording = None, here["recording"]
+        if recording and wanted and kind == "f":  # only floats have derivatives
+            if recording is True:
                 kept = inputs
                 if not all_wanted:  # a node keeps tensors only where a gradient is wanted
                     kept = tuple([x if tracked(x) else a for x, a in zip(inputs, arrays)])
                 node = Node(self, kept, settings, saved, here["scope"])
                 if any_array or inplace.exposed:
                     inplace.protect(node, y)
+            else:  # VALUES_ONLY
+                node = Node(in_checkpoint, (), {}, None, here["scope"])
         output = tensor_of(y, node)
         for listener in here["listeners"]:
             listener.computed(self, inputs, settings, output)
@@ -191,16 +190,18 @@ class Op:
         """
         any_array = not self.trusted  # the settings of a user's op may have any type
         for name, value in settings.items():
+            kind = type(value)
             if name in self.input_names:
                 bound = inspect.signature(self.forward).bind(*inputs, **settings)
                 bound.apply_defaults()
                 return self._bind(bound.args, bound.kwargs)
+            if kind in NUMBERS:
+                continue
             if isinstance(value, Variable):
                 raise TypeError(
                     f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
                     f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
-            kind = type(value)
             any_array |= kind is ndarray or kind is tuple and ndarray in map(type, value)
         return inputs, {**self.defaults, **settings}, any_array
 
@@ -211,30 +212,36 @@ class Op:
 
         `needed` contains the tensors that need a gradient; None means all.
         """
-        node = y._node
-        inputs, settings, op = node.inputs, node.settings, self
-        if create_graph:
-            op, out, values = self.stands_for, y, inputs
-        else:
-            out, values = y._data, []
-            for x in inputs:
-                values.append(x._data if isinstance(x, Variable) else x)
-        vjps, contributions = op.vjps, []
-        if len(vjps) < len(inputs) or create_graph and op.reference:
-            return op._pull_together(y, g, values, needed, create_graph)
+        if create_graph and self.stands_for is not self:
+            return self.stands_for.pull(y, g, needed, create_graph)
+        node, vjps = y._node, self.vjps
+        inputs, settings = node.inputs, node.settings
+        if len(vjps) < len(inputs) or create_graph and self.reference:
+            return self._pull_together(y, g, needed, create_graph)
+        values, tensors = [], []
         for i, x in enumerate(inputs):
+            if isinstance(x, Variable):
+                tensors.append(i)
+                if not create_graph:
+                    x = x._data
+            values.append(x)
+        contributions, out = [], y if create_graph else y._data
+        for i in tensors:
             vjp = vjps[i]
-            if vjp is not None and isinstance(x, Variable) and (needed is None or x in needed):
+            if vjp is not None and (needed is None or inputs[i] in needed):
                 contributions.append((i, vjp(g, out, *values, **settings)))
         return contributions
 
     def _pull_together(
-        self, y: Any, g: Any, values: Sequence[Any], needed: Any, create_graph: bool
+        self, y: Any, g: Any, needed: Any, create_graph: bool
     ) -> list[tuple[int, Any]]:
         """Return the contributions by the joint VJP or, to be recorded, by the reference."""
-        node = y._node
-        needs = [isinstance(x, Variable) and (needed is None or x in needed) for x in node.inputs]
-        if self.reference is not None and create_graph:
+        node, values, needs = y._node, [], []
+        for x in node.inputs:
+            is_tensor = isinstance(x, Variable)
+            values.append(x._data if is_tensor and not create_graph else x)
+            needs.append(is_tensor and (needed is None or x in needed))
+        if create_graph and self.reference is not None:
             return self._pull_reference(g, node, needs)
         if self.joint_vjp is None:
             raise TypeError(
@@ -249,29 +256,25 @@ class Op:
                 self._check_saved(node.saved)
         if self.asks_needs:
             extra["needs"] = tuple(needs)
-        contributions = self.joint_vjp(
-            g, y if create_graph else y._data, *values, **node.settings, **extra
-        )
+        out = y if create_graph else y._data
+        contributions = self.joint_vjp(g, out, *values, **node.settings, **extra)
         if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
             raise TypeError(
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
                 f"return a tuple of length {len(values)}, with a gradient or None for each input."
             )
-        return _existing(contributions, needs)
+        return [(i, c) for i, c in enumerate(contributions) if c is not None and needs[i]]
 
     def _pull_reference(self, g: Any, node: Node, needs: Sequence[bool]) -> list[tuple[int, Any]]:
         """Run the reference, a composition of ops, and differentiate it."""
         from .backward import sweep
 
-        # Clone the inputs: one may be passed twice, and each position has its own contribution.
-        inputs = [x.clone() if need else x for x, need in zip(node.inputs, needs)]
-        wanted = [x for x, need in zip(inputs, needs) if need]
+        inputs = node.inputs
+        places = {inputs[i]: i for i in reversed(range(len(inputs))) if needs[i]}
         function = getattr(self.reference, "function", self.reference)
         output = function(*inputs, **node.settings)
-        gradients = sweep([output], [g], wanted=wanted, create_graph=True, inner=True)
-        return _existing(
-            [gradients.get(x) if need else None for x, need in zip(inputs, needs)], needs
-        )
+        gradients = sweep([output], [g], wanted=[*places], create_graph=True, inner=True)
+        return [(i, gradients[x]) for x, i in places.items() if x in gradients]
 
     def _values_read(self, vjps: Sequence[Function]) -> frozenset[int] | None:
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""
@@ -303,12 +306,6 @@ class Op:
             )
 
 
-def _existing(contributions: Sequence[Any], needs: Sequence[bool]) -> list[tuple[int, Any]]:
-    """Return the pairs (i, contribution) for inputs that need a gradient and have one."""
-    pairs = enumerate(zip(contributions, needs))
-    return [(i, c) for i, (c, need) in pairs if need and c is not None]
-
-
 def _value_parameters(vjp: Function) -> list[inspect.Parameter] | None:
     """Return a VJP's parameters for y and the inputs, or None if it is not written in Python."""
     try:
@@ -325,10 +322,7 @@ class Gone(Op):
         self.__name__, self.reason = name, reason
 
     def pull(self, *_: Any) -> Any:
-        raise self.error()
-
-    def error(self) -> RuntimeError:
-        return RuntimeError(self.reason)
+        raise RuntimeError(self.reason)
 
 
 released = Gone(

@@ -32,7 +32,6 @@ class Context(threading.local):
         self.listeners: tuple[Listener, ...] = ()
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
         self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
-        self.noted_modules: Any = None  # the modules' attributes, in a checkpoint's first run
         self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
         self.backward_pass: Any = None  # the Pass that is running
         self.before_recording: Any = None  # the values before each block of no_grad() and similar,
@@ -77,6 +76,12 @@ class Listener:
 
     def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
         """Called after an op has computed `output`."""
+
+    def calling(self, module: Any) -> None:
+        """Called before a module is called, or its parameters are replaced for a while."""
+
+    def changing(self, module: Any, name: str) -> None:
+        """Called before an attribute of a module changes."""
 
     def returned(self, module: Any, output: Any) -> None:
         """Called after a module has returned `output`."""

@@ -118,7 +118,7 @@ class KeyValueCache:
         """Store an entry until one of the module calls that are running fails."""
         undo = partial(setattr, self, "_entries", self._entries)
         for call in enclosing(context.scope):
-            call.undo.append(undo)
+            call.undo = (*call.undo, undo)
         self._entries = {**self._entries, module: entry}
 
 

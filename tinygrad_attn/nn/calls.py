@@ -18,7 +18,7 @@ class Scope:
 
     def __init__(self, module, outer):
         self.module, self.outer = module, outer
-        self.undo: list[Callable] = []  # called newest first
+        self.undo: tuple[Callable, ...] = ()  # called newest first
 
 
 def enclosing(scope) -> Iterator[Any]:
@@ -53,12 +53,12 @@ class Hook(AbstractContextManager["Hook"]):
     def __init__(self, module, when, function, with_kwargs=False):
         self.module, self.when = module, when  # "before", "after" or "backward"
         self.function, self.with_kwargs = function, with_kwargs
-        note_attributes(module, "_hooks")
+        tell_change(module, "_hooks")
         vars(module)["_hooks"] = (*module._hooks, self)
 
     def remove(self) -> None:
         """Remove the hook. A second call has no effect."""
-        note_attributes(self.module, "_hooks")
+        tell_change(self.module, "_hooks")
         hooks = tuple(hook for hook in self.module._hooks if hook is not self)
         vars(self.module)["_hooks"] = hooks
 
@@ -66,14 +66,14 @@ class Hook(AbstractContextManager["Hook"]):
         self.remove()
 
 
-def note_attributes(module: Any, name: str | None = None) -> None:
-    """Note a module's attributes for a checkpoint, before the one with this name changes."""
-    if context.noted_modules is not None:
-        context.noted_modules.note(module, name)
+def tell_change(module: Any, name: str) -> None:
+    """Tell the listeners that an attribute of a module is about to change."""
+    for listener in context.listeners:
+        listener.changing(module, name)
 
 
 def call_with_hooks(module, args, kwargs):
-    """Call `module.forward` and all hooks, in PyTorch's order."""
+    """Call `module.forward` and all hooks, in PyTorch's order, and then the patches."""
     hooks = lambda when: [hook for hook in module._hooks if hook.when == when]
     keywords = lambda hook: [kwargs] if hook.with_kwargs else []
     for hook in hooks("before"):
@@ -93,6 +93,9 @@ def call_with_hooks(module, args, kwargs):
     if backward:
         leaves = iter(_bundled(tree_leaves(output), gradients.of_outputs))
         output = tree_map(lambda _: next(leaves), output)
+    for patched, function in context.patches:
+        if patched is module:
+            output = function(output)
     return output
 
 

@@ -15,7 +15,7 @@ from ..engine import Listener, Variable, context, heard, listening, tracked
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
-from .calls import dotted_name, note_attributes
+from .calls import dotted_name
 from .module import Buffer, Module, Parameter
 
 # ---- attention weights
@@ -234,8 +234,9 @@ def functional_call(
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
     rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
     owners = tuple(owner for owner, *_ in parts.values())
-    for owner in owners:
-        note_attributes(owner)
+    for listener in context.listeners:
+        for owner in owners:
+            listener.calling(owner)
     args = args if isinstance(args, tuple) else () if args is None else (args,)
     try:
         for attributes, name, p in rows:

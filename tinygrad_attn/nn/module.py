@@ -15,7 +15,7 @@ from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_array, floating_dtype
-from .calls import Hook, Scope, call_with_hooks, dotted_name, note_attributes
+from .calls import Hook, Scope, call_with_hooks, dotted_name, tell_change
 
 
 class StateValue(Tensor):
@@ -109,17 +109,14 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = context.__dict__
         outer = here["scope"]
-        if here["noted_modules"] is not None:
-            note_attributes(self)
+        for listener in here["listeners"]:
+            listener.calling(self)
         scope = here["scope"] = Scope(self, outer)
         try:
-            if self._hooks:
+            if self._hooks or here["patches"]:
                 output = call_with_hooks(self, args, kwargs)
             else:
                 output = self.forward(*args, **kwargs)
-            for module, function in here["patches"]:
-                if module is self:
-                    output = function(output)
             for listener in here["listeners"]:
                 listener.returned(self, output)
             return output
@@ -170,7 +167,7 @@ class Module:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        note_attributes(self, name)
+        tell_change(self, name)
         if name == "requires_grad":
             raise AttributeError(
                 f"to set this for all parameters, write requires_grad_({value!r})."
@@ -194,7 +191,7 @@ class Module:
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        note_attributes(self, name)
+        tell_change(self, name)
         super().__delattr__(name)
         self._set_kind(name, None)
 
@@ -245,12 +242,12 @@ class Module:
                 continue
             seen.add(module)
             yield path, module
-            outer = path and f"{path}."
+            outer, values = path and f"{path}.", module.__dict__
             for name, kind in reversed(module._kinds.items()):
-                value = module.__dict__.get(name)
-                if kind is Module and value is not None:
-                    pending.append((outer + name, value))
-                elif kind is COLLECTIONS and _hides_parts(value):
+                if kind is Module:
+                    if (child := values.get(name)) is not None:
+                        pending.append((outer + name, child))
+                elif kind is COLLECTIONS and _hides_parts(value := values.get(name)):
                     raise TypeError(
                         f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
                         "modules or parameters, which would be neither trained nor saved. Write "
@@ -264,8 +261,9 @@ class Module:
             outer, values = path and f"{path}.", module.__dict__
             for kind in kinds:
                 for name, its_kind in module._kinds.items():
-                    value = values.get(name) if its_kind is kind else None
-                    if value is not None and not (once and value in seen):
+                    if its_kind is not kind or (value := values.get(name)) is None:
+                        continue
+                    if not (once and value in seen):
                         seen.add(value)
                         yield outer + name, module, name, value
 

@@ -175,7 +175,7 @@ def replaced_class(tensor, other: Tensor, thread: int):
 
     kind = type(tensor)
     slots: dict = {
-        name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_tracked")
+        name: redirected(vars(Variable)[name]) for name in ("_data", "_grad", "_node", "_tracked")
     }
     # Copies and pickles, which another thread may make, have the class itself.
     slots["__reduce_ex__"] = lambda t, _: (object.__new__, (kind,), t.__getstate__())
@@ -240,5 +240,5 @@ def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
 def gradients_of(y, seed, leaves: Mapping[Any, str]) -> dict:
     """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
-        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True, stop=True)
+        by = sweep([y], [seed], wanted=[*leaves], retain_graph=True)
     return {name: by[x] for x, name in leaves.items() if x in by}

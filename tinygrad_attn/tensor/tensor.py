@@ -136,7 +136,7 @@ class Tensor(Variable):
 
     @property
     def data(self) -> np.ndarray:
-        """A view of the array, not a copy.
+        """A view of the array, not a copy. Assigning copies, except another tensor's `.data`.
 
         If you change the array while a graph still needs the old values, backward() raises an
         error.
@@ -151,8 +151,7 @@ class Tensor(Variable):
                 f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
             )
         if getattr(array.base, "obj", None) is not self._data:  # else t.data += x: it is t.data
-            self._data = array
-            inplace.lend(array)
+            self._data = array if isinstance(value, Variable) else inplace.unshared(array)
         inplace.changed(self._array())
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..engine import Listener, Parts, Symbolic, Variable, array_of, context, tracked
+from ..engine import Listener, Parts, Symbolic, Variable, array_of, context, inplace, listening, tracked
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import Node, next_number, tensor_of
@@ -41,7 +41,7 @@ class _Uses(Listener):
 ABSENT = object()
 
 
-class _Attributes:
+class _Attributes(Listener):
     """The attributes of modules in the first run of a checkpoint, before it called or changed them.
 
     They include parameters and buffers, which others may replace, hooks and `training`.
@@ -49,67 +49,38 @@ class _Attributes:
 
     def __init__(self) -> None:
         self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
-        self.outer = context.noted_modules  # of an enclosing checkpoint
         for module in context.replaced:
-            self.note(module)
+            self.calling(module)
         scope = context.scope
         while scope is not None:
             if scope.module is not None:
-                self.note(scope.module)
+                self.calling(scope.module)
             scope = scope.outer
 
-    def note(self, module: Any, name: str | None = None) -> None:
-        """Note the attributes of a module before its first call or change."""
-        if id(module) not in self.noted:
-            self.noted[id(module)] = module, dict(vars(module))
-        if self.outer is not None:
-            self.outer.note(module, name)
+    def calling(self, module: Any) -> None:
+        self.noted.setdefault(id(module), (module, dict(vars(module))))
+
+    def changing(self, module: Any, name: str) -> None:
+        self.calling(module)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Give all modules these attributes inside the block, and undo what the block changes.
-
-        Other attributes are left alone, because other threads may use the modules.
-        """
-        changes = _Changes()
+        """Give all modules these attributes inside the block, and undo what the block changes."""
+        before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
         try:
             for module, noted in self.noted.values():
-                for name in vars(module).keys() | noted.keys():
-                    changes.set(module, name, noted.get(name, ABSENT))
-            with context.entered(noted_modules=changes):
-                yield
+                _replace(vars(module), noted)
+            yield
         finally:
-            changes.undo()
+            for attributes, old in before:
+                _replace(attributes, old)
 
 
-class _Changes:
-    """Attributes of modules that the second run of a checkpoint changes, with values before."""
-
-    def __init__(self) -> None:
-        self.before: list[tuple[dict[str, Any], str, Any]] = []
-
-    def note(self, module: Any, name: str | None = None) -> None:
-        """Note an attribute before it changes."""
-        if name is not None:
-            attributes = vars(module)
-            self.before.append((attributes, name, attributes.get(name, ABSENT)))
-
-    def set(self, module: Any, name: str, value: Any) -> None:
-        """Change an attribute unless it has this value."""
-        if vars(module).get(name, ABSENT) is not value:
-            self.note(module, name)
-            _assign(vars(module), name, value)
-
-    def undo(self) -> None:
-        for attributes, name, value in reversed(self.before):
-            _assign(attributes, name, value)
-
-
-def _assign(attributes: dict[str, Any], name: str, value: Any) -> None:
-    if value is ABSENT:
-        attributes.pop(name, None)
-    else:
-        attributes[name] = value
+def _replace(attributes: dict[str, Any], new: dict[str, Any]) -> None:
+    """Replace the attributes that differ; other threads may use the others."""
+    for name in attributes.keys() - new.keys():
+        del attributes[name]
+    attributes.update((n, x) for n, x in new.items() if attributes.get(n, ABSENT) is not x)
 
 
 class _Call:
@@ -143,17 +114,14 @@ class _Call:
         ]
         uses = _Uses(stand_ins)
         self.generators: list[Generator] = []  # one for each draw of random numbers
-        listeners = (*context.listeners, uses)
-        settings = {
-            "recording": VALUES_ONLY,
-            "noted_modules": self.modules,
-            "noted_draws": noting(self.generators),
-        }
-        with context.entered(**settings, listeners=listeners):
+        listeners = (*context.listeners, self.modules, uses)
+        draws = noting(self.generators)
+        with context.entered(recording=VALUES_ONLY, noted_draws=draws, listeners=listeners):
             output = self.call(stand_ins)
         leaves = enumerate(tree_leaves(output))
         self.values = {i: y._data for i, y in leaves if tracked(y) and not uses.is_outside(y)}
         self.inputs = [*arguments, *uses.tensors]
+        self.returned = next_number()  # the user may change the outputs from now on
         return output
 
     @contextmanager
@@ -200,6 +168,7 @@ class _Call:
             or any(
                 y.shape != first.shape or _differs(y._data, first)
                 for y, first in zip(outputs, self.values.values())
+                if not inplace.was_changed(first, self.returned)
             )
             or any(x not in uses.tensors for x in outside)
         ):
@@ -214,9 +183,10 @@ def _differs(again: Any, first: Any) -> bool:
     """Return whether the outputs differ by more than rounding, which may depend on threads."""
     if isinstance(first, Symbolic):
         return False
+    eps = float(np.finfo(first.dtype).eps)
     size = np.max(np.abs(first), initial=0, where=np.isfinite(first))
-    tolerance = math.sqrt(np.finfo(first.dtype).eps) * float(size)
-    return not np.allclose(again, first, rtol=0, atol=tolerance, equal_nan=True)
+    few_roundings = 64 * eps * float(size)
+    return not np.allclose(again, first, math.sqrt(eps), few_roundings, equal_nan=True)
 
 
 recomputed = Bundling(lambda *inputs, call: np.zeros(()))

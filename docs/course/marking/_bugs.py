@@ -115,7 +115,7 @@ def pull_back(give, grads, t) -> None:
     """Call `give(input, contribution)` for each input of the op that computed t."""
     inputs = [*filter(tracked, t._node.inputs)]
     with listening(_Contributions()) as heard:
-        engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, stop=True)
+        engine.sweep([t], [np.array(grads[t])], wanted=inputs, retain_graph=True, inner=True)
     for x, contribution in heard.pairs:
         give(x, contribution)
 
