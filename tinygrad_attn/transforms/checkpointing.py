@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..engine import Listener, Parts, Symbolic, Variable, array_of, context, inplace, listening, tracked
+from ..engine import (
+    Listener,
+    Parts,
+    Symbolic,
+    Variable,
+    array_of,
+    context,
+    inplace,
+    tracked,
+)
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
 from ..engine.graph import Node, next_number, tensor_of
