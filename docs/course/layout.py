@@ -7,8 +7,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "marking"))
+
+import _language  # noqa: E402
+import _stubs  # noqa: E402
 
 
+@_language.speaking()
 def lay_out(folder: Path) -> str:
     """Copy the stubs, and make notebooks that mark their own exercises. Existing files stay unchanged.
     Returns a text that says what to do next.
@@ -17,7 +22,8 @@ def lay_out(folder: Path) -> str:
     stubs = sorted((HERE / "exercises").glob("*.py"))
     for stub in stubs:
         if not (folder / stub.name).exists():
-            shutil.copyfile(stub, folder / stub.name)
+            task = _stubs.in_language(stub.read_text("utf-8"))
+            (folder / stub.name).write_text(task, "utf-8")
     said = (
         f"{len(stubs)} exercises are in {folder}. Write your answers in them, and mark one with\n"
     )

@@ -32,7 +32,7 @@ const Live = (() => {
         else show(kind, text);
       };
       worker.onerror = event => { show("error", t("Python cannot be loaded here. {}", event.message ?? "")); stop(); };
-      worker.postMessage({ call: name, args });
+      worker.postMessage({ call: name, args, language: document.documentElement.lang });
     });
   }
   /** End Python: what runs and what waits is given up, and the next Run begins anew. */
@@ -241,7 +241,7 @@ const Live = (() => {
 
   /** An editor for an exercise, or for the exam of an engine, which begins with another exercise's file. */
   async function addExercise(block, name, file) {
-    const pre = make("pre"), answer = await fetch(new URL(`exercises/${file}.py`, here));
+    const language = document.documentElement.lang, pre = make("pre"), answer = await fetch(new URL(`exercises/${LIVE.words[language] ? `${language}/` : ""}${file}.py`, here));
     const exercise = new Exercise(pre, name, await answer.text());
     block.after(make("div", { className: "live-exercise" }, pre, exercise.buttons, exercise.output.box));
     await exercise.open(false).catch(error => exercise.output.show("error", error.message));

@@ -11,6 +11,7 @@ import html
 import io
 import json
 import linecache
+import os
 import math
 import re
 import sys
@@ -179,6 +180,11 @@ def fitted(draw: Callable[[str, str], str], dot: str) -> str:
     return re.sub(r'<text ([^>]*\bx="([-\d.]+)"[^>]*)>(.*?)</text>', with_width, draw(dot, "svg"))
 
 
+def speak(language: str) -> None:
+    """Choose the language of what the marker says: that of the page."""
+    os.environ["TINYGRAD_ATTN_LANG"] = language
+
+
 def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
     """Mark an exercise and print what the command line prints. `known` are the marks of a worker
     that did not come back from a check within `limit` seconds, or nothing.
@@ -187,13 +193,14 @@ def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
     if str(course / "marking") not in sys.path:
         sys.path[:0] = [str(course / "marking"), str(course / "exercises")]
     from _apart import Shortened, mark_here
+    from _language import in_language
     from mark import find, outcome
 
     chosen, path, out = find(name), Path(f"{name}.py"), Printed(emit)
     path.write_text(code, "utf-8")
     with redirect_stdout(Shortened(out)), redirect_stderr(Shortened(out)):
         marks = mark_here(chosen, path, lambda text: emit("told", text), known, limit)
-    out.write(outcome(chosen, marks, path) + "\n")
+    out.write(in_language(outcome(chosen, marks, path)) + "\n")
     out.flush()
     return marks.ok
 

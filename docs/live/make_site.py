@@ -29,12 +29,18 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "course" / "marking"))
+
+import _stubs  # noqa: E402
+
 SITE = ROOT / "docs" / "_build" / "site"
 CDN = "https://cdn.jsdelivr.net"
 PYODIDE = "0.27.7"  # the newest of which a registry has NumPy's wheel, too
 NUMPY = "numpy-2.0.2-cp312-cp312-pyodide_2024_0_wasm32.whl"
 
 
+LANGUAGES = {"zh-CN": "zh"}
+"""The languages beside English, as pages name them, with the folders of their catalogues."""
 SHARED = {
     "viz/templates/page.js": "page.js",
     "viz/templates/palette.css": "palette.css",
@@ -171,7 +177,7 @@ def package(course: bool = True, more: Mapping[Path, str] | None = None) -> byte
         **{
             path: path.relative_to(ROOT)
             for folder in folders
-            for path in (source / folder).rglob("*.py")
+            for path in (source / folder).rglob("*.p[yo]")
         },
         **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
         # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
@@ -206,9 +212,11 @@ def lay_out(
         shutil.copy(ROOT / "tinygrad_attn" / path, static / name)
     folder = ROOT / "docs" / "course" / "exercises"
     stubs = stubs or {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
-    (static / "exercises").mkdir(exist_ok=True)
-    for name, text in stubs.items():
-        (static / "exercises" / f"{name}.py").write_text(text, "utf-8")
+    for language in ("", *LANGUAGES):
+        (static / "exercises" / language).mkdir(exist_ok=True)
+        for name, text in stubs.items():
+            said = _stubs.in_language(text, language)
+            (static / "exercises" / language / f"{name}.py").write_text(said, "utf-8")
     archive = archive or package()
     (static / "tinygrad_attn.zip").write_bytes(archive)
     # The query lets no browser take an older archive out of its cache.
@@ -233,7 +241,10 @@ def lay_out(
         "limit": 30,  # seconds that a check may take
         "bytes": sum(said["size"] for said in parts.values() if not said.get("lazy")),
         "parts": parts,
-        "words": {"zh-CN": json.loads((ROOT / "docs" / "zh" / "live.json").read_text("utf-8"))},
+        "words": {
+            language: json.loads((ROOT / "docs" / folder / "live.json").read_text("utf-8"))
+            for language, folder in LANGUAGES.items()
+        },
     }
     (static / "settings.js").write_text(f"self.LIVE = {json.dumps(settings, indent=1)};\n")
 

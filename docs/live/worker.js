@@ -54,12 +54,13 @@ async function prepare({ pyodide, page }, code) {
   if (!LIVE.offline) await pyodide.loadPackagesFromImports(wanted, { messageCallback() {} }).catch(() => {});
 }
 
-onmessage = async ({ data: { call, args } }) => {
+onmessage = async ({ data: { call, args, language } }) => {
   const python = await ready;
   let ok = false;
   try {
     await prepare(python, String(args[0]));
     postMessage({ kind: "status", text: "Running" });
+    python.page.speak(language);
     ok = python.page[call]((kind, text) => postMessage({ kind, text }), ...args);
   } catch (error) {
     postMessage({ kind: "error", text: String(error.message ?? error) });

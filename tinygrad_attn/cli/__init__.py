@@ -16,6 +16,7 @@ from . import commands
 from .commands import load
 
 __all__ = ["load", "main"]
+LANGUAGE = {"choices": ("en", "zh"), "help": "the language (default: TINYGRAD_ATTN_LANG, or en)"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,18 +97,21 @@ def _add_teaching(command: Any) -> None:
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
     add("--step", help="the number of a step, for the project `engine`")
     add("--all", dest="everything", action="store_true", help="explain every failed check")
+    add("--lang", **LANGUAGE)
     add = command(commands.exam)
     add("file", metavar="FILE.py", help="an engine, or an adapter for one (see docs/exam.md)")
     add("--only", default="", metavar="GROUP,...", help="examine only these groups of cases")
     add("--need", default="", metavar="GROUP,...", help="groups that the engine must offer")
     add("--time-limit", type=float, default=10, help="seconds per case (default 10)")
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add("--lang", **LANGUAGE)
     add = command(commands.page)
     add("file", metavar="FILE.py", help="a file that calls exercise(...): docs/own-exercises.md")
     add("-o", "--output", metavar="DIR", required=True, help="the folder of the page")
     add("--offline", action="store_true", help="put Python into the folder too")
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
+    add("--lang", **LANGUAGE)
 
 
 def all_lengths(text: str) -> list[tuple[int, ...]]:

@@ -93,8 +93,11 @@ def seeds(name: str) -> bool:
     return reproduced < len(scripts) or not scripts
 
 
-def exercise(name: str | None, files: list[str], hidden: str | None, **options: Any) -> int:
+def exercise(
+    name: str | None, files: list[str], hidden: str | None, lang: str | None, **options: Any
+) -> int:
     """Mark an exercise of the course."""
+    speak(lang)
     if hidden:
         os.environ["TINYGRAD_ATTN_HIDDEN"] = str(Path(hidden).resolve(strict=True))
     return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
@@ -106,14 +109,22 @@ def page(file: str, output: str, offline: bool) -> None:
     print(writer.write(Path(file), Path(output), offline))
 
 
-def exam(file: str, **options: Any) -> int:
+def exam(file: str, lang: str | None, **options: Any) -> int:
     """Examine the gradients of any engine through an adapter of a few lines."""
+    speak(lang)
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
 
 
-def course(folder: str) -> None:
+def course(folder: str, lang: str | None) -> None:
     """Copy the exercises and notebooks of the course into a folder."""
+    speak(lang)
     print(load(_source("docs/course") / "layout.py").lay_out(Path(folder)))
+
+
+def speak(language: str | None) -> None:
+    """Choose the language of what the marker prints; None leaves it to the environment."""
+    if language:
+        os.environ["TINYGRAD_ATTN_LANG"] = language
 
 
 def _source(name: str) -> Path:

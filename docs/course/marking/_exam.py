@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import _language
 import numpy as np
 from _apart import mark_apart
 from _class import results
@@ -36,6 +37,7 @@ OBJECTS = (
 )
 
 
+@_language.speaking()
 def main(
     file: str, only: str = "", need: str = "", as_json: bool = False, time_limit: float = 10
 ) -> int:

@@ -457,7 +457,7 @@ class Marks:
             else str(error)
         )
         notes = [about_shapes(what), *getattr(error, "__notes__", ())]
-        text = f"{type(error).__name__}{where} of {self.file.name}: {what}"
+        text = f"{type(error).__name__}{f' in line {lines[-1]} of {self.file.name}' if lines else ''}: {what}"
         return (
             f"raises {type(error).__name__}{where}",
             "\n".join([text, *filter(None, dict.fromkeys(notes))]),

@@ -29,6 +29,7 @@ from glob import glob
 from pathlib import Path
 
 import _exam
+import _language
 import _marks_attention  # noqa: F401  these register their exercises
 import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
@@ -49,6 +50,7 @@ TIME_LIMIT = 60.0
 """How many seconds a check may take."""
 
 
+@_language.speaking()
 def main(
     name: str | None = None,
     *words: str | None,

@@ -1,0 +1,330 @@
+"""Says the marker's texts in another language: `--lang zh`, or TINYGRAD_ATTN_LANG=zh.
+
+The package and the marker write English. What is printed is looked up here: a catalogue has a
+translation for each template, a text of the sources in which `{0}` stands for an inserted value.
+A text is taken apart into lines and sentences, and each part is matched against the templates;
+inserted values are translated by themselves. What no template fits stays English.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+VARIABLE = "TINYGRAD_ATTN_LANG"
+"""The environment variable that names the language."""
+FIELD = re.compile(r"\{(\d)\}")
+SENTENCE = re.compile(r"((?<=[.:;?!])\s+|\n\s*)")
+TWO_SENTENCES = re.compile(r"[.?!]\s+[A-Z]")
+PART = re.compile(r"((?<=[:;,])\s+)")
+ENDS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？", "!": "！"}
+FOR_PROGRAMS = "status"
+"""The key of a text in results.json that no person reads."""
+MOST = 9
+"""The largest number of sentences in a template."""
+
+
+class Template(NamedTuple):
+    """English text around the inserted values, and its translation."""
+
+    literals: tuple[str, ...]
+    fields: tuple[str, ...]
+    translation: str
+
+    @property
+    def short(self) -> bool:
+        """Whether it has so few words that no sentence may be inserted."""
+        return letters(" ".join(self.literals)) < 6
+
+    def values(self, text: str) -> dict[str, str] | None:
+        """Return the values that make the template this text, by their fields."""
+        first, *others, last = self.literals
+        if not text.startswith(first):
+            return None
+        found, at = [], len(first)
+        for literal in others:
+            next_at = text.find(literal, at)
+            if next_at < 0:
+                return None
+            found.append(text[at:next_at])
+            at = next_at + len(literal)
+        if not text.endswith(last) or len(text) - len(last) < at:
+            return None
+        values = dict(zip(self.fields, [*found, text[at : len(text) - len(last)]]))
+        unlike = re.compile(r"[A-Za-z]{2} [A-Za-z]{2}") if self.short else TWO_SENTENCES
+        return None if any(map(unlike.search, values.values())) else values
+
+
+class Said(NamedTuple):
+    """A translated text, and how many letters of it were not understood."""
+
+    text: str
+    cost: int
+
+
+def entries(po: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts and translations of a catalogue in gettext's format, without babel."""
+    for block in po.split("\n\n"):
+        texts, last = dict[str, str](), ""
+        for line in block.splitlines():
+            keyword, quote, text = line.partition('"')
+            if line.startswith("#,") and "fuzzy" in line:
+                break
+            if quote and not line.startswith("#"):
+                last = keyword.strip() or last
+                texts[last] = texts.get(last, "") + json.loads(quote + text)
+        if texts.get("msgid") and texts.get("msgstr"):
+            yield texts["msgid"], texts["msgstr"]
+
+
+class Catalogue:
+    """The translations of one language, found by the words of a template."""
+
+    def __init__(self, path: Path) -> None:
+        self.by_word: dict[str, list[Template]] = {}
+        self.exact: dict[str, str] = {}
+        for english, translation in entries(path.read_text("utf-8")):
+            for one, other in in_the_markers_words(english, translation):
+                self.enter(one, other)
+        self.translate = lru_cache(4096)(self._translate)
+
+    def enter(self, english: str, translation: str) -> None:
+        number = len(FIELD.findall(english))
+        if re.match(r"[ ,:](?! )", english):  # such a text is said after another, or before one
+            english, translation = f"{{{number}}}{english}", f"{{{number}}}{translation}"
+            number += 1
+        if english.endswith(" "):
+            english, translation = f"{english}{{{number}}}", f"{translation}{{{number}}}"
+        english, translation = without_sentences(english, translation)
+        english = re.sub(r"\s+", " ", re.sub(r"^ {2,}", "", english))
+        pieces = re.split(r"\{(\d)\}", english)
+        literals = tuple(map(unbraced, pieces[::2]))
+        words = re.findall(r"[A-Za-z]{2,}", " ".join(literals))
+        if len(literals) == 1:
+            self.exact.setdefault(literals[0], unbraced(translation))
+        elif words:
+            template = Template(literals, tuple(pieces[1::2]), translation)
+            self.by_word.setdefault(max(words, key=len), []).append(template)
+
+    def _translate(self, text: str) -> Said:
+        """Translate a text without tables: a whole template, or what it consists of."""
+        pieces = SENTENCE.split(text)
+        if len(pieces) == 1:
+            return self.single(text)
+        return self.better(text, self.sentences(pieces[::2], pieces[1::2]))
+
+    def better(self, text: str, in_parts: Said) -> Said:
+        """Return the translation of a text by one template, if that understands no less of it."""
+        whole = self.whole(text)
+        return whole if whole and whole.cost <= in_parts.cost else in_parts
+
+    def single(self, text: str) -> Said:
+        """Translate a sentence, or else its parts."""
+        if not re.search(r"[A-Za-z]{2}", text):
+            return Said(text, 0)
+        pieces = PART.split(text)
+        if len(pieces) == 1:
+            return self.whole(text) or Said(text, letters(text))
+        return self.better(text, self.sentences(pieces[::2], pieces[1::2]))
+
+    def whole(self, text: str) -> Said | None:
+        """Translate a text that is one template, perhaps with a full stop or a colon after it."""
+        plain = re.sub(r"\s+", " ", text)
+        if plain in self.exact:
+            return Said(self.exact[plain], 0)
+        found = [self.filled(template, plain) for template in self.candidates(plain)]
+        if text[-1] in ENDS and len(text) > 1 and (core := self.whole(text[:-1].rstrip())):
+            end = "" if core.text[-1] in ENDS.values() else ENDS[text[-1]]
+            found.append(Said(core.text + end, core.cost))
+        return min(filter(None, found), key=lambda said: said.cost, default=None)
+
+    def candidates(self, plain: str) -> Iterator[Template]:
+        for word in dict.fromkeys(re.findall(r"[A-Za-z]{2,}", plain)):
+            yield from self.by_word.get(word, ())
+
+    def filled(self, template: Template, plain: str) -> Said | None:
+        """Return the translation with its values, if a template fits."""
+        values = template.values(plain)
+        if values is None and template.literals[-1] == "":  # nothing follows
+            values = template.values(plain + " ")
+        if values is None:
+            return None
+        said = {name: self.translate(value) for name, value in values.items()}
+        text = FIELD.sub(lambda field: said[field[1]].text, template.translation)
+        return Said(unbraced(text).rstrip(), sum(one.cost for one in said.values()))
+
+    def sentences(self, parts: list[str], between: list[str]) -> Said:
+        """Translate consecutive parts by the templates that understand most of them."""
+        best: list[tuple[int, int]] = [(0, 0)] * (len(parts) + 1)  # cost from here on, where next
+        said: dict[tuple[int, int], Said] = {}
+        for start in reversed(range(len(parts))):
+            choices = []
+            for end in range(start + 1, min(len(parts), start + MOST) + 1):
+                text = parts[start] + "".join(
+                    gap + part for gap, part in zip(between[start:], parts[start + 1 : end])
+                )
+                one = self.whole(text) if end > start + 1 else self.single(text)
+                if one is not None:
+                    said[start, end] = one
+                    choices.append((one.cost + best[end][0], end))
+            best[start] = min(choices, key=lambda choice: (choice[0], -choice[1]))
+        texts, start = [""], 0
+        while start < len(parts):
+            end = best[start][1]
+            texts.append(said[start, end].text)
+            gap = between[end - 1] if end < len(parts) else ""
+            after = said[end, best[end][1]].text if gap == " " else ""
+            if after and has_chinese(texts[-1] + after):  # full-width signs take no space
+                texts[-1] = texts[-1][:-1] + ENDS.get(texts[-1][-1:], texts[-1][-1:])
+                gap = "" if texts[-1][-1:] in ENDS.values() else gap
+            texts.append(gap)
+            start = end
+        return Said("".join(texts), best[0][0])
+
+    def page(self, text: str) -> str:
+        """Translate what is printed: paragraphs, with their indentation, and tables."""
+        return "\n\n".join(map(self.paragraph, text.split("\n\n")))
+
+    def paragraph(self, text: str) -> str:
+        """Translate consecutive lines; those with columns are a table."""
+        lines = text.split("\n")
+        if any(re.search(r"\S {2,}\S", line) for line in lines):
+            return self.table(lines)
+        indent = re.match(r" *", text)[0]  # type: ignore[index]
+        body = "\n".join(line.removeprefix(indent) for line in lines)
+        said = self.translate(body).text if body.strip() else body
+        return "\n".join(f"{indent}{line}".rstrip(" ") for line in said.split("\n"))
+
+    def table(self, lines: list[str]) -> str:
+        """Translate each cell of a table, and lay out its columns again."""
+        rows = [re.split(r"(?<=\S)( {2,})(?=\S)", line) for line in lines]
+        said = [[self.cell(cell) for cell in row] for row in rows]
+        if said == rows:
+            return "\n".join(lines)
+        longer = max(
+            width(new[0]) + 2 - len("".join(old[:2])) for old, new in zip(rows, said) if old[1:]
+        )
+        texts = []
+        for old, new in zip(rows, said):
+            for k in range(1, len(new), 2):
+                start = len("".join(old[: k + 1])) + max(0, longer)
+                new[k] = " " * max(2, start - width("".join(new[:k])))
+            texts.append("".join(new))
+        return "\n".join(texts)
+
+    def cell(self, text: str) -> str:
+        if not text.strip():
+            return text
+        indent = re.match(r" *", text)[0]  # type: ignore[index]
+        return indent + self.translate(text[len(indent) :]).text
+
+
+def in_the_markers_words(english: str, translation: str) -> Iterator[tuple[str, str]]:
+    """Yield a template, and the forms that `in_stub_words` gives to a diagnosis of gradcheck."""
+    yield english, translation
+    kind, colon, rest = english.partition(": ")
+    if colon and re.fullmatch(r"[A-Za-z ]{3,25}", kind) and "：" in translation:
+        after = translation.partition("：")[2]
+        for one, other in ((rest, after), (rest[:1].upper() + rest[1:], after)):
+            yield one, other
+            if "VJP" in one:
+                yield re.sub(r"\bVJP(s?)\b", r"rule\1", one), other.replace("VJP", "反向规则")
+    if "VJP" in english:
+        yield re.sub(r"\bVJP(s?)\b", r"rule\1", english), translation.replace("VJP", "反向规则")
+
+
+def without_sentences(english: str, translation: str) -> tuple[str, str]:
+    """Leave out inserted sentences at the beginning and the end, which are translated by themselves."""
+    for pattern in (r"^(\{\d\}) (?=[A-Z])", r"(?<=[.?!:]) (\{\d\})$"):
+        found = re.search(pattern, english)
+        at = "^" if pattern[0] == "^" else "$"
+        for field in found.groups() if found else ():
+            field = re.escape(field)
+            shorter = re.sub(rf"^{field} ?" if at == "^" else rf" ?{field}$", "", translation)
+            if shorter != translation:
+                english, translation = re.sub(pattern, "", english), shorter
+    return english, translation
+
+
+def unbraced(text: str) -> str:
+    return text.replace("{{", "{").replace("}}", "}")
+
+
+def has_chinese(text: str) -> bool:
+    return bool(re.search("[\u4e00-\u9fff]", text))
+
+
+def letters(text: str) -> int:
+    """Count the letters of words."""
+    return sum(map(len, re.findall(r"[A-Za-z]{2,}", text)))
+
+
+def width(text: str) -> int:
+    """Return the cells that a text takes in a terminal: a Chinese character takes two."""
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
+
+
+def catalogue(language: str | None = None) -> Catalogue | None:
+    """Return the catalogue of a language such as zh, zh_CN or zh-CN, by default the environment's;
+    None of one that has none.
+    """
+    chosen = os.environ.get(VARIABLE, "") if language is None else language
+    return loaded(HERE / f"{re.split('[-_.]', chosen.lower())[0]}.po")
+
+
+@cache
+def loaded(path: Path) -> Catalogue | None:
+    return Catalogue(path) if path.is_file() else None
+
+
+def in_language(said: Any, language: str | None = None) -> Any:
+    """Return a text in a language, by default that of the environment; also the texts of a dict."""
+    found = catalogue(language)
+    if found is None:
+        return said
+    if isinstance(said, dict):
+        return {
+            key: value if key == FOR_PROGRAMS else in_language(value, language)
+            for key, value in said.items()
+        }
+    if isinstance(said, list):
+        return [in_language(value, language) for value in said]
+    return found.page(said) if isinstance(said, str) else said
+
+
+class Spoken:
+    """A stream that translates each text that is printed to it."""
+
+    def __init__(self, stream: Any, language: str | None) -> None:
+        self.stream, self.language = stream, language
+
+    def write(self, text: str) -> int:
+        said = text
+        try:
+            said = json.dumps(in_language(json.loads(text), self.language), indent=1)
+        except ValueError:  # no JSON
+            said = in_language(text, self.language)
+        self.stream.write(said)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def speaking(language: str | None = None) -> Iterator[None]:
+    """Print in a language inside, by default that of the environment."""
+    if sys.stdout is None:
+        yield
+        return
+    with redirect_stdout(Spoken(sys.stdout, language)):  # type: ignore[type-var]
+        yield
