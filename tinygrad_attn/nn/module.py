@@ -277,7 +277,7 @@ class Module:
 
     def children(self) -> Iterator[Module]:
         """Iterate over the direct children, each once."""
-        return (child for *_, child in self._named_parts(Module, recurse=False))
+        return (child for _, child in self.named_children())
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Iterate over (dotted name, parameter). A shared parameter appears once."""
