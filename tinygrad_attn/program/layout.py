@@ -67,15 +67,12 @@ class Layout:
                 inner = [x for x in self.within(e) if not self.has_name(x) and x.name != "T"]
                 if not inner:
                     break
-                best = max(inner, key=self.worth)
+                # Statistics of rows are good lines; otherwise, the longer the better.
+                worth = lambda x: ("keepdims" in x.settings, len(self.text.spelled(x)[0]))
+                best = max(inner, key=worth)
                 self.lines.add(best.id)
                 ahead.append(best)
         return len(self.lines) - before
-
-    def worth(self, x: Expression) -> int:
-        """Score x as a candidate for its own line: the longer the better, if it fits there."""
-        width = len(self.text.spelled(x)[0])
-        return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * ("keepdims" in x.settings)
 
     def within(self, e: Expression) -> list[Expression]:
         """Return the expressions that appear in e's line, written out or by name."""

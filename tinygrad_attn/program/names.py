@@ -101,7 +101,7 @@ class Names(Listener):
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def computed(self, op, inputs, settings, output):
-        """Name the input of modules that begin with it. Note what may be the output of which calls."""
+        """Name the input of modules that begin with it. Note what may be the outputs of calls."""
         note_function(output, op)
         running = [*calls(context.scope)]
         for scope in running:
