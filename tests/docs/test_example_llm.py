@@ -1,0 +1,217 @@
+"""The language model in examples/: loader and chat, with a small random model and, if it is installed, with the real one.
+
+The reference is tests/helpers/tinyllama.py, which computes the scores with PyTorch's plain functions.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support import ROOT, require
+
+require("gguf")
+require("tokenizers")
+require("torch")
+sys.path.insert(0, str(ROOT / "examples"))
+
+import _smollm
+import chat
+import tinyllama
+
+import tinygrad_attn as ta
+from tinygrad_attn import nn
+
+SMALL = {"heads": 4, "kv_heads": 2, "base": 100.0, "eps": 1e-5}
+REAL = {"heads": 9, "kv_heads": 3, "base": 100000.0, "eps": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llm") / "tiny.gguf"
+    return path, tinyllama.write(path)
+
+
+@pytest.fixture(scope="module")
+def small(file):
+    return _smollm.load(file[0])
+
+
+@pytest.fixture(scope="module")
+def real():
+    if _smollm.missing():
+        pytest.skip(_smollm.missing())
+    return _smollm.load()
+
+
+def run(script, *arguments, folder, typed=""):
+    """An example as a process of its own."""
+    variables = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONIOENCODING": "utf-8",
+    }
+    return subprocess.run(
+        [sys.executable, ROOT / "examples" / script, *map(str, arguments)],
+        **{"cwd": folder, "env": variables, "input": typed, "timeout": 300},
+        **{"capture_output": True, "text": True, "encoding": "utf-8"},
+    )
+
+
+# ---- the loader
+
+
+def test_the_file_is_read_exactly(file, small):
+    """Queries and keys are arranged for pairs D/2 apart, and tall matrices are contiguous by column."""
+    weights, (model, _) = file[1], small
+    parameters = dict(model.named_parameters())
+    assert parameters.keys() == weights.keys()
+    for name, parameter in parameters.items():
+        array = parameter.numpy()
+        assert np.array_equal(array, weights[name]) and array.dtype == np.float32, name
+        assert array.flags.writeable and not parameter.requires_grad, name
+        if array.ndim == 2:
+            assert array.flags.f_contiguous == (array.shape[0] >= array.shape[1]), name
+
+
+def test_initial_values_are_drawn_again_after_the_file_is_read(small):
+    ta.manual_seed(0)
+    assert np.ptp(nn.Linear(3, 4).weight.numpy()) > 0 and (nn.RMSNorm(3).weight.numpy() == 1).all()
+
+
+def test_a_file_without_a_tensor_is_refused(tmp_path):
+    tinyllama.write(tmp_path / "cut.gguf", leave_out=["blk.1.ffn_up.weight"])
+    with pytest.raises(ValueError, match=r"differs from the model.*layers\.1\.mlp\.up_proj"):
+        _smollm.load(tmp_path / "cut.gguf")
+
+
+@pytest.mark.parametrize("length", [1, 2, 37])
+def test_scores_are_those_of_torch(file, small, length):
+    tokens = np.random.default_rng(length).integers(0, 250, length)
+    expected = tinyllama.scores(file[1], tokens, **SMALL)
+    with ta.no_grad():
+        ours = small[0]([tokens])[0].numpy()
+        last = small[0]([tokens], last=1)[0].numpy()
+    assert np.ptp(expected) > 5 and np.abs(ours - expected).max() < 1e-3
+    assert np.allclose(last, ours[-1:], atol=1e-5)
+
+
+def test_the_tokeniser_cuts_bytes_digits_and_marks(small):
+    tokenizer, (tokens, _) = small[1], tinyllama.vocabulary()
+    cut = lambda text: [tokens[i] for i in tokenizer.encode(text).ids]
+    assert cut("the store gave 12") == [
+        "t",
+        "h",
+        "e",
+        "\u0120store",
+        "\u0120gave",
+        "\u0120",
+        "1",
+        "2",
+    ]
+    assert cut("<|im_start|>user\n") == ["<|im_start|>", "user", "\u010a"]
+    for text in ("the caf\u00e9, \U0001f600\n", "  and 2026"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+# ---- the conversation
+
+
+def test_a_conversation_with_the_cache_is_one_without(small):
+    """Two questions, one answer cut short: every score is that of the whole text so far, read at once."""
+    model, tokenizer = small
+    talk = chat.Conversation(model, tokenizer, chat.chooser(1.0, 0.9, seed=3))
+    encode = lambda text: tokenizer.encode(text).ids
+    ids = encode(chat.message("system", chat.SYSTEM))
+    for question, longest in (("the store", 3), ("and 12?", 9)):
+        ids += encode(chat.message("user", question) + "<|im_start|>assistant\n")
+        before = len(ids)
+        for token, scores in talk.answer(question, longest):
+            with ta.no_grad():
+                assert np.allclose(scores, model([ids], last=1)[0, -1].numpy(), atol=1e-3)
+            ids.append(token)
+        assert len(ids) - before == longest or token == talk.end
+        ids += encode("\n" if token == talk.end else f"{chat.END}\n")
+    with pytest.raises(chat.Full, match="at most 128 tokens"):
+        for _ in talk.answer("the " * 60):
+            pass
+
+
+def test_nucleus_sampling():
+    scores = np.log(np.array([0.1, 0.5, 0.05, 0.3, 0.05], np.float32))
+
+    def draw(*settings):
+        choose = chat.chooser(*settings, 0)
+        return np.bincount([choose(scores) for _ in range(2000)], minlength=5)
+
+    assert np.allclose(draw(1.0, 0.75) / 2000, [0, 0.625, 0, 0.375, 0], atol=0.04)
+    assert (draw(1.0, 0.81) > 0).tolist() == [True, True, False, True, False]
+    assert chat.chooser(0, 1.0, 0)(scores) == 1 and draw(0.2, 1.0).argmax() == 1
+    same = [[chat.chooser(1.0, 1.0, seed)(scores) for _ in range(3)] for seed in (5, 5)]
+    assert same[0] == same[1]
+
+
+def test_letters_of_several_tokens_are_shown_whole(small):
+    ids = small[1].encode("a caf\u00e9 \U0001f600!").ids
+    pieces = list(chat.shown(small[1], ((token, None) for token in ids)))
+    assert (
+        "".join(pieces) == "a caf\u00e9 \U0001f600!"
+        and "\ufffd" not in "".join(pieces)
+        and "" in pieces
+    )
+
+
+def test_chat_in_a_terminal(file, tmp_path):
+    arguments = ["--model", file[0], "--longest", 5, "--temperature", 1, "--seed", 1]
+    first, again = (
+        run("chat.py", *arguments, folder=tmp_path, typed="Hello\nand?\n") for _ in range(2)
+    )
+    assert first.returncode == 0 and first.stdout.count("tokens per second") == 2, first.stderr
+    strip = lambda done: [
+        line for line in done.stdout.splitlines() if "second" not in line and "read in" not in line
+    ]
+    assert strip(first) == strip(again), "the seed decides"
+    table = run("chat.py", *arguments, "--top", 3, "Hello", folder=tmp_path)
+    lines = [line for line in table.stdout.splitlines() if " from  " in line]
+    assert 1 <= len(lines) <= 5 and all(line.count("%") >= 3 for line in lines), table.stdout
+
+
+@pytest.mark.parametrize("name", _smollm.PACKAGES)
+def test_what_to_install_is_said_in_one_sentence(name, monkeypatch, capsys):
+    monkeypatch.setattr(_smollm, "find_spec", lambda other: None if other == name else other)
+    monkeypatch.setattr(sys, "argv", ["chat.py", "Hello"])
+    chat.main()
+    said = capsys.readouterr().out
+    assert said == f"skipped: {name} is not installed ({_smollm.PACKAGES[name]})\n"
+    assert (_smollm.missing("a file") is None) == (name == _smollm.WEIGHTS)
+
+
+# ---- the real model
+
+QUESTIONS = (
+    *(
+        "What is the capital of France?",
+        "Why is the sky blue?",
+        "Write a haiku about rain.",
+        "Hello!",
+    ),
+    *("How do plants eat?", "Name three fruits.", "What is 2 + 2?", "Who wrote Hamlet?"),
+    *("Translate 'good morning' to French.", "Tell me a joke."),
+)
+
+
+def test_real_answers_are_those_of_torch(real):
+    """Greedy tokens of ten prompts with the cache; every score is that of PyTorch for the whole text."""
+    model, tokenizer = real
+    weights = {name: p.numpy() for name, p in model.named_parameters()}
+    for question in QUESTIONS:
+        ids = tokenizer.encode(chat.message("user", question) + "<|im_start|>assistant\n").ids
+        cache, new, ours = nn.KeyValueCache(), ids, []
+        for _ in range(4):
+            with ta.no_grad():
+                ours.append(model([new], cache, last=1)[0, -1].numpy())
+            new = [int(ours[-1].argmax())]
+            ids = ids + new
+        theirs = tinyllama.scores(weights, ids[:-1], **REAL)[-4:]
+        assert np.abs(np.stack(ours) - theirs).max() < 1e-3
+        assert theirs.argmax(-1).tolist() == ids[-4:], question
