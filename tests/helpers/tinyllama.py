@@ -99,8 +99,11 @@ def write(path, leave_out=()):
     return ours
 
 
-def scores(weights, tokens, heads, kv_heads, base, eps):
-    """The scores (T, V) after each token, as PyTorch's plain functions compute them from the weights."""
+def scores(weights, tokens, heads, kv_heads, base, eps, change=lambda what, n, y: y):
+    """The scores (T, V) after each token, as PyTorch's plain functions compute them from the weights.
+
+    change("heads", n, y) replaces the heads (T, H D) of layer n, change("layer", n, y) its output (T, E).
+    """
     import torch
 
     f, w = torch.nn.functional, {name: torch.from_numpy(np.array(x)) for name, x in weights.items()}
@@ -131,9 +134,11 @@ def scores(weights, tokens, heads, kv_heads, base, eps):
         )
         hidden = torch.full((len(tokens),) * 2, -math.inf).triu(1)
         y = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(2 * half) + hidden, dim=-1) @ v
-        x = x + linear(y.transpose(0, 1).reshape(len(tokens), size), "self_attn.o_proj")
+        y = change("heads", n, y.transpose(0, 1).reshape(len(tokens), size))
+        x = x + linear(y, "self_attn.o_proj")
         y = norm(x, f"layers.{n}.post_attention_layernorm")
         x = x + linear(
             f.silu(linear(y, "mlp.gate_proj")) * linear(y, "mlp.up_proj"), "mlp.down_proj"
         )
+        x = change("layer", n, x)
     return (norm(x, "norm") @ w["embed_tokens.weight"].T).numpy()
