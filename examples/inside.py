@@ -47,15 +47,18 @@ def watch(model, tokens):
     return np.stack(states), np.stack([seen[f"{name}.self_attn"].weights[0] for name in layers])
 
 
-def mean_outputs(model, tokens):
-    """Return each head's output, averaged over all tokens but the first, (L, H D)."""
+def head_outputs(model, tokens):
+    """Return the outputs of all heads, side by side, (L, T, H D)."""
     with ta.activations(model, "layers.*.heads") as seen:
         model([tokens], last=1)
-    return np.stack([heads.output.numpy()[0, 1:].mean(axis=0) for heads in seen.values()])
+    return np.stack([heads.output.numpy()[0] for heads in seen.values()])
 
 
 def replaced(model, heads, values):
-    """Replace outputs of heads by values (L, H D) where heads (B, L, H) is True: a context manager."""
+    """Replace outputs of heads where heads (B, L, H) is True, in a `with` block.
+
+    The values are (L, T, H D), or (L, 1, H D) for the same at each token.
+    """
     patches = {}
     for n in np.flatnonzero(heads.any(axis=(0, 2))):
         mask = np.repeat(heads[:, n], model.head_dim, axis=-1)[:, None]  # (B, 1, H D)
@@ -65,7 +68,7 @@ def replaced(model, heads, values):
 
 
 def ablate(model, states, score, values):
-    """Return score(log p) for each head when its output is replaced by values, (L, H)."""
+    """Return score(log p) for each head when its output is replaced alone, (L, H); see `replaced`."""
     (layers, heads), scores = (len(model.layers), model.heads), []
     for n in range(layers):  # the layers before n do not change
         alone = np.zeros((heads, layers, heads), bool)  # in sequence h, head h
@@ -92,19 +95,23 @@ def look(model, tokenizer, prompt, means):
     tokens = tokenizer.encode(prompt).ids
     word = lambda token: tokenizer.decode([int(token)], skip_special_tokens=False)
     states, weights = watch(model, tokens)
-    p = np.stack([F.softmax(model.scores(x)).numpy() for x in states])  # (L + 1, T, V)
-    top = np.argsort(-p)[..., :5]  # the lens
-    best = [[[(word(i), few(q[i])) for i in five] for five, q in zip(*row)] for row in zip(top, p)]
-    answer = top[-1, -1, 0]
+    log_p = next_log_p(model, states[-1:], len(model.layers))[0].numpy()
+    answer = int(log_p.argmax())
+
+    def lens(x):  # five likeliest next tokens for each state (T, E)
+        for p in F.softmax(model.scores(x)).numpy():
+            top = sorted(np.argpartition(-p, 5)[:5], key=lambda i: -p[i])  # noqa: B023
+            yield [(word(i), few(p[i])) for i in top]
+
     effect = lambda values: ablate(model, states, lambda log_p: log_p[:, answer], values)
     effects = {"mean": effect(means), "zero": effect(np.zeros_like(means))}
     bytes_ = np.round(255 * weights[..., *np.tril_indices(len(tokens))]).astype(np.uint8)  # q >= k
     return {
         "tokens": [word(token) for token in tokens],
         "answer": word(answer),
-        "lens": best,
+        "lens": [list(lens(x)) for x in states],
         "saliency": {name: few(x) for name, x in saliency(model, states[0], answer).items()},
-        "effects": {name: few(x - np.log(p[-1, -1, answer])) for name, x in effects.items()},
+        "effects": {name: few(x - log_p[answer]) for name, x in effects.items()},
         "weights": base64.b64encode(bytes_.tobytes()).decode(),
     }
 
@@ -118,12 +125,11 @@ def few(numbers):
 
 
 def compare(model, score, count, values, measure, draws=20):
-    """Return measure() of the whole model, without heads of the highest score (L, H), and without others.
+    """Return measure() of the whole model, without the best heads, and without random others.
 
-    The others are as many heads of the same layers, drawn at random.
+    The best have the highest score (L, H). The others are as many heads of the same layers.
     """
-    rng, numbers = np.random.default_rng(0), []
-    chosen = (score >= np.sort(score, None)[-count]) & np.isfinite(score)
+    rng, chosen, numbers = np.random.default_rng(0), score >= np.sort(score, None)[-count], []
     for draw in range(draws + 2):  # first no heads, then those chosen
         order = np.where(chosen, 2, rng.random(chosen.shape)).argsort(-1).argsort(-1)
         others = (order < chosen.sum(axis=-1, keepdims=True)) & ~chosen
@@ -166,37 +172,35 @@ def sentences(tokenizer, *pairs):
     return [encode(SENTENCE.format(*pair)) for pair in pairs], score
 
 
-def copying(model, tokenizer, means):
-    """Find heads that look at the name and without which it is not said. Test them on other names."""
-    one, *others = (pair.split() for pair in PAIRS)
-    (tokens,), score = sentences(tokenizer, one)
-    states, weights = watch(model, tokens)
-    fall = score(next_log_p(model, states[:1])).item() - ablate(model, states, score, means)
-    name = tokens.index(tokenizer.encode(f" {one[0]}").ids[-1])
-    fall = np.where(weights[..., -1, name] > 0.1, fall, -np.inf)  # heads that look at it
-    tokens, score = sentences(tokenizer, *others)
-    mean = lambda: score(next_log_p(model, model.embed_tokens(tokens))).mean().item()
-    return compare(model, fall, 3, means, mean)
-
-
 def patching(model, tokenizer):
-    """Put each state of one sentence into another, whose names are exchanged, (L, T).
+    """Put parts of one sentence into another, whose names are exchanged, one at a time.
 
-    The effect is 0 if the score stays that of the other sentence, 1 if it becomes the first's.
+    The effect on the score is 0 if it stays that of the other sentence, 1 if it becomes the first's.
+    Return the effects of states (L, T), for the page, and of heads at all tokens (L, H).
     """
     names = PAIRS[0].split()
     (given, taking), _ = sentences(tokenizer, names, names[::-1])
     _, score = sentences(tokenizer, names)
     states, old = watch(model, given)[0], watch(model, taking)[0]
     high, low = (score(next_log_p(model, x[:1])).item() for x in (states, old))
-    here, effects = np.eye(len(given), dtype=bool)[..., None], []  # in sequence t, position t
+    here, scores = np.eye(len(given), dtype=bool)[..., None], []  # in sequence t, position t
     for n in range(len(model.layers)):
         patch = lambda y, new=states[n + 1]: np.where(here, new, y)
         with ta.patch(model, {f"layers.{n}": patch}):
             log_p = next_log_p(model, np.repeat(old[n][None], len(given), axis=0), n)
-        effects.append((score(log_p).numpy() - low) / (high - low))
+        scores.append(score(log_p).numpy())
+    share = lambda scores: (np.array(scores) - low) / (high - low)
     words = [[tokenizer.decode([token]) for token in tokens] for tokens in (given, taking)]
-    return {"sentences": words, "names": names, "ends": few([high, low]), "effects": few(effects)}
+    shown = {"sentences": words, "names": names, "ends": few([high, low])}
+    shown["effects"] = few(share(scores))
+    return shown, share(ablate(model, old, score, head_outputs(model, given)))
+
+
+def other_names(model, tokenizer, carried, means):
+    """Test the heads that carry most of the name on sentences with other names."""
+    tokens, score = sentences(tokenizer, *(pair.split() for pair in PAIRS[1:]))
+    mean = lambda: score(next_log_p(model, model.embed_tokens(tokens))).mean().item()
+    return compare(model, carried, 3, means, mean)
 
 
 # ---- the page
@@ -209,11 +213,13 @@ def inside(model, tokenizer, prompts):
         if not 2 <= len(tokenizer.encode(prompt).ids) <= LONGEST:
             raise ValueError(f"a prompt has 2 to {LONGEST} tokens; {prompt!r} has fewer or more.")
     text = tokenizer.encode(topics["class"]).ids[:256]
-    means = mean_outputs(model, text)
-    print("looking for heads that continue a repetition or copy a name, for half a minute ...")
+    means = head_outputs(model, text)[:, 1:].mean(axis=1, keepdims=True)
+    print("looking for heads that continue a repetition or carry a name, for half a minute ...")
     scores, tests = induction(model, means, text)
-    tests["names"] = copying(model, tokenizer, means)
-    data = {"scores": scores, "tests": tests, "patching": patching(model, tokenizer), "prompts": []}
+    patches, carried = patching(model, tokenizer)
+    scores["names"] = few(carried)
+    tests["names"] = other_names(model, tokenizer, carried, means)
+    data = {"scores": scores, "tests": tests, "patching": patches, "prompts": []}
     for prompt in prompts:
         print(f"looking at {prompt!r} ...", flush=True)
         data["prompts"].append(look(model, tokenizer, prompt, means))
@@ -225,8 +231,8 @@ if __name__ == "__main__":
         sys.exit(print(sentence))
     try:
         made = inside(*load(), sys.argv[1:] or PROMPTS)
-    except KeyboardInterrupt:
-        sys.exit("\nStopped.")
+    except (KeyboardInterrupt, ValueError) as error:
+        sys.exit(str(error) or "\nStopped.")
     Path("runs").mkdir(exist_ok=True)
     made.save("runs/inside.html")
     print(f"wrote runs/inside.html, {len(made.encode()) / 1e3:.0f} kB")

@@ -260,6 +260,18 @@ def test_patches_by_hand(file, small, page):
 
         changed = score(log_p(weights, other, patched))
         assert np.isclose(effects[layer, place], (changed - low) / (high - low), atol=3e-3)
+    columns, heads = slice(16, 32), []  # head 1 of layer 1, at all tokens
+    log_p(
+        weights, given, lambda what, n, y: (heads.append(y.clone()), y)[1] if what == "heads" else y
+    )
+
+    def carried(what, n, y):
+        if (what, n) == ("heads", 1):
+            y[:, columns] = heads[1][:, columns]
+        return y
+
+    share = (score(log_p(weights, other, carried)) - low) / (high - low)
+    assert np.isclose(page[1]["scores"]["names"][1][1], share, atol=3e-3) and share != 0
     assert (effects[2, :-1] == 0).all() and effects[2, -1] == 1, (
         "the last layer's last state is all"
     )
@@ -307,7 +319,7 @@ def test_controls_are_other_heads_of_the_same_layers(small, monkeypatch):
     monkeypatch.setattr(inside, "replaced", keep)
     score = np.array([[5, 4, 0, 0], [0, 0, 0, 3], [0, 0, 0, 0]])
     found = inside.compare(
-        small[0], score, 3, np.zeros((3, 64), np.float32), lambda: len(sets), draws=30
+        small[0], score, 3, np.zeros((3, 1, 64), np.float32), lambda: len(sets), draws=30
     )
     assert found == {
         "heads": [[0, 0], [0, 1], [1, 3]],

@@ -44,7 +44,7 @@ def inside():
     return {
         "scores": {
             name: rng.random((3, 2)).round(3).tolist()
-            for name in ("induction", "previous", "first")
+            for name in ("induction", "names", "previous", "first")
         },
         "tests": dict.fromkeys(("repeated", "text", "names"), test),
         "patching": names | {"ends": [3.0, -3.0], "effects": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]},

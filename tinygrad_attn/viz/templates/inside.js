@@ -4,7 +4,7 @@ let d, weights, place, layer = 0, head = 0, at = null;
 
 // ---- small helpers
 const shown = text => text.replaceAll("\n", "\u21b5").replace(/^ /, "\u00b7") || "\u2205";
-const percent = x => x < .001 ? "<0.1%" : (100 * x).toFixed(x < .1 ? 1 : 0) + "%";
+const percent = x => Math.abs(x) < .001 ? "<0.1%" : (100 * x).toFixed(Math.abs(x) < .1 ? 1 : 0) + "%";
 const signed = x => (x < 0 ? "\u2212" : "+") + Math.abs(x).toFixed(2);
 const sum = xs => xs.reduce((a, b) => a + b, 0);
 function tint(element, share) {  // -1 .. 1: blue below zero, orange above
@@ -62,6 +62,7 @@ const MEANING = {
   mean: "Blue: without this head the answer is less likely. The mean is over ordinary text, so the head still does what it always does.",
   zero: "Blue: without this head the answer is less likely. Zero also takes away what the head always adds.",
   induction: "On random tokens that are repeated: how much of its attention the head gives to the token after the last occurrence.",
+  names: "Alone, with its output from the sentence with exchanged names, the head moves the score by this share of the difference between both sentences: 0 nothing, 1 all.",
   previous: "On random tokens that are repeated: how much of its attention the head gives to the token before.",
   first: "On random tokens that are repeated: how much of its attention the head gives to the first token.",
 };
@@ -74,7 +75,7 @@ function grid() {
 }
 function map() {
   const score = name => percent(all.scores[name][layer][head]);
-  byId("said").textContent = "Layer " + layer + ", head " + head + ". Set to its mean, it changes log p of " + shown(d.answer) + " by " + signed(d.effects.mean[layer][head]) + ", set to zero by " + signed(d.effects.zero[layer][head]) + ". On repeated random tokens it gives " + score("induction") + " of its attention to what followed the last time, " + score("previous") + " to the previous token and " + score("first") + " to the first.";
+  byId("said").textContent = "Layer " + layer + ", head " + head + ". Set to its mean, it changes log p of " + shown(d.answer) + " by " + signed(d.effects.mean[layer][head]) + ", set to zero by " + signed(d.effects.zero[layer][head]) + ". Alone it carries " + percent(all.scores.names[layer][head]) + " of the name in the last picture. On repeated random tokens it gives " + score("induction") + " of its attention to what followed the last time, " + score("previous") + " to the previous token and " + score("first") + " to the first.";
   const rows = d.tokens.map((_, q) => d.tokens.map((_, k) => +weight(q, k).toFixed(2)));
   const said = (q, k) => shown(d.tokens[q]) + " looks " + percent(rows[q][k]) + " at " + shown(d.tokens[k]);
   const figure = heat({ shape: "", part: "", rows, said }, "rows: queries, columns: keys", q => choose(q, null));
@@ -96,10 +97,10 @@ function test(id, words) {
   byId(id + "-said").textContent = words(t, mean.toFixed(2));
 }
 test("repeated", (t, mean) => "Heads " + named(t.heads) + " (layer.head) have the highest induction scores on random tokens that are repeated. On other random tokens, the loss on the repetition is " + t.whole + " nats per token. Without these heads it is " + t.without + ", without the others " + mean + " on average. On ordinary text the loss goes from " + all.tests.text.whole + " to " + all.tests.text.without + " nats, without others to " + (sum(all.tests.text.controls) / all.tests.text.controls.length).toFixed(2) + ".");
-test("names", (t, mean) => "Heads " + named(t.heads) + " matter most for the right name in \u201c" + all.patching.sentences[0].join("") + "\u201d. In the same sentence with six other pairs of names, log p of the right name minus log p of the other is " + t.whole + " on average. Without these heads it is " + t.without + ", without the others " + mean + " on average. Choose one of these heads above, and see what the last token looks at.");
+test("names", (t, mean) => "Heads " + named(t.heads) + " carry most of the name in \u201c" + all.patching.sentences[0].join("") + "\u201d: " + t.heads.map(([l, h]) => percent(all.scores.names[l][h])).join(", ") + ", each alone, when its output is taken from the sentence with the names exchanged. In the same sentence with six other pairs of names, log p of the right name minus log p of the other is " + t.whole + " on average. Without these heads it is " + t.without + ", without the others " + mean + " on average. Choose one of these heads above, and see what the last token looks at: the name that it copies, or the repeated name that it suppresses.");
 function patching() {
   const p = all.patching, [given, other] = p.sentences, rows = upwards.map(l => p.effects[l]);
-  byId("patching-said").textContent = "The model reads \u201c" + other.join("") + "\u201d. In each cell, its state after one layer, at one token, is replaced by the state from \u201c" + given.join("") + "\u201d. The score is log p of " + p.names[0] + " minus log p of " + p.names[1] + ": " + p.ends[1] + " without a patch, and " + p.ends[0] + " in the other sentence. A cell has the share of this difference that its patch brings: 0 nothing, 1 all. Where the colour moves from the names to the last token, heads have copied the name.";
+  byId("patching-said").textContent = "The model reads \u201c" + other.join("") + "\u201d. In each cell, its state after one layer, at one token, is replaced by the state from \u201c" + given.join("") + "\u201d. The score is log p of " + p.names[0] + " minus log p of " + p.names[1] + ": " + p.ends[1] + " without a patch, and " + p.ends[0] + " in the other sentence. A cell has the share of this difference that its patch brings: 0 nothing, 1 all. Where the colour moves from the names to the last token, heads have carried the name there.";
   const said = (i, j) => "layer " + upwards[i] + ", at " + shown(other[j]) + (other[j] === given[j] ? "" : " from " + shown(given[j])) + ": " + rows[i][j].toFixed(2);
   byId("patching").replaceChildren(axes(heat({ shape: "", part: "", rows, said }, "point at a cell"), upwards, other.map(shown)));
 }
