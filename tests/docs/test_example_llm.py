@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+from pages import blocks
 from support import ROOT, require
 
 require("gguf")
@@ -402,3 +403,40 @@ def test_real_answers_are_those_of_torch(real):
         theirs = tinyllama.scores(weights, ids[:-1], **REAL)[-4:]
         assert np.abs(np.stack(ours) - theirs).max() < 1e-3
         assert theirs.argmax(-1).tolist() == ids[-4:], question
+
+
+def test_the_chapter_s_numbers_of_the_real_model(real, monkeypatch):
+    """All blocks of chapter 22, with the one that needs the weights."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(_smollm, "load", lambda: real)
+    page = ROOT / "docs" / "course" / "22-a-language-model-opened.md"
+    namespace, found = {}, blocks(page.read_text("utf-8"))
+    for block in found:
+        exec(compile(block.code, f"{page.name}, line {block.line}", "exec"), namespace)
+    assert [bool(block.skip) for block in found] == [False] * 5 + [True]
+
+
+def test_heads_of_the_real_model_matter_beside_random_ones(real):
+    """The heads that were chosen on other random tokens, and the head that carries most of the name."""
+    model, tokenizer = real
+    means = np.zeros((30, 1, 576), np.float32)
+    with ta.no_grad():
+        tokens = np.random.default_rng(5).integers(1000, 20000, 32).tolist() * 2
+        score = np.zeros((30, 9))
+        score[[17, 17, 17, 18, 18, 20, 23, 23], [3, 4, 5, 6, 7, 6, 2, 7]] = 1
+        found = inside.compare(
+            model, score, 8, means, lambda: inside.loss(model, tokens, 33), draws=2
+        )
+        assert found["whole"] < 3 < max(found["controls"]) + 1 and max(found["controls"]) < 4
+        assert found["without"] > 8
+        pair, score = inside.sentences(tokenizer, ["Mary", "John"], ["John", "Mary"])
+        (given, _), (old, _) = (inside.watch(model, tokens) for tokens in pair)
+        one = np.zeros((1, 30, 9), bool)
+        one[0, 23, 3] = True
+        values = inside.head_outputs(model, pair[0])
+        with inside.replaced(model, one, values):
+            moved = inside.next_log_p(model, old[:1])[0].numpy()
+        ends = [inside.next_log_p(model, x[:1])[0].numpy() for x in (given, old)]
+    mary, john = (tokenizer.encode(name).ids[0] for name in (" Mary", " John"))
+    high, low, middle = (p[mary] - p[john] for p in (*ends, moved))
+    assert ends[0].argmax() == mary and abs((middle - low) / (high - low) - 0.578) < 0.01
