@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
+import inside_page
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert as tex2mathml
 from sphinx.util.logging import getLogger
@@ -39,7 +41,6 @@ myst_heading_anchors = 3
 if tags.has("live"):  # noqa: F821  Sphinx gives it: `make site` (docs/live/make_site.py)
     extensions.remove("sphinx.ext.viewcode")  # half of the folder's megabytes
     html_copy_source = False
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
     import make_site
 
 autodoc_typehints = "description"
@@ -125,7 +126,14 @@ def make_live(app, page, template, context, doctree):
         app.add_css_file("live/live.css")
 
 
+def add_inside(app, error):
+    """Add the page about the inside of a language model, to which the first page leads."""
+    if error is None and app.builder.format == "html":
+        inside_page.save(Path(app.outdir))
+
+
 def setup(app):
+    app.connect("build-finished", add_inside)
     if app.tags.has("live"):
         app.connect("html-page-context", make_live)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
