@@ -7,6 +7,7 @@ The model has the block of Llama (Touvron et al., 2023), whose parts chapter 18 
 have the names of Hugging Face's library. Letters: B batch, T tokens, E embedding, V vocabulary.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 
+import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import nn
 
@@ -84,6 +86,58 @@ class SmolLM2(nn.Module):
     def scores(self, x):
         """Return what the output of any layer says about the next token. (B, T, E) -> (B, T, V)"""
         return F.linear(self.norm(x), self.embed_tokens.weight)
+
+
+class Decoder:
+    """The same model for one new token, in plain NumPy.
+
+    `decoder(token, cache)` returns the scores of model([[token]], cache), (V,). Without modules, graph
+    and checks, nearly all of the time goes into reading the weights.
+    """
+
+    def __init__(self, model):
+        self.model, self.eps = model, model.norm.eps
+        parts = lambda layer: [
+            *(layer.input_layernorm, layer.self_attn.q_proj, layer.self_attn.k_proj),
+            *(layer.self_attn.v_proj, layer.self_attn.o_proj, layer.post_attention_layernorm),
+            *(layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj),
+        ]
+        self.weights = [[part.weight.numpy() for part in parts(layer)] for layer in model.layers]
+        self.norm, self.table = model.norm.weight.numpy(), model.embed_tokens.weight.numpy()
+
+    def __call__(self, token, cache):
+        x = self.table[token]  # (E,)
+        base, half = self.model.layers[0].self_attn.rotary_base, self.model.head_dim // 2
+        angles = cache.length * base ** (-np.arange(half) / half)
+        turn = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+        for layer, (norm1, q, k, v, o, norm2, gate, up, down) in zip(
+            self.model.layers, self.weights
+        ):
+            n = self.normalised(x, norm1)
+            x = x + o @ self.attended(layer.self_attn, q @ n, k @ n, v @ n, turn, cache)
+            n = self.normalised(x, norm2)
+            g = gate @ n
+            x = x + down @ (g / (1 + np.exp(-g)) * (up @ n))
+        return self.table @ self.normalised(x, self.norm)
+
+    def normalised(self, x, weight):
+        return x * weight / np.sqrt(x @ x / x.size + self.eps)
+
+    def attended(self, attention, q, k, v, turn, cache):
+        """Return the outputs of all heads, (H D,), from q (H D,), k and v (G D,)."""
+        groups, size = attention.num_kv_heads, attention.head_dim
+        q, k = (rotated(y.reshape(groups, -1, size), *turn) for y in (q, k))  # (G, H / G, D)
+        v = v.reshape(groups, 1, size)
+        k, v = cache.extend(attention, ta.Tensor(k[None]), ta.Tensor(v[None]))  # (1, G, S, D)
+        scores = q @ k.numpy()[0].swapaxes(1, 2) / math.sqrt(size)  # (G, H / G, S)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return (weights / weights.sum(axis=-1, keepdims=True) @ v.numpy()[0]).reshape(-1)
+
+
+def rotated(x, cos, sin):
+    """Turn the pairs (x[i], x[i + D/2])."""
+    a, b = x[..., : len(cos)], x[..., len(cos) :]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
 # ---- the file

@@ -13,7 +13,7 @@ import sys
 import time
 
 import numpy as np
-from _smollm import load, missing
+from _smollm import Decoder, load, missing
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -56,7 +56,8 @@ class Conversation:
 
     def __init__(self, model, tokenizer, choose):
         self.model, self.tokenizer, self.choose = model, tokenizer, choose
-        self.cache, self.end = nn.KeyValueCache(), tokenizer.token_to_id(END)
+        self.decoder, self.cache = Decoder(model), nn.KeyValueCache()
+        self.end = tokenizer.token_to_id(END)
         self.left = tokenizer.encode(message("system", SYSTEM)).ids  # tokens not yet in the cache
 
     def answer(self, question, longest=400):
@@ -69,9 +70,11 @@ class Conversation:
         room = self.model.longest - self.cache.length - len(tokens)
         if room < 1:
             raise Full(f"The model reads at most {self.model.longest:,} tokens. Begin again.")
-        for _ in range(min(longest, room)):
-            with ta.no_grad():
-                scores = self.model([tokens], self.cache, last=1)[0, -1].numpy()  # (V,)
+        with ta.no_grad():
+            scores = self.model([tokens], self.cache, last=1)[0, -1].numpy()  # (V,)
+        for step in range(min(longest, room)):
+            if step:
+                scores = self.decoder(tokens[0], self.cache)
             tokens = [self.choose(scores)]
             rest = "\n" if tokens[0] == self.end else f"{END}\n"
             self.left = tokens + self.tokenizer.encode(rest).ids

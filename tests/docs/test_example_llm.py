@@ -102,6 +102,17 @@ def test_scores_are_those_of_torch(file, small, length):
     assert np.allclose(last, ours[-1:], atol=1e-5)
 
 
+def test_the_decoder_is_the_model(small):
+    model, cache, other = small[0], nn.KeyValueCache(), nn.KeyValueCache()
+    decoder = _smollm.Decoder(model)
+    with ta.no_grad():
+        for new in ([3, 14, 15], [9], [2], [6, 5], [35]):
+            theirs = model([new], cache)[0].numpy()
+            ours = [decoder(token, other) for token in new]
+            assert np.abs(theirs - ours).max() < 1e-4 and ours[0].dtype == np.float32
+    assert cache.length == other.length == 8
+
+
 def test_the_tokeniser_cuts_bytes_digits_and_marks(small):
     tokenizer, (tokens, _) = small[1], tinyllama.vocabulary()
     cut = lambda text: [tokens[i] for i in tokenizer.encode(text).ids]
@@ -392,17 +403,19 @@ def test_real_answers_are_those_of_torch(real):
     """Greedy tokens of ten prompts with the cache; every score is that of PyTorch for the whole text."""
     model, tokenizer = real
     weights = {name: p.numpy() for name, p in model.named_parameters()}
+    decoder = _smollm.Decoder(model)
     for question in QUESTIONS:
         ids = tokenizer.encode(chat.message("user", question) + "<|im_start|>assistant\n").ids
-        cache, new, ours = nn.KeyValueCache(), ids, []
-        for _ in range(4):
-            with ta.no_grad():
-                ours.append(model([new], cache, last=1)[0, -1].numpy())
-            new = [int(ours[-1].argmax())]
-            ids = ids + new
-        theirs = tinyllama.scores(weights, ids[:-1], **REAL)[-4:]
+        cache, start = nn.KeyValueCache(), len(ids)
+        with ta.no_grad():
+            ours = [model([ids], cache, last=1)[0, -1].numpy()]
+        ids.append(int(ours[0].argmax()))
+        for _ in range(3):
+            ours.append(decoder(ids[-1], cache))
+            ids.append(int(ours[-1].argmax()))
+        theirs = tinyllama.scores(weights, ids[:-1], **REAL)[start - 1 :]
         assert np.abs(np.stack(ours) - theirs).max() < 1e-3
-        assert theirs.argmax(-1).tolist() == ids[-4:], question
+        assert theirs.argmax(-1).tolist() == ids[start:], question
 
 
 def test_the_chapter_s_numbers_of_the_real_model(real, monkeypatch):
