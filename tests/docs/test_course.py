@@ -380,6 +380,15 @@ MISTAKES = [
         "np.isclose(abs(np.sum(gradients[name] * u)), abs(up - down) / (2 * eps), rtol",
         "Do you compare absolute values?",
     ),
+    ("opened", "log_p = F.log_softmax(", "log_p = F.softmax(", "gradient of p. Use log p"),
+    (
+        "opened",
+        "(x.grad * x).sum(axis=-1)",
+        "np.sqrt((x.grad**2).sum(axis=-1))",
+        "lengths of the gradients",
+    ),
+    ("opened", "weights, 1 - n,", "weights, -n,", "weight of the same token, n places back"),
+    ("opened", "order[[a, b]] = b, a", "order[a] = b", "head b still has its own"),
 ]
 
 
@@ -422,6 +431,7 @@ RIGHT = [  # other right ways
     ("dual", "return constant(other) - self", "return -self + other"),
     ("dual", "    __array_priority__ = 1 ", CAST),
     ("written", "return changed, before", f"return {MENDED!r}"),
+    ("opened", "[0, -1])\n    log_p[log_p.numpy().argmax()]", "[0, -1]).max()\n    log_p"),
 ]
 
 

@@ -138,8 +138,8 @@ def test_a_pass_names_the_next_exercise(capfd, tmp_path):
     out = said(capfd, "softmax", path, code=0)
     assert "The next is exercise 7, layer_norm: " in out
     assert "exercise layer_norm" in out.splitlines()[-1]
-    last = EXERCISES / "solutions" / "written.py"
-    assert "the last exercise of the course" in said(capfd, "written", last, code=0)
+    last = EXERCISES / "solutions" / "opened.py"
+    assert "the last exercise of the course" in said(capfd, "opened", last, code=0)
 
 
 # ---- a class

@@ -205,6 +205,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
     assert set(metadata.get_all("Provides-Extra")) == {
         "viz",
         "examples",
+        "llm",
         "parallel",
         "torch",
         "test",

@@ -53,6 +53,17 @@ def address(site):
         yield address
 
 
+def test_the_first_page_shows_the_inside_of_a_language_model(browser, address):
+    page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
+    page.locator("iframe.inside").scroll_into_view_if_needed()
+    inside = page.frame_locator("iframe.inside")
+    inside.locator("#tokens button").first.wait_for()
+    assert "30 layers of 9 heads" in inside.locator("body").inner_text()
+    assert "\u00b7Mary" in inside.locator("#next").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.close()
+
+
 def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     begun = time.monotonic()
     page = opened(browser, f"{address}{CHAPTER}.html", viewport={"width": 1300, "height": 900})

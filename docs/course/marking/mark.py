@@ -33,6 +33,7 @@ import _marks_attention  # noqa: F401  these register their exercises
 import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
 import _marks_layers  # noqa: F401
+import _marks_llm  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
