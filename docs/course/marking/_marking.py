@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import os
 import runpy
 import traceback
@@ -134,6 +135,7 @@ class Marks:
 
     def load(self) -> bool:
         """Run the file. A syntax error becomes a line of the report."""
+        linecache.checkcache(str(self.file))
         self.begin("the file runs")
         if "the file runs" in self.known:
             return False
@@ -456,12 +458,11 @@ class Marks:
             if isinstance(error, RecursionError)
             else str(error)
         )
-        notes = [about_shapes(what), *getattr(error, "__notes__", ())]
+        notes = list(filter(None, dict.fromkeys(getattr(error, "__notes__", ()))))
+        line = linecache.getline(str(self.file), lines[-1]) if lines else ""
         text = f"{type(error).__name__}{where} of {self.file.name}: {what}"
-        return (
-            f"raises {type(error).__name__}{where}",
-            "\n".join([text, *filter(None, dict.fromkeys(notes))]),
-        )
+        said = filter(None, [about_shapes(what, line, " ".join(notes)), text, *notes])
+        return f"raises {type(error).__name__}{where}", "\n".join(said)
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:

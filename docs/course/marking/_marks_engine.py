@@ -74,7 +74,10 @@ def _(marks: Marks) -> None:
         hint="Move one element of x at a time. np.ndindex(x.shape) works for any shape of x.",
     )
     marks.compare(
-        "a single number", lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5), np.exp(0.5)
+        "a single number",
+        lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5),
+        np.exp(0.5),
+        hint="x may have no axes at all. np.ndindex(x.shape) works for any shape of x.",
     )
     kept = matrix.copy()
     marks.that(
@@ -122,7 +125,13 @@ def _(marks: Marks) -> None:
             f"{name}: slopes",
             lambda: run(f, *values)[1],
             [x.grad.item() for x in xs],
-            mistakes=mistakes,
+            mistakes=mistakes
+            | {
+                "The result remembers no parents, so the walk ends there. Scalar takes them, and a slope for each.": [
+                    0.0
+                ]
+                * len(xs)
+            },
             weight=weight,
         )
 
@@ -339,6 +348,8 @@ def _(marks: Marks) -> None:
             "the product with the transposed matrix, a running sum from the end.": lambda g, y, x: (
                 np.cumsum(g, axis=-1)
             ),
+            "This is the sum of g over the whole row. x[i] is part of y[i] and of all later outputs, but not of the earlier "
+            "ones.": lambda g, y, x: np.broadcast_to(g.sum(axis=-1, keepdims=True), g.shape),
             "This is g times the output. The Jacobian of a linear function does not depend on y.": lambda g, y, x: (
                 g * y
             ),
@@ -441,10 +452,10 @@ def _(marks: Marks) -> None:
         "added.": lambda g, y, x, A: _products(g, x) / g.size,
     }
     rules = "quadratic_vjp_x", "quadratic_vjp_A"
-    marks.idea("a matrix that all rows share", 3, main=True)
+    marks.idea("a matrix that all rows share", 3)
     for title, x in (
-        ("quadratic, one row", random(1, 3)),
         ("quadratic, 4 rows", random(4, 3)),
+        ("quadratic, one row", random(1, 3)),
         ("quadratic, a stack", random(2, 4, 3)),
     ):
         marks.gradient(
@@ -549,14 +560,12 @@ def _(marks: Marks) -> None:
             lambda g, y, x, t: -(g * y * (1 - y) * x).sum() / t**2
         ),
     }
-    marks.idea("every output depends on every score", 2, main=True)
-    marks.gradient(
-        "rule of softmax",
-        marks.op("softmax", "softmax_vjp_x", "softmax_vjp_temperature"),
-        x,
-        temperature,
-        mistakes=of_scores | of_temperature,
-    )
+    marks.idea("every output depends on every score", 3, main=True)
+    by_x, by_temperature = map(marks.function, ("softmax_vjp_x", "softmax_vjp_temperature"))
+    of_x, of_t = op(softmax).vjp(by_x, None), op(softmax).vjp(None, by_temperature)
+    marks.gradient("rule of softmax: x", of_x, x, temperature, mistakes=of_scores)
+    marks.idea("a number that all outputs share", 1)
+    marks.gradient("rule of softmax: temperature", of_t, x, temperature, mistakes=of_temperature)
 
     allowed = np.array([[True, True, False, True], [False, True, False, False], [True] * 4])
     logs = log_softmax(x, allowed=allowed)
@@ -623,7 +632,7 @@ def _(marks: Marks) -> None:
         },
     )
 
-    marks.idea("dividing by a sum that depends on every element", 2, main=True)
+    marks.idea("dividing by a sum that depends on every element", 2)
     marks.compare(
         "shares",
         lambda: my_shares(x),
@@ -809,7 +818,7 @@ def _(marks: Marks) -> None:
     }
     rules = [f"group_norm_vjp_{name}" for name in ("x", "weight")]
     op = marks.op("group_norm", *rules)
-    marks.idea("the rules of group norm", 3, main=True)
+    marks.idea("the rules of group norm", 3)
     marks.gradient("rules of group_norm", op, x, weight, groups=2, mistakes=mistakes)
     marks.gradient(
         "rules of group_norm, a batch of sequences",

@@ -227,7 +227,7 @@ def of_attention(marks: Marks) -> None:
 
     learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
     learned.__name__ = "scaled"
-    marks.idea("back through the softmax, to a learned scale", 2, main=True)
+    marks.idea("back through the softmax, to a learned scale", 2)
     p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
         "rule of scaled: scale",
@@ -278,7 +278,7 @@ def of_attention(marks: Marks) -> None:
         **either(untransposed, *kept.values()),
     }
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
-    marks.idea("the rules of causal attention without a softmax", 3, main=True)
+    marks.idea("the rules of causal attention without a softmax", 3)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
@@ -403,7 +403,7 @@ def _(marks: Marks) -> None:
             "The second sublayer has no residual connection.": feed_forward(two(half)),
         },
     )
-    marks.idea("the rules of a net with a gate", 3, main=True)
+    marks.idea("the rules of a net with a gate", 3)
     marks.reference(gated=gated)
     rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
     both = lambda x, W, V: (sigmoid(x @ W), x @ V)
@@ -573,7 +573,7 @@ def _(marks: Marks) -> None:
         "samples, len(y) / samples.",
         "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
         "the part's share of the samples.",
-        "unscaled": "The losses are right, but the gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
+        "unscaled": "The gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
         "samples before backward().",
         "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
     }
@@ -584,7 +584,7 @@ def _(marks: Marks) -> None:
         "weights afterwards",
         lambda: mine()[1],
         weight,
-        mistakes={text: wrong for text, (_, wrong) in found.items()},
+        mistakes={text: wrong for text, (_, wrong) in found.items() if text != said["sum"]},
     )
     marks.idea("the mean loss of each group", 2)
     marks.compare(
@@ -644,7 +644,11 @@ def _(marks: Marks) -> None:
         lambda: greedy(score, source, 4, 10),
         right,
         mistakes={
-            "The answer should not include START.": np.insert(right, 0, 10, axis=1)[:, :4],
+            **either(
+                "The answer should not include START.",
+                np.insert(right, 0, 10, axis=1)[:, :4],
+                np.insert(right, 0, 10, axis=1),
+            ),
             "Each symbol is taken from the scores at the first position. The scores of the next symbol are at the last position.": np.repeat(
                 right[:, :1], 4, axis=1
             ),

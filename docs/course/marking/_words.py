@@ -30,7 +30,7 @@ def about_shape(found: Shape, expected: Shape) -> str:
                     "later axes move to the left; keepdims=True keeps it with length 1."
                 )
     if len(found) == len(expected) > 2 and found == expected[::-1]:
-        return ".T reverses all axes. Swap only the last two: x.swapaxes(-1, -2)."
+        return REVERSED
     if sorted(found) == sorted(expected):
         orders = permutations(range(len(expected)))
         order = next(p for p in orders if found == tuple(expected[axis] for axis in p))
@@ -42,8 +42,16 @@ def about_shape(found: Shape, expected: Shape) -> str:
     return ""
 
 
-def about_shapes(text: str) -> str:
-    """Explain an error of NumPy about two shapes that do not fit; the text may be empty."""
+REVERSED = ".T reverses all axes of an array with more than two. Swap only the last two: x.swapaxes(-1, -2)."
+
+
+def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
+    """Explain an error of NumPy about two shapes that do not fit, in a line of the answer; the text may
+    be empty.
+    """
+    does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
+    if does_not_fit and re.search(r"\.T\b", line) and re.search(r"\d, \d+, \d", shapes_given):
+        return REVERSED
     shapes = [
         tuple(int(n) for n in re.findall(r"\d+", shape))
         for shape in re.findall(r"\(((?:\d+,?\s*)*)\)", text)
@@ -54,9 +62,9 @@ def about_shapes(text: str) -> str:
             if small == large[:axis] + large[axis + 1 :]:
                 kept = (*large[:axis], 1, *large[axis + 1 :])
                 return (
-                    f"NumPy matches axes from the right, so {small} does not fit {large}. If the "
-                    f"array {small} comes from a sum over axis {axis}, keepdims=True gives it the shape {kept}, "
-                    "which fits."
+                    f"NumPy matches axes from the right, so {small} does not fit {large}. {kept} fits: after "
+                    f"a sum or a maximum, keepdims=True keeps axis {axis} with length 1, and elsewhere "
+                    "x[..., None] or np.expand_dims adds it."
                 )
         return "NumPy matches axes from the right: two lengths must be equal, or one of them 1."
     if "matmul" in text and "mismatch" in text:
