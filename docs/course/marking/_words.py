@@ -66,6 +66,11 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
                     f"a sum or a maximum, keepdims=True keeps axis {axis} with length 1, and elsewhere "
                     "x[..., None] or np.expand_dims adds it."
                 )
+        if len(small) == len(large) and small[:-2] == large[:-2] and small[-2:] == large[:-3:-1]:
+            return (
+                f"{small} and {large} are transposes of each other: in one of the two terms a transpose "
+                "is missing, or the factors are in the wrong order."
+            )
         return "NumPy matches axes from the right: two lengths must be equal, or one of them 1."
     if "matmul" in text and "mismatch" in text:
         return (
@@ -73,6 +78,22 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
             "shape of each factor: the order, or a swap of the last two axes, must be another."
         )
     return ""
+
+
+def misplaced(found: Any, expected: Any) -> str:
+    """Say that a result has the right numbers in the wrong places; the text may be empty."""
+    a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
+    if a.shape != b.shape or a.dtype.kind not in "fiu" or a.size < 3:
+        return ""
+    if not np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), 1e-9):
+        return ""
+    for axis in range(a.ndim):
+        if equal(np.flip(a, axis), b):
+            return f"The numbers are right, but in the reverse order along axis {axis}."
+    return (
+        "The numbers are right, but in other places. A reshape keeps the order in memory; swapaxes and "
+        "transpose change it."
+    )
 
 
 def unchanged(name: str, value: Any, arguments: Mapping[str, Any]) -> str:
