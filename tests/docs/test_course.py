@@ -267,7 +267,7 @@ MISTAKES = [
     ("encoder_layer", "@ (g * s).reshape", "@ g.reshape", "The gate is missing"),
     ("train", "        optimizer.zero_grad()\n", "", "earlier groups are still included"),
     ("train", "(len(y) / samples)", "(1 / len(group))", "All parts count the same here"),
-    ("train", " * (len(y) / samples)", "", "The losses of the parts are added as they are"),
+    ("train", " * (len(y) / samples)", "", "sum of the parts' means"),
     (
         "train",
         "            total += loss.item()\n        optimizer.step()",

@@ -120,7 +120,9 @@ def line_of(name: str, report: Any) -> Line:
 def explanation(report: Any, names: list[str], argument: str = "x") -> str:
     """Return gradcheck's diagnosis of the rule of an argument, in the words of the stub."""
     text = in_stub_words(str(report.diagnosis), names).replace(" to x[", f" to {argument}[")
-    return re.sub(r"\bx\b", argument, text) if text.startswith("wrong factor") else text
+    text = re.sub(r"\bx\b", argument, text) if text.startswith("wrong factor") else text
+    text = text.removeprefix(f"{report.diagnosis.kind}: ")  # the verdict has it
+    return text[:1].upper() + text[1:]
 
 
 def numbers(report: Any, names: list[str]) -> str:
