@@ -100,6 +100,12 @@ def exercise(
     return enter
 
 
+NAN = (
+    "NaN comes from 0 / 0, from inf - inf, or from the root or the logarithm of a negative number; "
+    "Inf from x / 0 or from e^x for a large x."
+)
+
+
 def plan(chosen: Exercise) -> Marks:
     """Return the marks of an empty file, which name all checks and ideas of an exercise."""
     empty = Marks(Path(f"{chosen.name}.py"))
@@ -335,6 +341,7 @@ class Marks:
             ]
         said = listed[0] if listed else unchanged(*self.last_call) if self.last_call else ""
         said = said or misplaced(found, expected)
+        hint = hint or (NAN if "NaN" in line.verdict and not said else "")
         shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
         alike = shapes[0] == shapes[1]
         numbers = f"expected\n{short(expected)}\nfound\n{short(found)}" if alike else ""
@@ -343,7 +350,7 @@ class Marks:
             if alike
             else f"The shape is {shapes[0]}, but it should be {shapes[1]}. {about_shape(*shapes)}"
         )
-        line.rank = 4 if said else 3 if about or ": " in line.verdict else 2 if hint else 1
+        line.rank = 4 if said else 3 if about or ": " in line.verdict else 1
         return self.failed(name, line, "\n\n".join(filter(None, [said, about, hint, numbers])))
 
     def gradient(

@@ -170,6 +170,7 @@ def _(marks: Marks) -> None:
         0.7,
         mistakes={
             "This is 1 - x^2. The slope is 1 - y^2, where y = tanh(x).": [1 - 0.7**2],
+            "This is 1 - y. The slope is 1 - y^2.": [1 - np.tanh(0.7)],
             "This is the slope at the output, 1 - tanh(y)^2. The slope is 1 - y^2.": [
                 1 - np.tanh(np.tanh(0.7)) ** 2
             ],
@@ -305,6 +306,10 @@ def _(marks: Marks) -> None:
                 [[16, 8, 1, 1], [6, 8, 1, 1]],
                 [[10, 8, 1, 1], [6, 8, 1, 1]],
             ),
+            "The gradients are passed on before there are any. Begin with `last`, and go from users to parents.": [
+                [0, 3, 1, 1]
+            ]
+            * 2,
             **either(
                 "Node a keeps only one of its contributions. Add up all of them.",
                 [[6, 3, 1, 1], [10, 5, 1, 1]],
@@ -341,6 +346,9 @@ def _(marks: Marks) -> None:
         mistakes={
             "This is the slope of the sigmoid, s (1 - s). The derivative of softplus is the sigmoid itself.": (
                 lambda g, y, x: g / (1 + np.exp(-x)) / (1 + np.exp(x))
+            ),
+            "This is the slope of e^x. The derivative of log(1 + e^x) is e^x / (1 + e^x), by the chain rule.": (
+                lambda g, y, x: g * np.exp(x)
             ),
             "This is g / (1 + e^x). Check the sign of the exponent, or the factor e^x of the chain rule.": lambda g, y, x: (
                 g / (1 + np.exp(x))

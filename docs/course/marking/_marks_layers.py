@@ -151,7 +151,10 @@ def _(marks: Marks) -> None:
         mistakes={
             "The weights are normalised over the queries. For each query they should sum to 1 over the keys, the last axis.": soft(
                 scores, -2
-            )
+            ),
+            "The weights are normalised over the first axis. For each query they should sum to 1 over the keys, the last axis.": soft(
+                scores, 0
+            ),
         },
     )
     marks.compare("output", part("output"), weights @ v)
@@ -409,6 +412,9 @@ def _(marks: Marks) -> None:
                 two(attend(one(t)))
             ),
             "The second sublayer has no residual connection.": feed_forward(two(half)),
+            "Both sublayers get the same x. The second one should get the result of the first.": t
+            + attend(one(t))
+            + feed_forward(two(t)),
         },
     )
     marks.idea("the rules of a net with a gate", 3)
@@ -424,6 +430,12 @@ def _(marks: Marks) -> None:
         ),
         "This is the path through x V alone. x is used twice, so add the path through the gate.": (
             lambda g, y, x, W, V: (g * both(x, W, V)[0]) @ V.T
+        ),
+        "The path through the gate lacks the factor x V.": lambda g, y, x, W, V: (
+            of_gate(g, both(x, W, V)[0], 1) @ W.T + (g * both(x, W, V)[0]) @ V.T
+        ),
+        "W and V are exchanged: each product goes back through its own matrix.": lambda g, y, x, W, V: (
+            of_gate(g, *both(x, W, V)) @ V.T + (g * both(x, W, V)[0]) @ W.T
         ),
         slope: lambda g, y, x, W, V: (g * both(x, W, V)[1]) @ W.T + (g * both(x, W, V)[0]) @ V.T,
         f"{slope} ": lambda g, y, x, W, V: whole(x, g * both(x, W, V)[1]),
