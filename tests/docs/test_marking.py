@@ -125,12 +125,44 @@ def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path):
     assert failing(out) == ["rule of softmax: x", "rule of shares"], out
 
 
-def test_a_file_that_lets_a_library_do_it_is_flagged(capfd, tmp_path):
-    text = "import tinygrad_attn.functional as F\ndef softmax(x, temperature): return F.softmax(x / temperature)\n"
-    path = written(tmp_path, mine=RIGHT + text) / "mine.py"
-    out = said(capfd, "softmax", path, code=1)
-    assert failing(out) == ["softmax", "softmax of large numbers"]
-    assert "softmax calls tinygrad_attn's softmax in line" in out and "Write it yourself" in out
+BORROWED = """
+import importlib
+
+
+def softmax(x, temperature):
+    from helper import soft
+    return soft(x / temperature)
+
+
+def shares_vjp(g, y, x):
+    return importlib.import_module("tinygrad_attn").vjp(shares, x)[1](g)[0]
+
+
+def log_softmax_vjp(g, y, x, *, allowed):
+    from tinygrad_attn import Tensor
+    import scipy.special
+
+    t = Tensor(np.where(allowed, x, -1e9), requires_grad=True)
+    e = np.exp(t - x.max())
+    (np.log(e / e.sum(axis=-1, keepdims=True)) * np.where(allowed, g, 0)).sum().backward()
+    return np.where(allowed, t.grad.numpy(), 0)
+"""
+
+
+def test_a_function_that_lets_a_library_do_it_gets_no_points(capfd, tmp_path):
+    """The library is imported in the function, in another file, or by its name; an import is no call."""
+    helper = "def soft(x):\n    import tinygrad_attn.functional as F\n    return F.softmax(x)\n"
+    path = written(tmp_path, mine=RIGHT + BORROWED, helper=helper) / "mine.py"
+    out = said(capfd, "softmax", path, "--all", code=1)
+    wrong = ["softmax", "softmax of large numbers", "rule of log_softmax", "rule of shares"]
+    assert failing(out) == wrong
+    for called in (
+        "softmax calls tinygrad_attn's softmax in line 3",
+        "log_softmax_vjp calls tinygrad_attn's Tensor",
+        "shares_vjp calls tinygrad_attn's vjp",
+    ):
+        assert called in out and "Write it yourself" in out
+    assert out.count("  calls tinygrad_attn's") == 4
 
 
 def test_a_pass_names_the_next_exercise(capfd, tmp_path):

@@ -37,9 +37,13 @@ class Wrong(Exception):
 
 
 class Forbidden(Wrong):
-    """A check's message about how an answer works, which matters more than its results."""
+    """A check's verdict and message about how an answer works, which matters more than its results."""
 
     rank = 5
+
+    def __init__(self, verdict: str, text: str) -> None:
+        super().__init__(text)
+        self.verdict = verdict
 
 
 class Idea(NamedTuple):
@@ -218,9 +222,10 @@ class Marks:
             if changed and name not in self.changing:
                 self.changing.add(name)
                 raise Forbidden(
+                    "changes an argument",
                     f"{name} changes an array that it is given, but other code may still use that "
                     "array. Make a new one: write x = x - 1, not x -= 1. (For the other checks, "
-                    "the marker restores the array.)"
+                    "the marker restores the array.)",
                 )
             self.last_call = name, value, arguments_of(own, args, settings)
             return written(value, name)
@@ -235,8 +240,9 @@ class Marks:
         if calls:
             called, line = calls[0]
             raise Forbidden(
+                f"calls {called}",
                 f"{name} calls {called} in line {line}, which does the exercise for you, so this "
-                "part gets no points. Write it yourself with NumPy."
+                "part gets no points. Write it yourself with NumPy.",
             )
 
     @contextmanager
@@ -455,7 +461,7 @@ class Marks:
         if isinstance(error, NotWritten):
             return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."
         if isinstance(error, (Wrong, WrongForm)):
-            return "wrong shape" if isinstance(error, WrongForm) else "no", str(error)
+            return getattr(error, "verdict", "no"), str(error)
         if isinstance(error, SyntaxError):
             return (
                 f"syntax error in line {error.lineno}",

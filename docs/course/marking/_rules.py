@@ -19,6 +19,8 @@ VAGUE = ("VJP", "missed use", "missing sum", "stateful VJP", "precision", "domai
 class WrongForm(Exception):
     """A result of a rule that cannot be a gradient."""
 
+    verdict = "wrong shape"
+
 
 class Rule(NamedTuple):
     """One rule of an op: which input it belongs to, and the arguments of a call."""
