@@ -104,7 +104,7 @@ def formula(as_block):
     return visit
 
 
-LIVE = re.compile(r"index|getting-started|(course|engine)/.*")
+LIVE = re.compile(r"index|getting-started|practice|(course|engine)/.*")
 
 
 def make_live(app, page, template, context, doctree):

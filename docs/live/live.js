@@ -67,8 +67,8 @@ const Live = (() => {
       const last = this.box.lastElementChild;
       this.box.hidden = false;
       if (kind === "text" && last?.className === "text") last.append(text);
-      else if (kind === "page") { // somebody's HTML: it can reach nothing of this page
-        this.box.append(make("iframe", { sandbox: "allow-scripts", srcdoc: text, title: "Page" }));
+      else if (kind === "page" || kind === "formula") { // somebody's HTML: it can reach nothing of this page
+        this.box.append(make("iframe", { sandbox: "allow-scripts", srcdoc: text, title: kind, class: kind }));
       } else if (kind === "svg" || kind === "png") {
         const data = kind === "png" ? `png;base64,${text}` : `svg+xml,${encodeURIComponent(text)}`;
         this.box.append(make("img", { src: `data:image/${data}`, alt: "Picture drawn by this code" }));
@@ -247,6 +247,32 @@ const Live = (() => {
     exercise.load();
   }
 
+  /** Practice: a button for each level makes a task, an exercise with hints. The page's table has the topics. */
+  function addPractice(block) {
+    const pre = make("pre"), exercise = new Exercise(pre, "practice", ""), task = new Output("the task");
+    const names = [...document.querySelectorAll("td:first-child code")].map(code => make("option", {}, code.textContent));
+    const topic = make("select", { "aria-label": "Topic" }, ...names), levels = make("div", { class: "live-buttons" }, topic);
+    let last = 1, hints = 0;
+    const another = level => inTurn(() => {
+      [last, hints] = [level, 0];
+      task.clear();
+      return call("practice", [topic.value, level], (kind, text) => {
+        if (kind !== "stub") return task.show(kind, text);
+        exercise.stub = text;
+        exercise.restore();
+      });
+    });
+    for (const level of [1, 2, 3, 4, 5, 6]) levels.append(make("button", { type: "button", click: () => another(level) }, `Level ${level}`));
+    levels.append(make("button", { type: "button", click: () => another(last) }, "Another one"));
+    exercise.button("Hint", () => inTurn(() => {
+      exercise.output.clear();
+      return call("hint", [exercise.text, hints++ % 3 + 1], (kind, text) => exercise.output.show(kind, text));
+    }));
+    block.after(make("div", { class: "live-exercise" }, levels, task.box, pre, exercise.buttons, exercise.output.box));
+    exercise.open(false);
+    exercise.load().then(() => exercise.text || another(1));
+  }
+
   /** In the course's table: which exercises are begun and which are done, and all answers as one file. */
   function showProgress(table) {
     for (const code of table.querySelectorAll("td code")) {
@@ -262,6 +288,7 @@ const Live = (() => {
     document.body.append(bar);
     document.querySelectorAll("div.highlight-python, div.highlight-pycon").forEach(addBlock);
     for (const block of document.querySelectorAll("div.highlight-sh pre")) {
+      if (block.textContent.trim() === "python -m tinygrad_attn practice") addPractice(block.closest(".highlight-sh"));
       const found = block.textContent.trim().match(/^python -m tinygrad_attn (?:exercise (?!zoo)(\w+)|exam (engine)\.py)$/);
       if (found) addExercise(block.closest(".highlight-sh"), found[1] ?? "exam", found[1] ?? found[2]);
     }

@@ -26,6 +26,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import latex2mathml
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SITE = ROOT / "docs" / "_build" / "site"
@@ -162,10 +164,12 @@ def package() -> bytes:
             for path in (course / folder).rglob("*.py")
         },
         **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
-        # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
+        # Part of Python, but not of Pyodide's: the text that chapter 18's model learns. And the formulas
+        # of practice, which are made in the browser.
         **{
-            path: Path("pydoc_data") / path.name
-            for path in Path(pydoc_data.__file__).parent.glob("*.py")
+            path: Path(module.__name__) / path.name
+            for module in (pydoc_data, latex2mathml)
+            for path in Path(module.__file__).parent.glob("*.*")
         },
     }
     into = io.BytesIO()

@@ -34,6 +34,7 @@ import _marks_layers  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
+import _practice
 import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
@@ -100,6 +101,8 @@ def outcome(
     """Return the text about a file, which may be the `stub` itself."""
     if chosen.name == "exam":
         return _exam.report(marks)
+    if chosen.name == "practice":
+        return _practice.outcome(marks)
     text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
     if marks.ok:
         return f"{text}\n\n{onwards(chosen)}"
@@ -183,6 +186,8 @@ def find(name: str) -> Exercise:
     kind, _, groups = name.partition(" ")
     if kind == "exam":
         return _exam.exam(groups)
+    if kind == "practice":
+        return _practice.practice()
     for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
