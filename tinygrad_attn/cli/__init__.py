@@ -107,10 +107,13 @@ def _add_teaching(command: Any) -> None:
     add("--seed", type=int, help="the same seed gives the same function (default: any)")
     add("--count", type=int, default=1, help="number of functions (default 1)")
     add("--mark", metavar="FILE.py", help="mark this file, as FILE.py alone does")
+    add("--time-limit", type=float, default=60, help="seconds for the marking (default 60)")
     add("--hint", type=int, metavar="1..3", help="1: a derivative, 2: what is wrong, 3: the rule")
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
+    add("--release", action="store_true", help="for lecturers: autograders, slides, variants")
+    add("--students", metavar="FILE.csv", help="a line email,number for each student")
 
 
 def all_lengths(text: str) -> list[tuple[int, ...]]:
