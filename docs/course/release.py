@@ -23,10 +23,9 @@ from typing import Any
 from tinygrad_attn import __file__ as package
 from tinygrad_attn.files import write_atomically
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE / "autograder"))
-sys.path.insert(0, str(HERE / "marking"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "autograder"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "marking"))
 
 import layout
 import notebooks
@@ -34,6 +33,7 @@ import run as autograder
 import slides
 from _practice import file_name, make, stub
 
+HERE = Path(__file__).resolve().parent
 TASKS = [["elementwise", 1], ["broadcasting", 2], ["norms", 3], ["attention", 4]]
 """The topics and levels of each student's tasks of practice."""
 TIME_LIMIT = 10
