@@ -118,6 +118,19 @@ class Step:
         return f"{element(self.name, self.indices)} = {self.tex}"
 
 
+class Held:
+    """A function that holds its argument: differences find no slope in it, nor does this package."""
+
+    def __init__(self) -> None:
+        self.first: Any = None
+
+    def __call__(self, t: Any) -> Any:
+        if hasattr(t, "_data"):
+            return 0 * t + t._data
+        self.first = t if self.first is None else self.first
+        return self.first
+
+
 @dataclass
 class Task:
     """A function to differentiate, and the inputs at which its gradient is checked."""
@@ -148,11 +161,19 @@ class Task:
     def function(self, result: str = "y", code: str | None = None) -> Callable[..., Any]:
         """Return the function, or another expression of its steps, on arrays or Tensors."""
         text = (code or self.code).replace("    return y", f"    return {result}")
-        names: dict[str, Any] = {"np": np, "held": lambda t: 0 * t + getattr(t, "_data", t)}
+        names: dict[str, Any] = {"np": np, "held": Held()}
         place = f"practice {self}"
         linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
         exec(compile(text, place, "exec"), names)
         return names["f"]
+
+    @property
+    def code_without_a_use(self) -> str:
+        """Return the code in which one use of an operand of the last line has no slope."""
+        last = self.steps[-1]
+        operand = next(iter(last.partials)).partition("_")[0]
+        code = re.sub(rf"\b{operand}\b", f"held({operand})", last.code, count=1)
+        return self.code.replace(f"y = {last.code}", f"y = {code}")
 
     def checkable(self) -> Callable[..., Any]:
         """Return the function for gradcheck, which would try other shapes: they are refused."""
@@ -183,27 +204,42 @@ def make(topic: str, level: int, seed: int, number: int = 1) -> Task:
 
 
 def moderate(task: Task, draw: Draw) -> bool:
-    """Return whether values and slopes are neither tiny nor large, and no maximum is nearly a tie."""
+    """Return whether all values and slopes have a moderate size, and mistakes would show."""
     if len(task.inputs) > MOST_INPUTS:
         return False
-    f, steps = task.function(), task.intermediates()
+    f, inputs = task.function(), task.inputs
     with np.errstate(all="ignore"):
-        values = steps(*task.inputs)
+        values = task.intermediates()(*inputs)
         if not all(np.isfinite(v).all() and 0.02 < np.abs(v).max() < 12 for v in values):
             return False
         g = draw.array(values[-1].shape)
-        for k, x in enumerate(task.inputs):
-            slopes = []
-            for at in np.ndindex(x.shape):
-                ends = []
-                for sign in (1, -1):
-                    moved = [a.copy() for a in task.inputs]
-                    moved[k][at] += sign * 1e-3
-                    ends.append((g * f(*moved)).sum())
-                slopes.append((ends[0] - ends[1]) / 2e-3)
-            if not 0.05 < np.abs(slopes).max() < 30 or np.ptp(slopes) < 0.02:
-                return False
-    return all(apart(name, task, values) for name in maxima(task))
+        right = slopes(f, inputs, g)
+        if not all(0.05 < np.abs(d).max() < 30 for d in right):
+            return False
+        held = task.function(code=task.code_without_a_use)
+        wrong = [
+            slopes(f, [1.1 * x for x in inputs], g),
+            slopes(f, inputs, np.ones_like(g)),
+            slopes(held, inputs, g),
+            [d[..., ::-1] if d.shape[-1] > 1 else d[::-1] for d in right],
+        ]
+    return all(apart(name, task, values) for name in maxima(task)) and all(
+        any(np.abs(a - b).max() > 0.01 * np.abs(a).max() for a, b in zip(right, mistake))
+        for mistake in wrong
+    )
+
+
+def slopes(f: Callable[..., Any], inputs: list[np.ndarray], g: np.ndarray) -> list[np.ndarray]:
+    """Return the gradients of sum(g f) by central differences."""
+    f(*inputs)
+    found = [np.zeros(x.shape) for x in inputs]
+    for k, x in enumerate(inputs):
+        for at in np.ndindex(x.shape):
+            for sign in (1, -1):
+                moved = [a.copy() for a in inputs]
+                moved[k][at] += sign * 1e-4
+                found[k][at] += sign * (g * f(*moved)).sum() / 2e-4
+    return found
 
 
 def maxima(task: Task) -> Iterator[str]:

@@ -456,8 +456,8 @@ def neighbours(t: Builder) -> None:
 @template("indexing", last=True)
 def gathered(t: Builder) -> None:
     e, u, draw = t.inner(), t.u, t.draw
-    chosen = [draw.below(t.task.columns) for _ in range(3)]
-    chosen.append(draw.one_of(chosen))  # one of them twice
+    first, columns = draw.below(t.task.columns), t.task.columns
+    chosen = [first, (first + 1 + draw.below(columns - 1)) % columns, draw.below(columns), first]
     t.step(
         f"({e.code(u)})[:, {chosen}]",
         rf"{e.tex(at(u, 'i,c(j)'))} \quad c = {chosen}",
