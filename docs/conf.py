@@ -40,7 +40,6 @@ if tags.has("live"):  # noqa: F821  Sphinx gives it: `make site` (docs/live/make
     extensions.remove("sphinx.ext.viewcode")  # half of the folder's megabytes
     html_copy_source = False
     sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
-    import make_site
 
 autodoc_typehints = "description"
 autodoc_docstring_signature = (
@@ -107,22 +106,27 @@ def formula(as_block):
 LIVE = re.compile(r"index|getting-started|practice|(course|engine)/.*")
 
 
+NOTE = re.compile(
+    r'<!-- *(raises|skip|browser): (.*?) *-->\s*<div (?=[^<>]*class="highlight-)', re.S
+)
+
+
+def with_attributes(body):
+    """Put the comments above a block of code into its attributes, where live.js reads them."""
+    notes = 1
+    while notes:  # one comment may stand above another
+        body, notes = NOTE.subn(lambda note: f'<div data-{note[1]}="{escape(note[2])}" ', body)
+    return body
+
+
 def make_live(app, page, template, context, doctree):
     """Load the scripts that run code on the pages whose code runs."""
     if doctree is not None and LIVE.fullmatch(page):
-        for name in ("codemirror.js", "python.js", "codemirror.css"):
-            part = make_site.part(name)
-            where = {"filename": f"live/{name}"}
-            if not app.tags.has("offline"):
-                where = {
-                    "filename": part.url,
-                    "integrity": part.integrity,
-                    "crossorigin": "anonymous",
-                }
-            (app.add_css_file if name.endswith("css") else app.add_js_file)(**where)
-        for name in ("settings", "live", "digit") if page == "index" else ("settings", "live"):
+        for name in ("settings", "page", "view", "live", "digit"):
             app.add_js_file(f"live/{name}.js")
-        app.add_css_file("live/live.css")
+        for name in ("palette", "live"):
+            app.add_css_file(f"live/{name}.css")
+        context["body"] = with_attributes(context["body"])
 
 
 def setup(app):

@@ -96,6 +96,13 @@ def graph() -> None:
     ta.viz.graph(loss).save(HERE / "graph.svg")
 
 
+def first_graph() -> None:
+    """The graph that the first page of the documentation shows before it is run."""
+    x = Tensor([0.5, -1.0, 2.0], requires_grad=True)
+    x.name = "x"
+    ta.viz.graph(np.sum(np.tanh(x) * x)).save(HERE / "first-graph.svg")
+
+
 def encoder_layer() -> None:
     """An encoder layer with its attention opened."""
     ta.manual_seed(0)
@@ -108,4 +115,5 @@ if __name__ == "__main__":
     digits_attention()
     reversing()
     graph()
+    first_graph()
     encoder_layer()

@@ -1,24 +1,13 @@
 // Live pages: each block of Python gets Run, Edit and Reset, each exercise an editor and Mark.
-// No Python is loaded before a reader presses Run; then it runs in a worker (worker.js).
+// No Python is loaded before a reader presses Run; then it runs in a worker (worker.js), which stays while he reads on.
 "use strict";
 const Live = (() => {
-  const here = new URL(".", document.currentScript.src), cells = [];
-  let worker, end, turn = 0, line = Promise.resolve();
-
-  function make(tag, attributes = {}, ...inside) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (typeof value === "function") element.addEventListener(name, value);
-      else element.setAttribute(name, value);
-    }
-    element.append(...inside);
-    return element;
-  }
+  const here = new URL(".", document.currentScript.src);
+  let worker, end, turn = 0, line = Promise.resolve(), cells = [], exercises = [], visits = 0, path = location.pathname, editors;
 
   // ---- Python
   const status = make("span", { role: "status" });
-  const bar = make("div", { class: "live-bar" }, make("progress"), status, make("button", { click: () => stop() }, "Stop"));
-  bar.hidden = true;
+  const bar = make("div", { className: "live-bar", hidden: true }, make("progress"), status, make("button", { type: "button", onclick: () => stop() }, "Stop"));
   function say(text) {
     status.textContent = text;
     bar.hidden = !text;
@@ -26,6 +15,10 @@ const Live = (() => {
 
   /** Have the worker call a function of live_page.py; what that shows goes to `show(kind, text)`. */
   function call(name, args, show) {
+    if (location.protocol === "file:") {
+      show("error", "A browser runs no Python in pages that it opens as files. Serve the folder: make serve, or python -m http.server in it.");
+      return Promise.resolve(false);
+    }
     say("Loading Python");
     worker ??= new Worker(new URL("worker.js", here));
     return new Promise(resolve => {
@@ -53,10 +46,15 @@ const Live = (() => {
     return (line = line.then(() => mine === turn && work()).catch(error => say(String(error))));
   }
 
+  /** Give a page inside this one its theme. */
+  function themed(frame) {
+    const theme = document.body.dataset.theme, scheme = theme === "dark" || theme === "light" ? theme : "light dark";
+    frame.srcdoc = frame.page.replace("<html", `<html style="color-scheme: ${scheme}"`);
+  }
   /** A box for what a run shows. */
   class Output {
     constructor(name) {
-      this.box = make("div", { class: "live-output", role: "region", "aria-label": `Output of ${name}`, "aria-live": "polite" });
+      this.box = make("div", { className: "live-output", role: "region", ariaLabel: `Output of ${name}`, ariaLive: "polite" });
       this.clear();
     }
     clear() {
@@ -67,37 +65,52 @@ const Live = (() => {
       const last = this.box.lastElementChild;
       this.box.hidden = false;
       if (kind === "text" && last?.className === "text") last.append(text);
-      else if (kind === "page" || kind === "formula") { // somebody's HTML: it can reach nothing of this page
-        this.box.append(make("iframe", { sandbox: "allow-scripts", srcdoc: text, title: kind, class: kind }));
+      else if (kind === "page") { // somebody's HTML: it can reach nothing of this page
+        const frame = make("iframe", { title: "Page", page: text });
+        frame.sandbox.add("allow-scripts");
+        themed(frame);
+        this.box.append(frame);
       } else if (kind === "svg" || kind === "png") {
         const data = kind === "png" ? `png;base64,${text}` : `svg+xml,${encodeURIComponent(text)}`;
         this.box.append(make("img", { src: `data:image/${data}`, alt: "Picture drawn by this code" }));
-      } else this.box.append(make("pre", { class: kind, tabindex: 0 }, text));
+      } else this.box.append(make("pre", { className: kind, tabIndex: 0 }, text));
     }
   }
 
   // ---- blocks
+  /** Fetch one of somebody else's files for the page itself. */
+  function fetched(name) {
+    const { url, integrity = "" } = LIVE.parts[name], address = new URL(url, here), more = { integrity, crossOrigin: "anonymous" };
+    const element = name.endsWith("css") ? make("link", { rel: "stylesheet", href: address, ...more }) : make("script", { src: address, ...more });
+    return new Promise((resolve, reject) => {
+      Object.assign(element, { onload: resolve, onerror: () => reject(new Error(`${address} cannot be loaded.`)) });
+      document.head.prepend(element); // live.css has the last word
+    });
+  }
+  const editor = () => editors ??= Promise.all([fetched("codemirror.css"), fetched("codemirror.js").then(() => fetched("python.js"))]);
+
   /** A block of code with its buttons and its output; `pre` shows it until it is edited. */
   class Cell {
     constructor(pre, name, text) {
       Object.assign(this, { pre, name, original: text, output: new Output(name), ran: false });
-      this.buttons = make("div", { class: "live-buttons", role: "group", "aria-label": name });
+      this.buttons = make("div", { className: "live-buttons", role: "group", ariaLabel: name });
       this.run = this.button("Run", () => inTurn(() => runFrom(this)));
       this.edit = this.button("Edit", () => this.open());
       this.reset = this.button("Reset", () => this.restore());
       this.reset.hidden = true;
     }
-    button(text, click) {
-      const button = make("button", { type: "button", click, "aria-label": `${text} ${this.name}` }, text);
+    button(text, onclick) {
+      const button = make("button", { type: "button", onclick, ariaLabel: `${text} ${this.name}` }, text);
       this.buttons.append(button);
       return button;
     }
     get text() { return this.editor?.getValue() ?? this.original; }
-    open(focus = true) {
+    async open(focus = true) {
+      await editor();
       const run = () => this.run.click(), soft = editor => editor.execCommand("insertSoftTab");
       this.pre.hidden = this.edit.hidden = true;
       this.editor = CodeMirror(host => this.pre.after(host), {
-        value: this.original, mode: "python", indentUnit: 4, inputStyle: "contenteditable",
+        value: this.original, mode: "python", indentUnit: 4, inputStyle: "contenteditable", lineNumbers: true,
         screenReaderLabel: `${this.name}; Escape leaves the editor`,
         extraKeys: { "Ctrl-Enter": run, "Cmd-Enter": run, "Shift-Enter": run, Esc: () => this.run.focus(),
           "Shift-Tab": "indentLess", Tab: editor => editor.somethingSelected() ? editor.indentSelection("add") : soft(editor) },
@@ -119,12 +132,11 @@ const Live = (() => {
     async execute() {
       this.output.clear();
       this.reset.hidden = false;
-      const options = [this.text, this.name, Boolean(this.interactive), Boolean(this.fresh)];
+      const options = [this.text, this.name, visits, Boolean(this.interactive), Boolean(this.fresh)];
       const ok = await call("run", options, (kind, text) => this.output.show(kind, text));
-      this.ran = ok !== "stopped";
-      if (!this.ran) this.output.show("note", "Stopped. The next Run starts Python again, and runs the blocks before it.");
+      if (ok === "stopped") this.output.show("note", "Stopped. The next Run starts Python again, and runs the blocks before it.");
       if (ok === true && this.output.box.hidden) this.output.show("quiet", "Done; there is nothing to show.");
-      return ok === true || this.ran && Boolean(this.raises);
+      return (this.ran = ok === true || ok === false && Boolean(this.raises));
     }
   }
 
@@ -138,24 +150,14 @@ const Live = (() => {
     await cell.execute();
   }
 
-  /** The comments above a block: `<!-- raises: ... -->`, `<!-- skip: ... -->`, `<!-- browser: ... -->`. */
-  function notesAbove(block) {
-    const notes = {};
-    for (let node = block.previousSibling; node; node = node.previousSibling) {
-      const found = node.nodeType === Node.COMMENT_NODE && node.data.match(/^\s*(\w+):\s*(.*?)\s*$/s);
-      if (found) notes[found[1]] = found[2];
-      else if (node.nodeType !== Node.TEXT_NODE || node.data.trim()) break;
-    }
-    return notes;
-  }
-
+  /** Buttons for a block. docs/conf.py has put the comments above it, such as `<!-- raises: ... -->`, into its attributes. */
   function addBlock(block) {
-    const pre = block.querySelector("pre"), notes = notesAbove(block), interactive = block.matches(".highlight-pycon");
+    const pre = block.querySelector("pre"), notes = block.dataset, interactive = block.matches(".highlight-pycon");
     const why = notes.skip ?? notes.browser, rows = pre.textContent.split("\n").filter(row => /^(>>>|\.\.\.)( |$)/.test(row));
-    if (why) return block.after(make("p", { class: "live-why" }, `Does not run in this page: ${why}.`));
+    if (why) return block.after(make("p", { className: "live-why" }, `Does not run in this page: ${why}.`));
     const cell = new Cell(pre, `block ${cells.length + 1}`, interactive ? rows.map(row => row.slice(4)).join("\n") : pre.textContent);
     const raises = notes.raises ?? (interactive && pre.textContent.match(/^\w+Error/m)?.[0]);
-    if (raises) cell.buttons.append(make("span", { class: "live-why" }, `raises ${raises.split(":")[0]}, as it should`));
+    if (raises) cell.buttons.append(make("span", { className: "live-why" }, `raises ${raises.split(":")[0]}, as it should`));
     cells.push(Object.assign(cell, { interactive, raises }));
     block.classList.add("live-block");
     block.append(cell.buttons, cell.output.box);
@@ -167,15 +169,6 @@ const Live = (() => {
     write: (name, value) => localStorage.setItem(`tinygrad_attn:${name}`, JSON.stringify(value)),
     names: () => Object.keys(localStorage).filter(key => key.startsWith("tinygrad_attn:")).map(key => key.slice(14)),
   };
-  const piped = (bytes, way) => new Response(new Blob([bytes]).stream().pipeThrough(way));
-  async function pack(text) {
-    const bytes = await piped(text, new CompressionStream("deflate-raw")).arrayBuffer();
-    return btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
-  }
-  function unpack(code) {
-    const bytes = Uint8Array.from(atob(code.replace(/-/g, "+").replace(/_/g, "/")), sign => sign.charCodeAt());
-    return piped(bytes, new DecompressionStream("deflate-raw")).text();
-  }
   const download = (name, text) => make("a", { href: URL.createObjectURL(new Blob([text])), download: name }).click();
 
   class Exercise extends Cell {
@@ -186,23 +179,29 @@ const Live = (() => {
       this.button("Mark", () => inTurn(() => this.mark()));
       this.button(`Save ${name}.py`, () => download(`${name}.py`, this.text));
       this.button("Copy link", () => this.link());
-      this.sign = make("span", { class: "live-why", role: "status" });
+      this.mine = this.button("Back to mine", () => { store.write(this.key, { text: store.read(this.key).mine }); this.load(); });
+      this.sign = make("span", { className: "live-why", role: "status" });
       this.buttons.append(this.sign);
-      for (const event of ["hashchange", "storage"]) window.addEventListener(event, () => this.load());
     }
-    /** The text of a link, else what was written before, else the stub. */
-    async load() {
-      const saved = store.read(this.key), [, name, code] = location.hash.match(/^#solution=(\w+):([\w-]+)$/) ?? [];
-      const linked = name === this.key && (await unpack(code).catch(() => "")), text = linked || (saved.text ?? this.stub);
+    /** The text of a link, which leaves the reader's own behind a button; else what he wrote before, else the stub. */
+    load() {
+      const [, name, code] = location.hash.match(/^#solution=(\w+):(.*)$/) ?? [], before = store.read(this.key);
+      if (name === this.key) {
+        const linked = decodeURIComponent(code);
+        if (linked !== before.text) store.write(this.key, { text: linked, mine: before.mine ?? before.text ?? this.stub });
+        history.replaceState(history.state, "", location.pathname);
+        this.buttons.scrollIntoView({ block: "end" });
+      }
+      const { text = this.stub, passed, mine } = store.read(this.key);
       this.loading = true;
       if (this.text !== text) this.editor.setValue(text);
       this.loading = false;
       this.reset.hidden = text === this.stub;
-      this.sign.textContent = linked ? "from a link; kept when you change or mark it" : saved.passed ? "✓ passed" : "";
-      if (linked) this.buttons.scrollIntoView({ block: "end" });
+      this.mine.hidden = mine === undefined;
+      this.sign.textContent = [mine === undefined ? "" : "from a link", passed ? "✓ passed" : ""].filter(Boolean).join(", ");
     }
     keep(passed) {
-      store.write(this.key, { text: this.text, passed });
+      store.write(this.key, { ...store.read(this.key), text: this.text, passed });
       this.sign.textContent = passed ? "✓ passed" : "";
     }
     changed() {
@@ -211,14 +210,13 @@ const Live = (() => {
     }
     restore() {
       localStorage.removeItem(`tinygrad_attn:${this.key}`);
-      history.replaceState(null, "", location.pathname);
       this.output.clear();
       this.load();
     }
     async link() {
-      location.hash = `solution=${this.key}:${await pack(this.text)}`;
-      navigator.clipboard?.writeText(location.href).catch(() => {});
-      this.sign.textContent = "The link is in the address bar, and copied.";
+      const address = `${location.origin}${location.pathname}#solution=${this.key}:${encodeURIComponent(this.text)}`;
+      const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
+      this.output.show("note", `${copied ? "Copied: " : ""}${address}`);
     }
     async mark() {
       let known = "", limit = 0, told, timer, slow, ok;
@@ -240,21 +238,21 @@ const Live = (() => {
 
   /** An editor for an exercise, or for the exam of an engine, which begins with another exercise's file. */
   async function addExercise(block, name, file) {
-    const answer = await fetch(new URL(`exercises/${file}.py`, here)), pre = make("pre");
+    const pre = make("pre"), answer = await fetch(new URL(`exercises/${file}.py`, here));
     const exercise = new Exercise(pre, name, await answer.text());
-    block.after(make("div", { class: "live-exercise" }, pre, exercise.buttons, exercise.output.box));
-    exercise.open(false);
+    block.after(make("div", { className: "live-exercise" }, pre, exercise.buttons, exercise.output.box));
+    await exercise.open(false).catch(error => exercise.output.show("error", error.message));
+    exercises.push(exercise);
     exercise.load();
   }
 
   /** Practice: a button for each level makes a task, an exercise with hints. The page's table has the topics. */
-  function addPractice(block) {
-    const pre = make("pre"), exercise = new Exercise(pre, "practice", ""), task = new Output("the task");
-    const names = [...document.querySelectorAll("td:first-child code")].map(code => make("option", {}, code.textContent));
-    const topic = make("select", { "aria-label": "Topic" }, ...names), levels = make("div", { class: "live-buttons" }, topic);
-    let last = 1, hints = 0;
-    const another = level => inTurn(() => {
-      [last, hints] = [level, 0];
+  async function addPractice(block) {
+    const pre = make("pre"), exercise = new Exercise(pre, "practice", ""), task = new Output("the task"), topic = make("select", { ariaLabel: "Topic" });
+    for (const code of document.querySelectorAll("td:first-child code")) topic.append(make("option", {}, code.textContent));
+    let hints = 0, level = 1;
+    const another = wanted => inTurn(() => {
+      [level, hints] = [wanted, 0];
       task.clear();
       return call("practice", [topic.value, level], (kind, text) => {
         if (kind !== "stub") return task.show(kind, text);
@@ -262,15 +260,17 @@ const Live = (() => {
         exercise.restore();
       });
     });
-    for (const level of [1, 2, 3, 4, 5, 6]) levels.append(make("button", { type: "button", click: () => another(level) }, `Level ${level}`));
-    levels.append(make("button", { type: "button", click: () => another(last) }, "Another one"));
+    const levels = [1, 2, 3, 4, 5, 6].map(n => make("button", { type: "button", onclick: () => another(n) }, `Level ${n}`));
+    levels.push(make("button", { type: "button", onclick: () => another(level) }, "Another one"));
     exercise.button("Hint", () => inTurn(() => {
       exercise.output.clear();
       return call("hint", [exercise.text, hints++ % 3 + 1], (kind, text) => exercise.output.show(kind, text));
     }));
-    block.after(make("div", { class: "live-exercise" }, levels, task.box, pre, exercise.buttons, exercise.output.box));
-    exercise.open(false);
-    exercise.load().then(() => exercise.text || another(1));
+    task.box.classList.add("formula");
+    block.after(make("div", { className: "live-exercise" }, make("div", { className: "live-buttons" }, topic, ...levels), task.box, pre, exercise.buttons, exercise.output.box));
+    await exercise.open(false).catch(error => exercise.output.show("error", error.message));
+    exercises.push(exercise);
+    exercise.load();
   }
 
   /** In the course's table: which exercises are begun and which are done, and all answers as one file. */
@@ -280,19 +280,64 @@ const Live = (() => {
       if (saved.text) code.after(saved.passed ? " ✓ passed" : " (begun)");
     }
     const all = () => JSON.stringify(Object.fromEntries(store.names().map(name => [name, store.read(name)])), null, 1);
-    const click = () => download("tinygrad_attn-answers.json", all());
-    table.after(make("p", { class: "live-buttons" }, make("button", { type: "button", click }, "Export my answers")));
+    const file = make("input", { type: "file", accept: ".json", hidden: true, onchange: async () => {
+      try {
+        for (const [name, { text, passed }] of Object.entries(JSON.parse(await file.files[0].text()))) store.write(name, { text, passed });
+        location.reload();
+      } catch { said.textContent = "This file is not one that Export has written."; }
+    } });
+    const said = make("span", { className: "live-why", role: "status" });
+    table.after(make("p", { className: "live-buttons" },
+      make("button", { type: "button", onclick: () => download("tinygrad_attn-answers.json", all()) }, "Export my answers"),
+      make("button", { type: "button", onclick: () => file.click() }, "Import"), file, said));
+  }
+
+  // ---- pages
+  function begin() {
+    [cells, exercises, path] = [[], [], location.pathname];
+    visits += 1;
+    document.querySelectorAll("div.highlight-python, div.highlight-pycon").forEach(addBlock);
+    for (const block of document.querySelectorAll("div.highlight-sh")) {
+      const found = block.querySelector("pre").textContent.trim().match(/^python -m tinygrad_attn (?:exercise (?!zoo)(\w+)|exam (engine)\.py|practice)$/);
+      if (found?.[1] || found?.[2]) addExercise(block, found[1] ?? "exam", found[1] ?? found[2]);
+      else if (found) addPractice(block);
+    }
+    document.querySelectorAll("table:has(a[href^='00-'])").forEach(showProgress);
+    if (byId("digit")) readDigits(byId("digit"));
+  }
+  /** Show another live page in this one's place, so that Python need not be loaded again. */
+  async function visit(address, top) {
+    const answer = await fetch(address).catch(() => undefined);
+    const next = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!next || !next.querySelector("script[src*='live/live.js']")) return location.assign(address);
+    turn += 1; // what waits belongs to the page before
+    document.title = next.title;
+    document.documentElement.dataset.content_root = next.documentElement.dataset.content_root;
+    for (const part of [".sidebar-drawer", "article", "footer", ".toc-drawer"]) document.querySelector(part).replaceWith(next.querySelector(part));
+    begin();
+    const target = location.hash && byId(decodeURIComponent(location.hash.slice(1)));
+    if (target) target.scrollIntoView();
+    else scrollTo(0, top ?? 0);
+  }
+  function follow(event) {
+    const link = event.target.closest?.("a[href]"), other = event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey;
+    if (!worker || !link || other || link.target || link.download || link.origin !== location.origin) return;
+    if (link.pathname === location.pathname || !/(\/|\.html)$/.test(link.pathname)) return;
+    const address = link.href; // relative to what pushState changes
+    event.preventDefault();
+    history.replaceState({ top: scrollY }, "");
+    history.pushState({}, "", address);
+    visit(address);
   }
 
   document.addEventListener("DOMContentLoaded", () => {
+    for (const link of document.querySelectorAll("header a[href], link[rel~=icon]")) link.href = link.href; // whole: it stays
     document.body.append(bar);
-    document.querySelectorAll("div.highlight-python, div.highlight-pycon").forEach(addBlock);
-    for (const block of document.querySelectorAll("div.highlight-sh pre")) {
-      if (block.textContent.trim() === "python -m tinygrad_attn practice") addPractice(block.closest(".highlight-sh"));
-      const found = block.textContent.trim().match(/^python -m tinygrad_attn (?:exercise (?!zoo)(\w+)|exam (engine)\.py)$/);
-      if (found) addExercise(block.closest(".highlight-sh"), found[1] ?? "exam", found[1] ?? found[2]);
-    }
-    document.querySelectorAll("table:has(a[href^='00-'])").forEach(showProgress);
+    begin();
+    document.addEventListener("click", follow);
+    new MutationObserver(() => document.querySelectorAll(".live-output iframe").forEach(themed)).observe(document.body, { attributeFilter: ["data-theme"] });
+    window.addEventListener("popstate", ({ state }) => { if (path !== location.pathname) visit(location.href, state?.top); });
+    for (const event of ["hashchange", "storage"]) window.addEventListener(event, () => exercises.forEach(exercise => exercise.load()));
   });
-  return { call, inTurn, make, Output };
+  return { call, inTurn, Output };
 })();

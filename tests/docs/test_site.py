@@ -14,7 +14,13 @@ require("sphinx")
 sys.path.insert(0, str(ROOT / "docs" / "live"))
 import make_site
 
-CHAPTER = "course/06-softmax"
+FIRST, CHAPTER = "course/00-slope-by-nudging", "course/06-softmax"
+TEXT = "() => document.querySelector('.live-exercise .CodeMirror')?.CodeMirror.getValue()"
+INSIDE = """() => {
+  const svg = decodeURIComponent(document.querySelector(".live-output img").src);
+  return [...new DOMParser().parseFromString(svg.slice(svg.indexOf("<svg")), "image/svg+xml").querySelectorAll("text")]
+    .filter(text => !text.hasAttribute("textLength")).map(text => text.textContent);
+}"""
 MARK = """async ([text, name]) => {
   let said = "";
   await Live.call("mark", [text, name, "", 0], (kind, text) => { if (kind === "text") said += text; });
@@ -28,7 +34,7 @@ def site(tmp_path_factory):
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     (source / "course").mkdir()
     shutil.copytree(ROOT / "docs" / "images", source / "images")
-    for name in ("index", CHAPTER):
+    for name in ("index", FIRST, CHAPTER):
         shutil.copy(ROOT / "docs" / f"{name}.md", source / f"{name}.md")
     command = [sys.executable, "-m", "sphinx", "-Q", "-b", "html", "-t", "live", "-t", "offline"]
     subprocess.run([*command, "-c", ROOT / "docs", source, out], check=True)
@@ -85,6 +91,42 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     page.context.close()
 
 
+def test_python_stays_while_the_reader_goes_on(browser, address):
+    page = opened(browser, f"{address}index.html", viewport={"width": 1300, "height": 900})
+    press(page, "Run", page.locator(".live-block").first)
+    page.evaluate("window.stays = true")
+    page.click("text=Start chapter 0")
+    page.locator(".live-exercise .CodeMirror").wait_for()
+    assert page.evaluate("stays") and page.url.endswith(f"{FIRST}.html")
+    block = page.locator(".live-block").first
+    block.locator("button:text-is('Edit')").click()
+    write(page, block, "x")  # the first page's
+    assert "NameError" in press(page, "Run", block)
+    assert press(page, "Run", page.locator(".live-block").nth(1)).startswith("Not run: block 1")
+    page.go_back()
+    page.locator("#digit canvas").wait_for()
+    assert page.evaluate("stays") and page.url.endswith("index.html")
+    assert page.said == page.abroad == []
+    page.context.close()
+
+
+def test_a_link_to_an_answer_leaves_the_readers_own(browser, address):
+    page = opened(browser, f"{address}{CHAPTER}.html")
+    exercise = page.locator(".live-exercise")
+    exercise.locator(".CodeMirror").wait_for()
+    write(page, exercise, "shared = 1")
+    exercise.locator("button:text-is('Copy link')").click()
+    link = exercise.locator(".note").text_content().removeprefix("Copied: ")
+    write(page, exercise, "mine = 2")
+    page.goto(link)
+    page.wait_for_function(f"({TEXT})() === 'shared = 1'")
+    page.reload()
+    page.wait_for_function(f"({TEXT})() === 'shared = 1'")
+    exercise.locator("button:text-is('Back to mine')").click()
+    page.wait_for_function(f"({TEXT})() === 'mine = 2'")
+    page.context.close()
+
+
 def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
     page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
     assert "dy/dx" in press(page, "Run", page.locator(".live-block").first)
@@ -97,7 +139,12 @@ def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
     page.mouse.move(at["x"] + 96, at["y"] + 170, steps=9)
     page.mouse.up()
     page.locator("#digit figure").nth(7).wait_for()
-    assert page.inner_text("#digit [role=status]").startswith("A 1:")
+    assert page.inner_text("#digit [role=status]").startswith("The model reads a 1. Chances: 1:")
+    page.click("#digit button:text-is('Clear')")
+    page.mouse.up()  # nothing is drawn
+    assert page.inner_text("#digit [role=status]").startswith("Draw")
+    inside = page.evaluate(INSIDE)
+    assert inside == [], "each text has the width that was laid out for it"
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     assert page.said == page.abroad == []
     page.context.close()

@@ -35,7 +35,8 @@ def page(title: str, name: str, folder: Any = TEMPLATES, **fields: str) -> Page:
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
         for place, part in ((TEMPLATES, "page"), (folder, name))
     )
-    parts = {"title": html.escape(title), "style": look + style, "script": tools + script}
+    style = TEMPLATES.joinpath("palette.css").read_text("utf-8") + look + style
+    parts = {"title": html.escape(title), "style": style, "script": tools + script}
     return Page(Template(frame).substitute(parts, body=Template(body).substitute(fields)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ... import functional as F
-from ... import nn, no_grad, optim, reuse_memory, set_num_threads
+from ... import nn, no_grad, optim, record_attention, reuse_memory, set_num_threads
 from ...check import gradcheck
 from ...random import manual_seed
 from ...tensor import Tensor
@@ -56,6 +56,28 @@ def predict(model: DigitClassifier, images: np.ndarray) -> np.ndarray:
     """Return the probabilities of the ten digits for each image, (N, 8, 8) -> (N, 10)."""
     with no_grad():
         return F.softmax(model(patches(images)), axis=-1).numpy()
+
+
+def views(model: DigitClassifier, images: np.ndarray) -> list[dict[str, Any]]:
+    """Return what a page shows of each image: pixels, the chances of each digit, every head's
+    attention, and the patch with the most ink.
+    """
+    with record_attention() as seen:
+        chances = predict(model, images)
+    starts = patches(images).sum(axis=2).argmax(axis=1)
+    return [
+        {
+            "pixels": image.ravel().round(4).tolist(),
+            "start": int(starts[i]),
+            "scores": chances[i].round(4).tolist(),
+            "maps": {
+                f"layer {layer}, head {head}": weights.round(3).tolist()
+                for layer, (call,) in enumerate(seen.values(), 1)
+                for head, weights in enumerate(np.asarray(call)[i], 1)
+            },
+        }
+        for i, image in enumerate(images)
+    ]
 
 
 def loss_of(model: DigitClassifier, images: Any, labels: Any) -> Tensor:

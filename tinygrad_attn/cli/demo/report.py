@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure  # not known to pyplot, so no window opens
 
-from ... import record_attention, viz
+from ... import viz
 from ...viz.page import as_json, page
-from . import Training, loss_of, predict
+from . import Training, loss_of, predict, views
 from .digits import CLASSES, patches
 
 Baselines = Sequence[Mapping[str, float]]  # the accuracy of each method, by run
@@ -55,7 +55,8 @@ def write_report(path: Path, runs: Sequence[Training], baselines: Baselines, che
         graph=viz.graph(loss, model, depth=2).drawing(),
         head=viz.attention_html(model, patches(images[:1]))._repr_html_(),
         check=html.escape(str(check)),
-        data=_looking_data(first, images),
+        digit=resources.files(__package__).joinpath("digit.js").read_text("utf-8"),
+        data=as_json([{"label": i, **view} for i, view in enumerate(views(model, images))]),
     ).save(path)
 
 
@@ -80,24 +81,6 @@ def learning_curves(runs: Sequence[Training], baselines: Baselines) -> Any:
         right.axhline(value, color="grey", linestyle="--", label=f"{name} {value:.1f} %")
     right.legend()
     return figure
-
-
-def _looking_data(run: Training, images: np.ndarray) -> str:
-    """Return the data of the page: pixels in sixteenths, attention weights in thousandths."""
-    with record_attention() as seen:
-        predict(run.model, images)
-    weights = np.stack([layer for (layer,) in seen.values()])  # (layers, N, H, 16, 16)
-    starts = patches(images).sum(axis=2).argmax(axis=1)  # the patch with the most ink
-    digits = [
-        {
-            "label": i,
-            "pixels": np.rint(image * 16).astype(int).ravel().tolist(),
-            "start": int(start),
-            "weights": np.rint(weights[:, i] * 1000).astype(int).tolist(),
-        }
-        for i, (image, start) in enumerate(zip(images, starts, strict=True))
-    ]
-    return as_json({"layers": len(weights), "heads": weights.shape[2], "digits": digits})
 
 
 def _errors(run: Training) -> tuple[str, str]:

@@ -48,45 +48,24 @@ function heat(matrix, name, choose) {
   return make("figure", { className: "heat" }, said, grid);
 }
 
-// Zoom and pan of the drawing in a box that scrolls: buttons, + - 0, the wheel with Ctrl, dragging.
+// Buttons, and the keys + - 0, that zoom the drawing in a box that scrolls. At first the drawing is as wide as the box (page.css).
 function pane(box, buttons) {
-  let scale = 1, dragged = false;
-  const drawing = () => box.querySelector("svg"), natural = () => drawing().viewBox.baseVal;
+  const drawing = box.querySelector("svg");
+  let scale = 1;
+  if (drawing) box.style.setProperty("--natural", `${drawing.viewBox.baseVal.width}px`);
   function zoom(to) {
-    if (!drawing()) return;
     const before = scale, x = box.scrollLeft + box.clientWidth / 2, y = box.scrollTop + box.clientHeight / 2;
-    scale = Math.max(.1, Math.min(4, to));
-    drawing().setAttribute("width", natural().width * scale);
-    drawing().setAttribute("height", natural().height * scale);
+    scale = Math.max(.1, Math.min(8, to));
+    box.style.setProperty("--zoom", scale);
     box.scrollTo(x * scale / before - box.clientWidth / 2, y * scale / before - box.clientHeight / 2);
   }
-  function fit() {  // a small drawing fills the box, a tall one its width
-    if (!drawing()) return;
-    const wide = (box.clientWidth - 24) / natural().width, high = (box.clientHeight - 24) / natural().height;
-    zoom(Math.min(2, Math.max(Math.min(wide, high), Math.min(wide, .8), .45)));
-  }
-  function centre(element) {
-    const at = element.getBoundingClientRect(), frame = box.getBoundingClientRect();
-    box.scrollBy({ left: at.left + at.width / 2 - frame.left - frame.width / 2, top: at.top + at.height / 2 - frame.top - frame.height / 2 });
-  }
-  const actions = { "-": () => zoom(scale / 1.25), "0": fit, "+": () => zoom(scale * 1.25) };
-  for (const [key, [sign, label]] of Object.entries({ "-": ["\u2212", "zoom out"], "0": ["fit", "fit the drawing"], "+": ["+", "zoom in"] }).sort((a, b) => "-0+".indexOf(a[0]) - "-0+".indexOf(b[0]))) {
-    const button = make("button", { type: "button", textContent: sign, onclick: actions[key] });
-    button.setAttribute("aria-label", label);
-    buttons.append(button, " ");
+  const actions = { "-": () => zoom(scale / 1.25), "0": () => zoom(1), "+": () => zoom(scale * 1.25) };
+  for (const [key, sign, label] of [["-", "\u2212", "zoom out"], ["0", "fit", "fit the drawing"], ["+", "+", "zoom in"]]) {
+    buttons.append(make("button", { type: "button", textContent: sign, ariaLabel: label, onclick: actions[key] }), " ");
   }
   document.addEventListener("keydown", event => { if (!taken(event) && actions[event.key]) actions[event.key](); });
-  box.addEventListener("wheel", event => { if (event.ctrlKey) { event.preventDefault(); zoom(scale * (event.deltaY < 0 ? 1.1 : 1 / 1.1)); } }, { passive: false });
-  let from = null;
-  box.addEventListener("pointerdown", event => { dragged = false; if (event.pointerType === "mouse") from = [event.clientX + box.scrollLeft, event.clientY + box.scrollTop]; });
-  window.addEventListener("pointermove", event => {
-    if (!from) return;
-    const to = [from[0] - event.clientX, from[1] - event.clientY];
-    dragged ||= Math.hypot(to[0] - box.scrollLeft, to[1] - box.scrollTop) > 4;
-    if (dragged) box.scrollTo(...to);
-  });
-  window.addEventListener("pointerup", () => { from = null; });
-  box.addEventListener("click", event => { if (dragged) event.stopPropagation(); }, true);
-  window.addEventListener("resize", fit);
-  return { fit, centre };
+}
+function centre(element, box) {
+  const at = element.getBoundingClientRect(), frame = box.getBoundingClientRect();
+  box.scrollBy({ left: at.left + at.width / 2 - frame.left - frame.width / 2, top: at.top + at.height / 2 - frame.top - frame.height / 2 });
 }

@@ -1,5 +1,5 @@
 const steps = dataOf("steps"), slider = byId("slider"), box = byId("drawing"), play = byId("play");
-const view = pane(box, byId("zoom"));
+pane(box, byId("zoom"));
 let timer = null;
 function input(c) {
   const sign = c.first ? "= " : "+= ", part = make("div", { className: "input" });
@@ -37,7 +37,7 @@ function show(k) {
   box.querySelectorAll("g.edge").forEach(e => e.classList.toggle("later", !done.has(Number(e.id.slice(1)))));
   step.arrows.forEach(i => byId("e" + i)?.classList.add("part"));
   const current = byId("n" + step.box);
-  if (current) { current.classList.add("now"); view.centre(current); }
+  if (current) { current.classList.add("now"); centre(current, box); }
   byId("side").scrollTop = 0;
   try { history.replaceState(null, "", "#step=" + (k + 1)); } catch { /* inside a notebook */ }
 }
@@ -70,5 +70,4 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
   go(to);
 });
-view.fit();
 show(asked());
