@@ -23,10 +23,9 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
-
-import latex2mathml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -172,12 +171,16 @@ def package() -> bytes:
             for path in (course / folder).rglob("*.py")
         },
         **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
-        # Part of Python, but not of Pyodide's: the text that chapter 18's model learns. And the formulas
-        # of practice, which are made in the browser.
+        # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
         **{
-            path: Path(module.__name__) / path.name
-            for module in (pydoc_data, latex2mathml)
-            for path in Path(module.__file__).parent.glob("*.*")
+            path: Path("pydoc_data") / path.name
+            for path in Path(pydoc_data.__file__).parent.glob("*.py")
+        },
+        # The formulas of practice are made in the browser.
+        **{
+            Path(file.locate()): Path(file)
+            for file in metadata.files("latex2mathml")
+            if file.suffix in (".py", ".txt") or file.name == "METADATA"
         },
     }
     into = io.BytesIO()

@@ -224,7 +224,7 @@ def moderate(task: Task, draw: Draw) -> bool:
             [d[..., ::-1] if d.shape[-1] > 1 else d[::-1] for d in right],
         ]
     return all(apart(name, task, values) for name in maxima(task)) and all(
-        any(np.abs(a - b).max() > 0.01 * np.abs(a).max() for a, b in zip(right, mistake))
+        any(np.abs(a - b).max() > 0.03 * np.abs(a).max() for a, b in zip(right, mistake))
         for mistake in wrong
     )
 
@@ -257,8 +257,9 @@ def apart(name: str, task: Task, values: list[np.ndarray]) -> bool:
 
 
 def dotted(tex: str) -> str:
-    """Put a dot between a factor and a number."""
-    return re.sub(r"([})\]]) (?=\d)", r"\1 \\cdot ", tex)
+    """Put a dot between a factor and a number, but not after the sign of a sum."""
+    tex = re.sub(r"([})\]]) (?=\d)", r"\1 \\cdot ", tex)
+    return re.sub(r"(\\sum_\{[^}]*\}) \\cdot ", r"\1 ", tex)
 
 
 def plain(tex: str) -> str:
@@ -271,6 +272,7 @@ def plain(tex: str) -> str:
         r"\ge": ">=",
     }.items():
         tex = tex.replace(word, sign)
+    tex = re.sub(r"sum_\{(k [^}]*)\}", r"sum_(\1)", tex)
     found, closing = [], []
     for part in re.split(r"(\\sqrt\{|\^\{|_\{|\{|\})", tex):
         if part.endswith("{"):

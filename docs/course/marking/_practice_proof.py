@@ -72,7 +72,7 @@ def passes(task: Task, rule: Rule) -> bool:
     g = np.random.default_rng(0).standard_normal(y.shape)
     pairs = zip(rule(g, y, *task.inputs), slopes(f, task.inputs, g))
     return all(
-        np.abs(mine - right).max() < 1e-4 + 1e-3 * np.abs(right).max() for mine, right in pairs
+        np.abs(mine - right).max() < 1e-5 + 1e-3 * np.abs(right).max() for mine, right in pairs
     )
 
 
