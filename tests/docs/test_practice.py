@@ -130,3 +130,15 @@ def test_mistakes_of_the_command_line(answer, capsys):
     assert "--level is 1 to 6" in run(capsys, "practice", "norms", "--level", 7, code=2)
     assert "there is no file 'none.py'" in run(capsys, "practice", "none.py", code=2)
     assert "--hint is 1, 2 or 3" in run(capsys, "practice", answer(""), "--hint", 4, code=2)
+
+
+def test_a_use_that_is_left_out_is_named(proof):
+    import _practice as practice
+
+    task = practice.make("norms", 3, 7106)
+    g = practice.cotangent(task)
+    (first, code), (second, _) = task.uses("h")
+    assert (first.name, second.name) == ("p", "y")
+    mine = practice.right_gradients(task, g, True, code)[0]
+    assert practice.left_out(task, "h", mine, g) == "A use of h in the line `p = ...` is left out."
+    assert not practice.left_out(task, "h", 2 * mine, g)

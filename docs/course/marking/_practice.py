@@ -300,17 +300,17 @@ def wrong_shape(name: str, mine: tuple[int, ...], shape: tuple[int, ...]) -> str
     """Say what is wrong with the shape of a gradient."""
     text = f"The gradient of {name} has the shape {mine}, but {name} has {shape}."
     if np.prod(mine) > np.prod(shape):
-        text += f" Each element of {name} is used several times: sum over these uses."
-    elif mine == shape[::-1]:
-        text += " Transpose it."
-    return text
+        return f"{text} Each element of {name} is used several times: sum over these uses."
+    if mine == shape[::-1]:
+        return f"{text} Transpose it."
+    return f"{text} Sum over the axes along which {name} is repeated, and over no others."
 
 
 def named(text: str, task: Task) -> str:
     """Put the inputs' names in place of their numbers."""
     for k, name in enumerate(task.shapes):
         text = text.replace(f"input {k}", name)
-    return text
+    return re.sub(r"\b([Ii]ts|[Tt]he) VJP\b", "the rule", text)
 
 
 def cotangent(task: Task) -> np.ndarray:
@@ -318,13 +318,15 @@ def cotangent(task: Task) -> np.ndarray:
     return Draw("g", task).array(task.function()(*task.inputs).shape)
 
 
-def right_gradients(task: Task, g: np.ndarray, results: bool = False) -> list[np.ndarray]:
+def right_gradients(
+    task: Task, g: np.ndarray, results: bool = False, code: str | None = None
+) -> list[np.ndarray]:
     """Return the gradients of the inputs, or of the results of all lines, by this package."""
     tensors = [ta.Tensor(x, requires_grad=True) for x in task.inputs]
-    lines = task.intermediates()(*tensors)
+    lines = task.intermediates(code)(*tensors)
     of = lines if results else tensors
-    found = ta.grad(lines[-1], of, g)
-    return [np.asarray(x.numpy() if hasattr(x, "numpy") else x) for x in found]
+    found = ta.grad(lines[-1], of, g, allow_unused=True)
+    return [np.zeros(t.shape) if d is None else d.numpy() for t, d in zip(of, found)]
 
 
 # ---- hints
@@ -373,12 +375,27 @@ def second_hint(task: Task, path: Path) -> str:
         if called is None:
             continue
         if differs(local[called], value):
-            earlier = f" {', '.join(seen)} is right." if seen else ""
-            return (
-                f"{called} is the first that is wrong.{earlier} {comparison(local[called], value)}"
-            )
+            earlier = f" Right so far: {', '.join(seen)}." if seen else ""
+            what = left_out(task, name, local[called], g) or comparison(local[called], value)
+            return f"{called} is the first that is wrong.{earlier} {what}"
         seen.append(called)
     return "\n".join(rest(task, found, g, right, seen))
+
+
+def left_out(task: Task, name: str, mine: Any, g: np.ndarray) -> str:
+    """Say which use of an intermediate result a gradient leaves out, if it is one."""
+    lines = name not in task.shapes
+    at = ([step.name for step in task.steps] if lines else [*task.shapes]).index(name)
+    found = [
+        step
+        for step, code in task.uses(name)
+        if not differs(mine, right_gradients(task, g, lines, code)[at])
+    ]
+    if not found:
+        return ""
+    uses = sum(step is found[0] for step, _ in task.uses(name))
+    often = f", which has {name} {uses} times," if uses > 1 else ""
+    return f"A use of {name} in the line `{found[0].name} = ...`{often} is left out."
 
 
 def rest(task: Task, found: Any, g: np.ndarray, right: dict, seen: list[str]) -> Iterator[str]:
@@ -387,7 +404,8 @@ def rest(task: Task, found: Any, g: np.ndarray, right: dict, seen: list[str]) ->
         yield f"Right so far: {', '.join(seen)}."
     for name, mine, value in zip(task.shapes, as_list(found), right_gradients(task, g)):
         if differs(mine, value):
-            yield f"The gradient of {name} is wrong. {comparison(mine, value)}"
+            what = left_out(task, name, mine, g) or comparison(mine, value)
+            yield f"The gradient of {name} is wrong. {what}"
     if len(seen) < len(right):
         missing = [name for name in right if not any(p.format(name) in seen for p in NAMES)]
         yield (

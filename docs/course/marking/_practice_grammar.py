@@ -95,8 +95,9 @@ class Inner:
 
     def slope(self, u: str) -> str:
         """Return the formula of the derivative with respect to u."""
-        factor = f"{float(self.a) * float(self.c):.4g}"
-        return f"{factor} {FUNCTIONS[self.phi][2].replace('T', self.argument(u, ' '))}"
+        number, tex = re.fullmatch(r"(?:\(?(-?\d+)\)? )?(.*)", FUNCTIONS[self.phi][2]).groups("1")
+        factor = f"{float(self.a) * float(self.c) * int(number):.4g}"
+        return f"{factor} {tex.replace('T', self.argument(u, ' '))}"
 
 
 @dataclass
@@ -167,13 +168,19 @@ class Task:
         exec(compile(text, place, "exec"), names)
         return names["f"]
 
+    def uses(self, name: str) -> Iterator[tuple[Step, str]]:
+        """List the lines that use a name, with the code in which this use has no slope."""
+        for step in self.steps:
+            for use in re.finditer(rf"\b{name}\b", step.code):
+                code = f"{step.code[: use.start()]}held({name}){step.code[use.end() :]}"
+                yield step, self.code.replace(f"{step.name} = {step.code}", f"{step.name} = {code}")
+
     @property
     def code_without_a_use(self) -> str:
         """Return the code in which one use of an operand of the last line has no slope."""
         last = self.steps[-1]
         operand = next(iter(last.partials)).partition("_")[0]
-        code = re.sub(rf"\b{operand}\b", f"held({operand})", last.code, count=1)
-        return self.code.replace(f"y = {last.code}", f"y = {code}")
+        return next(code for step, code in self.uses(operand) if step is last)
 
     def checkable(self) -> Callable[..., Any]:
         """Return the function for gradcheck, which would try other shapes: they are refused."""
@@ -186,9 +193,9 @@ class Task:
 
         return of_these_shapes
 
-    def intermediates(self) -> Callable[..., Any]:
+    def intermediates(self, code: str | None = None) -> Callable[..., Any]:
         """Return a function that returns the results of all lines."""
-        return self.function(f"[{', '.join(step.name for step in self.steps)}]")
+        return self.function(f"[{', '.join(step.name for step in self.steps)}]", code)
 
 
 def make(topic: str, level: int, seed: int, number: int = 1) -> Task:

@@ -206,7 +206,7 @@ def catalogue() -> str:
             *rows,
             "      zoo             find real bugs of published engines",
             "",
-            f"The stubs are in {_shown(EXERCISES)}, and the solutions in its folder solutions.",
+            f"The stubs are in {_shown(EXERCISES)}.",
             "Mark one with: python -m tinygrad_attn exercise NAME [FILE]",
         ]
     )
