@@ -3,6 +3,7 @@ docs/course/pictures.py` takes a few seconds.
 """
 
 import runpy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,38 @@ def causal() -> None:
     save(figure, "causal")
 
 
+def projections() -> None:
+    """Chapter 10: queries, keys and values are learned projections of the same tokens."""
+    figure, ax = plt.subplots(figsize=(7.2, 2.9))
+
+    def box(x: float, y: float, text: str, colour: str, wide: float = 1.0) -> None:
+        ax.add_patch(plt.Rectangle((x, y - 0.26), wide, 0.52, color=colour, alpha=0.25))
+        ax.text(x + wide / 2, y, text, ha="center", va="center", fontsize=9)
+
+    def arrow(start: tuple[float, float], end: tuple[float, float], text: str = "") -> None:
+        ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "grey"})
+        middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.12
+        ax.text(*middle, text, ha="center", va="bottom", fontsize=9)
+
+    box(0, 1, "tokens $x$\n(T, E)", "grey", 1.2)
+    for y, name, role, colour in (
+        (2, "q", "what each looks for", BLUE),
+        (1, "k", "how each is found", ORANGE),
+        (0, "v", "what each tells", GREEN),
+    ):
+        arrow((1.2, 1), (2.6, y), f"$W^{name}$")
+        box(2.6, y, f"${name}$: {role}", colour, 2.1)
+    box(5.6, 1.5, "weights\n(T, T)", "grey", 1.1)
+    box(7.5, 0.75, "output\n(T, D)", "grey", 1.1)
+    arrow((4.7, 2), (5.6, 1.55))
+    arrow((4.7, 1), (5.6, 1.45))
+    arrow((6.7, 1.5), (7.5, 0.85))
+    arrow((4.7, 0), (7.5, 0.65))
+    ax.set(xlim=(-0.1, 8.7), ylim=(-0.4, 2.5))
+    ax.axis("off")
+    save(figure, "projections")
+
+
 def positions() -> None:
     """Chapter 12: the table, and the similarity of its rows."""
     table = F.sinusoidal_positions(64, 32).numpy()
@@ -358,15 +391,16 @@ def memory() -> None:
         ylabel="queries",
     )
     square.set_xlabel("blocks of keys", labelpad=14)
-    lengths = chapter["lengths"]
-    for name, label, colour, marker in (
-        ("naive", "chapter 9", ORANGE, "s"),
-        ("ours", "the package", GREEN, "^"),
-        ("blocks", "blocks of 128 keys", BLUE, "o"),
+    lengths = [256, 512, 1024, 2048, 4096]
+    peak, numbers, gradients = (chapter[name] for name in ("peak", "numbers", "gradients"))
+    for way, label, colour, marker in (
+        (partial(gradients, chapter["chapter_9"]), "chapter 9", ORANGE, "s"),
+        (partial(gradients, chapter["package"]), "the package", GREEN, "^"),
+        (chapter["blockwise"], "blocks of 128 keys", BLUE, "o"),
     ):
         ax.loglog(
             lengths,
-            [float(f"{megabytes:.2g}") for megabytes in chapter[name]],
+            [float(f"{peak(way, *numbers(length)):.2g}") for length in lengths],
             marker=marker,
             color=colour,
             label=label,
@@ -393,6 +427,7 @@ if __name__ == "__main__":
     spiral()
     optimizers()
     causal()
+    projections()
     positions()
     learning()
     rotary()

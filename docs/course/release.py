@@ -154,7 +154,7 @@ def hidden_inputs(name: str) -> int | None:
     for _ in range(TRIES):
         inputs = secrets.randbelow(10**9)
         tests = autograder.marked([name, str(solution)], 60, inputs)["tests"]
-        if all(test["score"] == test["max_score"] for test in tests):
+        if all(test["status"] == "passed" for test in tests):
             return inputs
     return None
 

@@ -23,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -160,15 +161,18 @@ def collect(part: Part, cache: Path) -> bytes:
     return content
 
 
-def package() -> bytes:
-    """The package with the course's exercises, and what runs a page, as one archive."""
-    course = ROOT / "docs" / "course"
+def package(course: bool = True, more: Mapping[Path, str] | None = None) -> bytes:
+    """The package with the marker, what runs a page, and `more` texts, as one archive; perhaps with
+    the exercises of the course.
+    """
+    folders = ("exercises", "marking") if course else ("marking",)
+    source = ROOT / "docs" / "course"
     files = {
         **{path: path.relative_to(ROOT) for path in (ROOT / "tinygrad_attn").rglob("*")},
         **{
             path: path.relative_to(ROOT)
-            for folder in ("exercises", "marking")
-            for path in (course / folder).rglob("*.py")
+            for folder in folders
+            for path in (source / folder).rglob("*.py")
         },
         **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
         # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
@@ -188,23 +192,31 @@ def package() -> bytes:
         for path, name in sorted(files.items()):
             if path.is_file() and path.suffix != ".pyc":
                 archive.write(path, name)
+        for path, text in (more or {}).items():
+            archive.writestr(path.relative_to(ROOT).as_posix(), text)
     return into.getvalue()
 
 
-def lay_out(static: Path, offline: bool) -> None:
-    """Put the scripts, the package and, offline, all parts into a folder of the built site."""
+def lay_out(
+    static: Path,
+    offline: bool,
+    archive: bytes | None = None,
+    stubs: Mapping[str, str] | None = None,
+) -> None:
+    """Put the scripts, the package and, offline, all parts into a folder of the built site. The
+    archive and the stubs are those of the course, unless others are given.
+    """
     static.mkdir(parents=True, exist_ok=True)
     for name in ("live.js", "worker.js", "digit.js", "live.css"):
         shutil.copy(HERE / name, static)
     for path, name in SHARED.items():
         shutil.copy(ROOT / "tinygrad_attn" / path, static / name)
-    shutil.copytree(
-        ROOT / "docs" / "course" / "exercises",
-        static / "exercises",
-        dirs_exist_ok=True,
-        ignore=shutil.ignore_patterns("__pycache__", "solutions"),
-    )
-    archive = package()
+    folder = ROOT / "docs" / "course" / "exercises"
+    stubs = stubs or {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
+    (static / "exercises").mkdir(exist_ok=True)
+    for name, text in stubs.items():
+        (static / "exercises" / f"{name}.py").write_text(text, "utf-8")
+    archive = archive or package()
     (static / "tinygrad_attn.zip").write_bytes(archive)
     # The query lets no browser take an older archive out of its cache.
     own = f"tinygrad_attn.zip?{hashlib.sha256(archive).hexdigest()[:12]}"

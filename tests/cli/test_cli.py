@@ -158,7 +158,13 @@ def test_exercise_hands_over_to_the_course(capsys, source):
     out = output(
         capsys, "exercise", "softmax", "a.py", "b.py", "--csv", "t.csv", "--time-limit", "3"
     )
-    options = {"time_limit": 3.0, "csv": "t.csv", "as_json": False, "everything": False}
+    options = {
+        "time_limit": 3.0,
+        "csv": "t.csv",
+        "as_json": False,
+        "step": None,
+        "everything": False,
+    }
     assert out == f"softmax ('a.py', 'b.py') {options}\n"
     out = output(capsys, "exercise", "--all", code=1)
     assert out.startswith("None () {") and "'everything': True}" in out

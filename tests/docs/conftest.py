@@ -15,24 +15,5 @@ def marker():
         yield cli.load(MARKING / "mark.py")
     finally:
         sys.path.remove(str(MARKING))
-        for name in (
-            "mark",
-            "_apart",
-            "_bugs",
-            "_class",
-            "_compare",
-            "_exam",
-            "_exam_cases",
-            "_exam_engine",
-            "_marking",
-            "_marks_attention",
-            "_marks_dual",
-            "_marks_engine",
-            "_marks_layers",
-            "_marks_parallel",
-            "_marks_program",
-            "_marks_project",
-            "_probe",
-            "_zoo",
-        ):
-            sys.modules.pop(name, None)
+        for path in MARKING.glob("*.py"):
+            sys.modules.pop(path.stem, None)

@@ -1,5 +1,6 @@
 """The course's exercises: every stub fails its marker with a helpful text, every solution passes, and usual mistakes are named."""
 
+import ast
 import importlib
 import re
 import runpy
@@ -50,9 +51,67 @@ def test_the_stub_fails_and_says_so(marker, name):
 def test_the_solution_passes(marker, name):
     marks = mark(marker, name, EXERCISES / "solutions" / f"{name}.py")
     assert marks.ok and len(marks.lines) >= 2, str(marks)
-    checks = importlib.import_module("_class").checks(marker.exercises[name])
+    checks = [
+        line.name for line in importlib.import_module("_marking").plan(marker.exercises[name]).lines
+    ]
     assert checks == [line.name for line in marks.lines] and len({*checks}) == len(checks)
-    assert f"{len(marks.lines)} of {len(marks.lines)} checks pass." in str(marks)
+    points = importlib.import_module("_points").points(marks)
+    assert points.total == points.most > 0 and not points.half
+    assert f"{len(marks.lines)} of {len(marks.lines)} checks pass" in str(marks)
+
+
+def fillings(name):
+    """The stub with its functions filled thoughtlessly: with an argument, or with zeros or ones of the
+    first argument's shape or of the right one.
+    """
+    text = (EXERCISES / f"{name}.py").read_text("utf-8")
+    for fill in ("{}", "np.zeros_like({})", "np.ones_like({})", "0.0", "1.0", "np.zeros(3)"):
+        functions = ast.parse(text)
+        for node in ast.walk(functions):
+            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+                if ast.unparse(node.body[-1]) == "return None":
+                    first = node.args.args[0].arg if node.args.args else "0.0"
+                    node.body[-1] = ast.parse(f"return {fill.format(first)}").body[0]
+        yield f"import numpy as np\n{ast.unparse(functions)}"
+    solution = (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
+    shaped = "class " not in text and name != "order"  # these have effects beside their results
+    for like in ("np.zeros_like", "np.ones_like") if shaped else ():
+        yield f"{solution}\n{AS_SHAPED.format(like=like)}"
+
+
+AS_SHAPED = """
+import functools
+import types
+import numpy as np
+
+
+def shaped(f):
+    @functools.wraps(f)
+    def filled(*args, **settings):
+        value = f(*args, **settings)
+        if isinstance(value, dict):
+            return {{name: {like}(x) for name, x in value.items()}}
+        if isinstance(value, (tuple, list)):
+            return type(value)({like}(x) for x in value)
+        return {like}(value)
+
+    return filled
+
+
+for name, value in list(vars().items()):
+    if isinstance(value, types.FunctionType) and name != "shaped" and value.__module__ == __name__:
+        vars()[name] = shaped(value)
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore")
+def test_a_stub_that_is_filled_without_thought_gets_no_points(marker, tmp_path, name):
+    path = tmp_path / f"{name}.py"
+    for text in fillings(name):
+        path.write_text(text, "utf-8")
+        marks = mark(marker, name, path)
+        assert importlib.import_module("_points").points(marks).total == 0, f"{marks}\n{text}"
 
 
 def lines(text):
@@ -103,6 +162,10 @@ RUNNING = """        new = np.maximum(maximum[rows], scores.max(axis=-1, keepdim
 """
 """The loop of chapter 19's solution, and the same without the two functions before it."""
 
+OF_SOFTMAX = "y * (g - (g * y).sum(axis=-1, keepdims=True)) / temperature"
+OF_SHARES = "(g - np.sign(x) * (g * y).sum(axis=-1, keepdims=True)) / total"
+OF_UNIT = "(g - y * (g * y).sum(axis=-1, keepdims=True)) / length"
+
 MISTAKES = [
     (
         "slope",
@@ -122,13 +185,99 @@ MISTAKES = [
     ("vjp", "return g / (1 + np.exp(-x))", "return g / (1 + np.exp(x))", "Check the sign"),
     ("dual", "self.tangent + other.tangent)", "self.tangent)", "The tangent of b is missing"),
     ("unbroadcast", "keepdims=True", "keepdims=False", "shape (3,), expected (3, 1)"),
-    ("matmul", "return g @ b.swapaxes(-1, -2)", "return g @ b", "transposed"),
-    ("softmax", "y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)", "missing sum"),
+    ("matmul", "a @ (g + g.mT)", "2 * a @ g", "right only where g is symmetric"),
+    ("matmul", "a @ (g + g.mT)", "2 * a @ g.mT", "right only where g is symmetric"),
+    ("matmul", "a @ (g + g.mT)", "a @ g", "one of the two uses of a"),
+    ("matmul", "a @ (g + g.mT)", "a @ g.mT", "one of the two uses of a"),
+    ("matmul", "g[..., None] * (x @ (A + A.T))", "2 * g[..., None] * (x @ A)", "A is symmetric"),
+    ("matmul", "g[..., None] * (x @ (A + A.T))", "g[..., None] * (x @ A)", "one use of x_n"),
+    ("matmul", "(g.reshape(-1, 1) * rows)", "rows", "g is missing. Each row has its own g_n"),
+    ("matmul", "rows.T @ (g.reshape(-1, 1) * rows)", "g.sum() * rows.T @ rows", "multiply first"),
+    ("matmul", "(g.reshape(-1, 1) * rows)", "(g.reshape(-1, 1) * rows) / g.size", "This is a mean"),
+    ("softmax", OF_SOFTMAX, "g * y * (1 - y) / temperature", "is the rule of the sigmoid"),
+    ("softmax", OF_SOFTMAX, "g * y * (1 - y)", "is the rule of the sigmoid"),
+    ("softmax", OF_SOFTMAX, OF_SOFTMAX.removesuffix(" / temperature"), "1 / temperature"),
+    ("softmax", OF_SOFTMAX, OF_SOFTMAX.replace("-1", "0"), "The sum is over axis 0"),
+    ("softmax", "-(by_scores * x).sum()", "(by_scores * x).sum()", "The minus sign is missing"),
+    ("softmax", "temperature**2", "temperature", "The square is missing"),
+    ("softmax", "-(by_scores * x).sum()", "-(g * x).sum()", "First go back through softmax"),
+    ("softmax", "(x - x.max(axis=-1, keepdims=True))", "x", "Subtract the largest element"),
+    ("softmax", "seen = np.where(allowed, g, 0)", "seen = g", "The sum of g covers the whole row"),
+    ("softmax", "p = softmax(np.where(allowed, x, -np.inf), 1.0)", "p = np.exp(y)", "e^y is 1"),
+    ("softmax", "(g - np.sign(x) *", "(g - ", "The sign of x_j is missing"),
+    ("softmax", OF_SHARES, "g / total", "treated as a constant"),
+    ("layer_norm", OF_UNIT, "g / length", "treated as a constant"),
+    ("layer_norm", OF_UNIT, OF_UNIT.replace("y *", "x *"), "x where the normalised y belongs"),
+    ("layer_norm", OF_UNIT, OF_UNIT.replace("y", "x"), "x where the normalised y belongs"),
+    ("layer_norm", OF_UNIT, OF_UNIT.replace("sum", "mean"), "This is a mean, as in layer norm"),
+    ("layer_norm", OF_UNIT, OF_UNIT.removesuffix(" / length"), "not divided by the length"),
+    ("layer_norm", "for a in (x, g * weight))", "for a in (x, g))", "The weight is missing"),
+    ("layer_norm", "+ n * (h * n).mean(axis=-1, keepdims=True)", "", "The term of the variance"),
+    ("layer_norm", "h.mean(axis=-1, keepdims=True) + n", "n", "The term of the mean is missing"),
+    ("layer_norm", "return g * n", "return g * x", "The weight multiplies the normalised n"),
     (
         "layer_norm",
-        "    n, h = normalized(x), g * weight",
-        "    n, h = normalized(x), g * weight\n    x -= 1",
-        "or an operand in place",
+        "parts = x.reshape(*x.shape[:-1], groups, -1)\n",
+        "parts = x.reshape(*x.shape[:-1], 1, -1)\n",
+        "Each group has its own",
+    ),
+    (
+        "layer_norm",
+        "    deviation = np.sqrt",
+        "    x -= 1\n    deviation = np.sqrt",
+        "Make a new one: write x = x - 1",
+    ),
+    ("attention", "(by_scores * dots).sum()", "by_scores.sum()", "The dot products are missing"),
+    ("attention", "(by_scores * dots).sum()", "(by_weights * dots).sum()", "softmax is missing"),
+    (
+        "attention",
+        "return (np.tri(len(q)) * (g @ v.T)) @ k",
+        "return (g @ v.T) @ k",
+        "mask is missing",
+    ),
+    (
+        "attention",
+        "return (np.tri(len(q)) * (g @ v.T)) @ k",
+        "return (np.tri(len(q)).T * (g @ v.T)) @ k",
+        "The mask is upside down",
+    ),
+    (
+        "attention",
+        "(np.tri(len(q)) * (g @ v.T)).T @ q",
+        "(np.tri(len(q)) * (v @ g.T)) @ q",
+        "The mask is upside down",
+    ),
+    (
+        "attention",
+        "(np.tri(len(q)) * (q @ k.T)).T @ g",
+        "(np.tri(len(q)) * (q @ k.T)) @ g",
+        "must be transposed here",
+    ),
+    ("encoder_layer", " + (g * s) @ V.T", "", "This is the path through the gate alone"),
+    ("encoder_layer", "(g * u * s * (1 - s)) @ W.T + ", "", "This is the path through x V alone"),
+    ("encoder_layer", "d = g * u * s * (1 - s)", "d = g * u * s", "The factor 1 - s is missing"),
+    (
+        "encoder_layer",
+        "d = g * u * s * (1 - s)",
+        "d = g * u",
+        "The slope of the sigmoid is missing",
+    ),
+    ("encoder_layer", "d = g * u * s * (1 - s)", "d = g * s * (1 - s)", "x V is missing"),
+    ("encoder_layer", "@ (g * s).reshape", "@ g.reshape", "The gate is missing"),
+    ("train", "        optimizer.zero_grad()\n", "", "earlier groups are still included"),
+    ("train", "(len(y) / samples)", "(1 / len(group))", "All parts count the same here"),
+    ("train", " * (len(y) / samples)", "", "The losses of the parts are added as they are"),
+    (
+        "train",
+        "            total += loss.item()\n        optimizer.step()",
+        "            total += loss.item()\n            optimizer.step()",
+        "",
+    ),
+    (
+        "train",
+        "        for x, y in group:\n",
+        "        for x, y in group:\n            optimizer.zero_grad()\n",
+        "only the gradient of the last part",
     ),
     (
         "adam",
@@ -137,12 +286,6 @@ MISTAKES = [
         "m *= ... and m[:] = ... change the old one",
     ),
     ("attention", "math.sqrt(q.shape[-1])", "q.shape[-1]", "square root"),
-    (
-        "softmax",
-        "x[np.arange(len(x)), target]).mean",
-        "x[:, target]).mean",
-        "all these columns from every row",
-    ),
     ("attention", "axis=-1)", "axis=-2)", "normalised over the queries"),
     (
         "heads",
@@ -162,12 +305,6 @@ MISTAKES = [
         "np.arange(0, d_model, 2) / d_model",
         "np.arange(d_model // 2) / d_model",
         "should be 2i / d_model",
-    ),
-    (
-        "train",
-        "        optimizer.zero_grad()\n",
-        "",
-        "gradients of earlier steps are still included",
     ),
     ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the scores at the first position"),
     (
@@ -284,7 +421,7 @@ def test_the_program_of_the_exercise_is_the_marker_s_and_one_line_away_from_ours
     [
         ("def softmax(:\n", "syntax error in line 1"),
         (
-            "import numpy as np\n\ndef softmax(x):\n    return np.exp(y)\n",
+            "import numpy as np\n\ndef softmax(x, temperature):\n    return np.exp(y)\n",
             "raises NameError in line 4",
         ),
         ("", "the file defines no function softmax"),

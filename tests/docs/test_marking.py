@@ -10,12 +10,14 @@ import time
 
 import numpy as np
 import pytest
-from support import EXERCISES, ROOT
+from support import EXERCISES, ROOT, changed
 
 from tinygrad_attn import Tensor, cli
 
 RIGHT = (EXERCISES / "solutions" / "softmax.py").read_text("utf-8")
-WRONG = RIGHT.replace("y * (g - (g * y).sum(axis=-1, keepdims=True))", "g * y * (1 - y)")
+WRONG = changed(
+    RIGHT, "    return y * (g - (g * y).sum(axis=-1, keepdims=True))", "    return g * y * (1 - y)"
+)
 CHECKS = 9
 
 
@@ -41,7 +43,7 @@ def written(folder, **files):
 
 def function(body):
     """A softmax with this body; the others are right."""
-    return f"{RIGHT}\nimport os, sys, time\ndef softmax(x):\n    {body}\n"
+    return f"{RIGHT}\nimport os, sys, time\ndef softmax(x, temperature):\n    {body}\n"
 
 
 # ---- one file
@@ -70,7 +72,7 @@ def test_what_the_file_prints_is_shown_before_the_report(capfd, tmp_path):
 # ---- what is judged is what was asked
 
 
-WRONG_SOFTMAX = RIGHT.replace("return e / e.sum(axis=-1, keepdims=True)", "return e / e.sum()")
+WRONG_SOFTMAX = changed(RIGHT, "return e / e.sum(axis=-1, keepdims=True)", "return e / e.sum()")
 
 
 def failing(out):
@@ -94,41 +96,46 @@ def test_marks_as_gradescope_reads_them(capfd, tmp_path):
 
 
 def test_a_right_rule_is_not_marked_down_for_a_function_that_is_wrong(capfd, tmp_path):
-    """That of logsumexp calls softmax, which is wrong here: its own two checks say so, no other."""
+    """That of log_softmax calls softmax, which is wrong here: its own two checks say so, no other."""
     path = written(tmp_path, mine=WRONG_SOFTMAX) / "mine.py"
     assert failing(said(capfd, "softmax", path, code=1)) == ["softmax", "softmax of large numbers"]
 
 
 def test_every_failing_check_is_explained_with_all(capfd, tmp_path):
-    path = written(tmp_path, mine=WRONG_SOFTMAX.replace("- 1", "+ 1")) / "mine.py"
+    path = (
+        written(tmp_path, mine=changed(WRONG_SOFTMAX, "(g - np.sign(x)", "(g + np.sign(x)"))
+        / "mine.py"
+    )
     out = said(capfd, "softmax", path, code=1)
-    first, *more = failing(out)
-    assert f"\n    {first}: " in out and f"{len(more)} more: --all explains each." in out
-    assert not any(f"\n    {name}: " in out for name in more)
+    names = failing(out)
+    (first,) = [name for name in names if f"\n    {name}: " in out]
+    assert f"{len(names) - 1} more: --all explains each." in out
     out = said(capfd, "softmax", path, "--all", code=1)
-    assert all(f"\n    {name}: " in out for name in [first, *more]) and "more: --all" not in out
+    assert all(f"\n    {name}: " in out for name in names) and "more: --all" not in out
+    assert out.index(f"    {first}: ") < out.index("checks pass") < out.rindex("\n    ")
 
 
 def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path):
     end = "os._exit(3)"
-    text = f"{RIGHT}\nimport os\ndef cross_entropy_vjp(g, y, x, *, target):\n    {end}\n"
-    text += f"def softmax_vjp(g, y, x):\n    {end}\n"
+    text = f"{RIGHT}\nimport os\ndef shares_vjp(g, y, x):\n    {end}\n"
+    text += f"def softmax_vjp_x(g, y, x, temperature):\n    {end}\n"
     path = written(tmp_path, mine=text) / "mine.py"
     out = said(capfd, "softmax", path, "--time-limit", 1, code=1)
-    assert failing(out) == ["rule of softmax", "rule of cross_entropy"], out
+    assert failing(out) == ["rule of softmax: x", "rule of shares"], out
 
 
 def test_a_file_that_lets_a_library_do_it_is_flagged(capfd, tmp_path):
-    text = "import tinygrad_attn.functional as F\ndef softmax(x): return F.softmax(x)\n"
+    text = "import tinygrad_attn.functional as F\ndef softmax(x, temperature): return F.softmax(x / temperature)\n"
     path = written(tmp_path, mine=RIGHT + text) / "mine.py"
     out = said(capfd, "softmax", path, code=1)
-    assert "written by you" in failing(out) and "F.softmax" in out and "write it yourself" in out
+    assert failing(out) == ["softmax", "softmax of large numbers"]
+    assert "softmax calls tinygrad_attn's softmax in line" in out and "Write it yourself" in out
 
 
 def test_a_pass_names_the_next_exercise(capfd, tmp_path):
     path = written(tmp_path, mine=RIGHT) / "mine.py"
     out = said(capfd, "softmax", path, code=0)
-    assert "The next is exercise 7, layer_norm: layer normalisation" in out
+    assert "The next is exercise 7, layer_norm: " in out
     assert "exercise layer_norm" in out.splitlines()[-1]
     last = EXERCISES / "solutions" / "written.py"
     assert "the last exercise of the course" in said(capfd, "written", last, code=0)
@@ -166,12 +173,12 @@ def test_a_class_is_a_table(capfd, handed_in, tmp_path):
     ]
     lines, signs = dict(told[: len(told) // 2]), dict(told[len(told) // 2 :])
     assert signs["ann"] == "ok " * 9 + "." and signs["carl"] == "ok ok x " + "ok " * 6 + "."
-    assert signs["dora"] == ". " * 9 + "x" and " 3 rule of softmax" in " ".join(out.split())
+    assert signs["dora"] == ". " * 9 + "x" and " 3 rule of softmax: x" in " ".join(out.split())
     assert lines.pop("ben").startswith("0 of 9 the file runs: ")
     assert lines == {
         "ann": "9 of 9",
         "j\u00f8rgen": "9 of 9",
-        "carl": "8 of 9 rule of softmax: missing sum",
+        "carl": "8 of 9 rule of softmax: x: missing sum",
         "dora": "0 of 9 the file runs: syntax error in line 1",
         "emil": "0 of 9 softmax: not written yet",
         "fay": "0 of 9 the file runs: ends Python, exit code 7",
@@ -181,14 +188,14 @@ def test_a_class_is_a_table(capfd, handed_in, tmp_path):
     assert "2 of 8 files pass all checks." in out
     with open(table, encoding="utf-8-sig", newline="") as file:
         header, *found = csv.reader(file)
-    assert header[:7] == ["file", "passed", "checks", "first_failing", "verdict"] + [
+    assert header[:7] == ["file", "points", "of", "first_failing", "verdict"] + [
         "softmax",
         "softmax of large numbers",
     ]
     assert header[-1] == "the file runs" and len(header) == 5 + CHECKS + 1
     assert found[0] == [str(handed_in / "ann" / "softmax.py"), "9", "9", "", "", *["ok"] * 9, ""]
     (carl,) = [one for one in found if "carl" in one[0]]
-    assert carl[1:8] == ["8", "9", "rule of softmax", "missing sum", "ok", "ok", "missing sum"]
+    assert carl[1:8] == ["8", "9", "rule of softmax: x", "missing sum", "ok", "ok", "missing sum"]
     assert len(found) == 8
     assert not list(tmp_path.glob(".saving*"))
 
@@ -282,7 +289,7 @@ def test_hidden_checks_come_from_a_file_of_the_teachers(tmp_path, monkeypatch, c
         "import numpy as np\n"
         "def softmax(marks):\n"
         "    f = marks.function('softmax')\n"
-        "    marks.that('hidden: sums to 3', lambda: f(np.ones((1, 3))).sum() == 3, 'not 3')\n"
+        "    marks.that('hidden: sums to 3', lambda: f(np.ones((1, 3)), 1.0).sum() == 3, 'not 3')\n"
     )
     monkeypatch.setenv("TINYGRAD_ATTN_HIDDEN", "")
     solution = str(ROOT / "docs/course/exercises/solutions/softmax.py")

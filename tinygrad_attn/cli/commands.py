@@ -100,6 +100,12 @@ def exercise(name: str | None, files: list[str], hidden: str | None, **options: 
     return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
 
 
+def page(file: str, output: str, offline: bool) -> None:
+    """Write a page that marks an exercise of your own in the browser."""
+    writer = load(_source("docs/live") / "own_page.py")
+    print(writer.write(Path(file), Path(output), offline))
+
+
 def exam(file: str, **options: Any) -> int:
     """Examine the gradients of any engine through an adapter of a few lines."""
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
@@ -111,7 +117,7 @@ def practice(target: str | None, mark: str | None, **options: Any) -> int:
 
 
 def course(folder: str, release: bool, students: str | None) -> None:
-    """Copy the exercises and notebooks of the course into a folder, or make a lecturer's release."""
+    """Copy the exercises and notebooks of the course, or make a lecturer's release."""
     place, into = _source("docs/course"), Path(folder)
     if release:
         print(load(place / "release.py").release(into, students))

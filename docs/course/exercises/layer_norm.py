@@ -1,40 +1,44 @@
-"""Chapter 7: layer normalisation by hand.
+"""Chapter 7: two relatives of layer norm.
 
-Over the last axis of x, with its mean m and variance v = mean of (x - m)^2:
+    unit(x) = x / |x|, with |x| = sqrt(sum of x_i^2), over the last axis
 
-    n = (x - m) / sqrt(v + eps)
-    y = n * weight + bias
+Group norm (Wu and He, 2018) cuts the last axis of x into `groups` groups of neighbouring numbers.
+Each group has its own mean m and variance v = mean of (x - m)^2:
 
-Write n (`normalized`), y (`layer_norm`), and the backward rules of the three inputs. Try the
-derivation on paper before you look it up in chapter 7.
+    n = (x - m) / sqrt(v + eps)        with the m and v of the element's group
+    y = n * weight                     weight has a number for each element of the last axis
 
-Hints: m and v depend on x too, so x is used three times and its gradient has three terms. weight and
-bias have shape (N,). They were broadcast, so their gradients are sums over all other axes. For
-broadcasting ops, the engine computes these sums for you, so a result with the shape of x is also
-right. Begin with h = g * weight, the gradient with respect to n.
+Write the rule of unit, then group norm and its backward rules, which take g = dL/dy. Derive the
+rule of unit on paper first, with the steps of chapter 3. Then ask which changes of x leave the
+output as it is, and check that your gradient has no part in these directions.
+
+Hints: reshape the last axis to (groups, size of a group) and back. weight was broadcast, so its
+gradient is a sum over all other axes. For broadcasting ops, the engine computes this sum for you,
+so a result with the shape of x is also right.
 """
 
 import numpy as np
 
 
-def normalized(x, eps=1e-5):
+def unit(x):
     """(..., N) -> (..., N)"""
-    return None
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True))
 
 
-def layer_norm(x, weight, bias):
-    """x: (..., N); weight, bias: (N,)"""
-    return None
-
-
-def layer_norm_vjp_x(g, y, x, weight, bias):
+def unit_vjp(g, y, x):
     """g, y, x: (..., N)"""
     return None
 
 
-def layer_norm_vjp_weight(g, y, x, weight, bias):
+def group_norm(x, weight, *, groups, eps=1e-5):
+    """x: (..., N); weight: (N,); N is a multiple of groups"""
     return None
 
 
-def layer_norm_vjp_bias(g, y, x, weight, bias):
+def group_norm_vjp_x(g, y, x, weight, *, groups, eps=1e-5):
+    """g, y, x: (..., N)"""
+    return None
+
+
+def group_norm_vjp_weight(g, y, x, weight, *, groups, eps=1e-5):
     return None

@@ -1,25 +1,39 @@
-"""Chapter 5: the product of two matrices, and of stacks of them.
+"""Chapter 5: two products in which an array is used more than once.
 
-    y = a b         dL/da = g b^T         dL/db = a^T g
+    gram(a)         y = a^T a             the dot product of every pair of columns of a
+    quadratic(x, A) y_n = x_n A x_n^T     one number for each row x_n of x, all with the same A
 
-Write both backward rules so that they hold for stacks of matrices too: a is (..., N, K), b is
-(..., K, M), y and g are (..., N, M). If one operand has fewer axes than the other, it was
-broadcast. Leave the sum over the stack to the engine, as in chapter 4.
+Write their three backward rules, which take g = dL/dy. Derive each on paper first, with the steps
+of chapter 3. There may be more axes in front: each matrix of a stack has its own a^T a, and A is
+shared by all rows of all matrices.
 
-Hint: swap only the last two axes; `.T` would reverse all of them. For square matrices, the shapes
-fit for any order of the factors, so a shape that fits proves nothing.
+Hints: an element that occurs twice in a product has a partial derivative with two terms. Keep
+both. `.mT` swaps the last two axes; `.T` would reverse all of them. Neither g nor A is symmetric.
 """
 
-
-def matmul(a, b):
-    return a @ b
+import numpy as np
 
 
-def matmul_vjp_a(g, y, a, b):
-    """(..., N, K)"""
+def gram(a):
+    """(..., N, K) -> (..., K, K)"""
+    return a.mT @ a
+
+
+def gram_vjp(g, y, a):
+    """g, y: (..., K, K), a: (..., N, K)"""
     return None
 
 
-def matmul_vjp_b(g, y, a, b):
-    """(..., K, M)"""
+def quadratic(x, A):
+    """x: (..., N, D), A: (D, D) -> (..., N)"""
+    return np.sum(x @ A * x, axis=-1)
+
+
+def quadratic_vjp_x(g, y, x, A):
+    """g, y: (..., N). Returns (..., N, D)."""
+    return None
+
+
+def quadratic_vjp_A(g, y, x, A):
+    """g, y: (..., N). Returns (D, D)."""
     return None

@@ -1,47 +1,53 @@
-"""Chapter 6: softmax, log-sum-exp, cross-entropy.
+"""Chapter 6: three relatives of softmax.
 
 Along the last axis of x:
 
-    softmax(x)_i = e^x_i / sum_j e^x_j
-    logsumexp(x) = log sum_j e^x_j
-    cross_entropy(x, target) = mean over the rows of  logsumexp(row) - row[target]
+    softmax(x, temperature)_i = e^(x_i / temperature) / sum_j e^(x_j / temperature)
+    log_softmax(x, allowed)_i = log(e^x_i / sum of e^x_j over the allowed j)    for an allowed i, and
+                                0    for any other i
+    shares(x)_i               = x_i / sum_j |x_j|
 
-Write the three functions so that x = 1000 does not overflow. Then write their backward rules, which
-take g = dL/dy. Do not use loops or Jacobians.
+The temperature is one learned number, so it has a gradient, too. `allowed` is a boolean array.
+Write the functions so that x = 1000 does not overflow, then their backward rules, which take g =
+dL/dy. Derive each rule on paper first, with the steps of chapter 3. Do not use loops or Jacobians.
 
-Hints: subtracting a row's maximum does not change softmax; in log-sum-exp, add the maximum back at the end.
-The derivative of logsumexp is softmax. The derivative of cross_entropy is softmax minus the one-hot
-target, divided by the number of rows.
+Hints: subtracting a row's largest number changes neither softmax nor log-softmax.
+np.where(allowed, x, -np.inf) takes numbers out of a row. np.abs(x) has the slope np.sign(x).
 """
 
 import numpy as np
 
 
-def softmax(x):
+def softmax(x, temperature):
+    """x: (..., N), temperature: one number -> (..., N)"""
+    return None
+
+
+def softmax_vjp_x(g, y, x, temperature):
+    """g, y, x: (..., N). Returns (..., N)."""
+    return None
+
+
+def softmax_vjp_temperature(g, y, x, temperature):
+    """g, y, x: (..., N). Returns one number."""
+    return None
+
+
+def log_softmax(x, *, allowed):
+    """x, allowed: (..., N) -> (..., N). At least one element of each row is allowed."""
+    return None
+
+
+def log_softmax_vjp(g, y, x, *, allowed):
+    """g, y, x, allowed: (..., N)"""
+    return None
+
+
+def shares(x):
     """(..., N) -> (..., N)"""
     return None
 
 
-def softmax_vjp(g, y, x):
+def shares_vjp(g, y, x):
     """g, y, x: (..., N)"""
-    return None
-
-
-def logsumexp(x):
-    """(..., N) -> (...)"""
-    return None
-
-
-def logsumexp_vjp(g, y, x):
-    """g, y: (...), x: (..., N)"""
-    return None
-
-
-def cross_entropy(x, *, target):
-    """x: scores (B, N); target: class numbers (B,), integers. Returns one number."""
-    return None
-
-
-def cross_entropy_vjp(g, y, x, *, target):
-    """g, y: one number, x: (B, N)"""
     return None

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _marking import Exercise, Line, Marks
+from _marking import Exercise, Idea, Line, Marks
 
 try:
     import resource
@@ -132,7 +132,7 @@ def no_end(marks: Marks, limit: float) -> None:
         marks.running,
         f"no end in {limit:g} s",
         f"This check did not end within {limit:g} s. Is there an endless loop? Check what makes each loop "
-        "stop.\n--time-limit SECONDS gives each check more time.",
+        "stop.",
     )
 
 
@@ -155,7 +155,6 @@ def mark_here(
     try:
         if marks.load():
             chosen.mark(marks)
-            marks.own_work(chosen.ready_made)
     except (
         BaseException
     ) as error:  # a KeyboardInterrupt that the file raises is a mistake like any other
@@ -166,17 +165,15 @@ def mark_here(
 
 def _as_text(marks: Marks) -> str:
     """Return the marks as one line of JSON."""
-    lines = [
-        (line.name, line.verdict, line.max_abs, line.max_rel, line.index) for line in marks.lines
-    ]
-    return json.dumps([marks.running, lines, marks.helps], default=lambda x: x.item()) + "\n"
+    lines = [vars(line) for line in marks.lines]
+    parts = [marks.running, lines, marks.helps, marks.ideas]
+    return json.dumps(parts, default=lambda x: x.item()) + "\n"
 
 
 def _from_text(marks: Marks, text: str) -> None:
-    marks.running, lines, marks.helps = json.loads(text)
-    marks.lines = [
-        Line(name, verdict, *errors, tuple(index)) for name, verdict, *errors, index in lines
-    ]
+    marks.running, lines, marks.helps, ideas = json.loads(text)
+    marks.ideas = {name: Idea(*about) for name, about in ideas.items()}
+    marks.lines = [Line(**{**line, "index": tuple(line["index"])}) for line in lines]
 
 
 def _ends(process: subprocess.Popen, told: Path, limit: float) -> bool:

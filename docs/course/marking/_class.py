@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 from _apart import mark_apart
 from _compare import Line
-from _marking import Exercise, Marks
+from _marking import Exercise, Marks, plan
+from _points import Points, points, short
 
 from tinygrad_attn.files import write_atomically
 
 
 class Row(NamedTuple):
-    """One file and the verdict on each of its checks."""
+    """One file, its points, and the verdict on each of its checks."""
 
     file: str
-    passed: int
-    checks: int
+    points: Points
     first_failing: str
     verdict: str
     verdicts: dict[str, str]
@@ -32,22 +32,21 @@ class Row(NamedTuple):
 
     @property
     def score(self) -> str:
-        return f"{self.passed} of {self.checks}"
+        return f"{short(self.points.total)} of {short(self.points.most)}"
 
     def __str__(self) -> str:
         return self.score if self.ok else f"{self.score}  {self.first_failing}: {self.verdict}"
 
 
-COLUMNS = ["file", "passed", "checks", "first_failing", "verdict"]
+COLUMNS = ["file", "points", "of", "first_failing", "verdict"]
 
 
-def row(path: Path, marks: Marks, number: int) -> Row:
+def row(path: Path, marks: Marks, planned: Marks) -> Row:
     """Make the table row for one file."""
     # The file may define an exception with any name, so collapse the whitespace in the verdict.
     verdicts = {line.name: " ".join(line.verdict.split()) for line in marks.lines}
     first = next((line.name for line in marks.lines if not line.ok), "")
-    passed = sum(line.ok for line in marks.lines)
-    return Row(str(path), passed, number, first, verdicts.get(first, ""), verdicts)
+    return Row(str(path), points(marks, planned), first, verdicts.get(first, ""), verdicts)
 
 
 def grid(rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -69,11 +68,11 @@ def mark_class(
 ) -> int:
     """Mark every file, print a table and write it as CSV. Return 0 if all files pass, else 1."""
     rows: list[Row] = []
-    names, bar, stopped = checks(chosen), _bar(len(paths)), False
+    planned, bar, stopped = plan(chosen), _bar(len(paths)), False
     try:
         for path in paths:
             marks = mark_apart(chosen, path, time_limit, quiet=True)
-            rows.append(row(path, marks, len(names)))
+            rows.append(row(path, marks, planned))
             if bar is not None:
                 bar.update()
             elif sys.stderr is not None:
@@ -93,14 +92,20 @@ def mark_class(
             f"Stopped: {len(rows)} of {len(paths)} files {'is' if len(rows) == 1 else 'are'} "
             f"marked, see the table{f'; {table} is not written' if table else ''}."
         )
-    names = list(dict.fromkeys([*names, *(name for one in rows for name in one.verdicts)]))
+    found = (name for one in rows for name in one.verdicts)
+    names = list(dict.fromkeys([*(line.name for line in planned.lines), *found]))
     print(f"\n{grid(rows, names)}")
     passed = sum(one.ok for one in rows)
     print(f"\n{passed} of {len(rows)} files pass all checks.")
     if table:
         lines = io.StringIO()
         cells = [
-            [*one[: len(COLUMNS)], *(one.verdicts.get(name, "") for name in names)] for one in rows
+            [
+                *(one.file, short(one.points.total), short(one.points.most)),
+                *(one.first_failing, one.verdict),
+                *(one.verdicts.get(name, "") for name in names),
+            ]
+            for one in rows
         ]
         csv.writer(lines).writerows([[*COLUMNS, *names], *cells])
         try:
@@ -114,33 +119,32 @@ def mark_class(
 
 
 def results(chosen: Exercise, marks: Marks, names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the marks in the format of Gradescope's results.json, with one point for each check.
+    """Return the marks in the format of Gradescope's results.json.
 
-    `names` are those of all checks, if an empty file does not tell them.
+    `names` are those of all checks, with one point each, if an empty file does not tell them.
     """
+    planned = marks if names else plan(chosen)
+    found = points(marks, planned)
     made = {line.name: line for line in marks.lines}
+    about = {line.name: line.idea for line in planned.lines}
     tests = []
-    for name in dict.fromkeys([*(names or checks(chosen)), *made]):
+    for name in dict.fromkeys([*(names or about), *made]):
         line = made.get(name, Line(name, "not run"))
         one = {
             "name": name,
-            "score": float(line.ok),
-            "max_score": float(line.counts),
+            "score": round(found.gained.get(name, 0.0), 4),
+            "max_score": round(found.possible.get(name, 1.0 if names else 0.0), 4),
             "output": marks.helps.get(name, line.verdict),
-            "extra_data": {"verdict": line.verdict},
+            "extra_data": {"verdict": line.verdict, "idea": about.get(name, "")},
         }
         tests.append({**one, "status": "passed" if line.ok or not line.counts else "failed"})
-    passed, possible = (int(sum(test[key] for test in tests)) for key in ("score", "max_score"))
-    text = f"{chosen.name}: {passed} of {possible} checks pass"
-    left_out = f", {len(tests) - possible} not offered" * (possible < len(tests))
-    return {"output": f"{text}{left_out}.", "tests": tests}
-
-
-def checks(chosen: Exercise) -> list[str]:
-    """List the checks of an exercise, which are those that fail for an empty file."""
-    empty = Marks(Path(f"{chosen.name}.py"))
-    chosen.mark(empty)
-    return [line.name for line in empty.lines]
+    passed = sum(line.ok for line in marks.lines)
+    counted = sum(made[test["name"]].counts if test["name"] in made else True for test in tests)
+    text = f"{chosen.name}: {passed} of {counted} checks pass"
+    said = (
+        f", {len(tests) - counted} not offered" * (counted < len(tests)) if names else f", {found}"
+    )
+    return {"score": round(found.total, 4), "output": f"{text}{said}.", "tests": tests}
 
 
 def _bar(files: int) -> Any:

@@ -10,6 +10,9 @@ import numpy as np
 
 from tinygrad_attn.check.report import Array, Verdict, agree, deviation, index_of_largest, near
 
+HEADER = "max abs   max rel   worst index   verdict"
+"""The titles of the columns of a `Line`."""
+
 
 @dataclass
 class Line:
@@ -21,6 +24,10 @@ class Line:
     max_rel: float = 0.0
     index: tuple[int, ...] = ()
     counts: bool = True  # False for a case of the exam that an engine does not offer
+    idea: str = ""  # the idea of the exercise that the check is about
+    weight: float = 1.0  # its share in the points of the idea
+    of: str = ""  # the part of the answer that is judged, if the idea has several
+    rank: int = 0  # how much its help text explains
 
     @property
     def ok(self) -> bool:
@@ -47,7 +54,7 @@ class Comparison(Verdict):
     def __str__(self) -> str:
         width = max([4, *(len(line.name) for line in self.lines)])
         rows = [f"{line.name:{width}}  {line}" for line in self.lines]
-        return "\n".join([f"{'name':{width}}  max abs   max rel   worst index   verdict", *rows])
+        return "\n".join([f"{'name':{width}}  {HEADER}", *rows])
 
 
 def compare(mine: Any, reference: Any, *, atol: float = 1e-6, rtol: float = 1e-5) -> Comparison:

@@ -4,20 +4,23 @@ it fails.
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import functools
+import inspect
 import os
 import runpy
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from _compare import Comparison, Line, compare
+from _compare import Line, compare
+from _points import points, table
+from _rules import VAGUE, Rule, WrongForm, explanation, line_of, names_of, numbers
+from _watch import library_calls
+from _words import about_shape, about_shapes, short, unchanged
 
 import tinygrad_attn as ta
 
@@ -28,6 +31,24 @@ class NotWritten(Exception):
 
 class Wrong(Exception):
     """A check's message about a wrong result from a function that did not raise."""
+
+    rank = 3
+
+
+class Forbidden(Wrong):
+    """A check's message about how an answer works, which matters more than its results."""
+
+    rank = 5
+
+
+class Idea(NamedTuple):
+    """An idea that an exercise is about, with its points. An answer without a `main` idea gets at most
+    half of all points. With `each`, each check counts by itself.
+    """
+
+    points: float
+    main: bool
+    each: bool
 
 
 class Exercise(NamedTuple):
@@ -40,7 +61,11 @@ class Exercise(NamedTuple):
     name: str
     task: str
     mark: Callable[[Marks], None]
-    ready_made: tuple[str, ...] = ()  # functions of the package that do the same
+
+    @property
+    def title(self) -> str:
+        """The chapter and the name, or the file's name if the exercise is a teacher's own."""
+        return Path(self.name).stem if self.number < 0 else f"{self.chapter}, {self.name}"
 
     @property
     def chapter(self) -> str:
@@ -54,19 +79,31 @@ HIDDEN = "TINYGRAD_ATTN_HIDDEN"
 
 
 def exercise(
-    number: int, name: str, task: str, part: str = "", ready_made: tuple[str, ...] = ()
+    number: int, name: str, task: str, part: str = "", allowed: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Marks], None]], None]:
-    """Register a marker under its name. This is a decorator."""
+    """Register a marker under its name. This is a decorator.
+
+    An answer may call no function of a library but NumPy's and those whose names are `allowed`.
+    """
 
     def enter(mark: Callable[[Marks], None]) -> None:
         def with_hidden(marks: Marks) -> None:
+            marks.allowed = allowed
             mark(marks)
             if path := os.environ.get(HIDDEN):
+                marks.idea("")
                 runpy.run_path(path).get(name, lambda marks: None)(marks)
 
-        exercises[name] = Exercise(number, part, name, task, with_hidden, ready_made)
+        exercises[name] = Exercise(number, part, name, task, with_hidden)
 
     return enter
+
+
+def plan(chosen: Exercise) -> Marks:
+    """Return the marks of an empty file, which name all checks and ideas of an exercise."""
+    empty = Marks(Path(f"{chosen.name}.py"))
+    chosen.mark(empty)
+    return empty
 
 
 class Marks:
@@ -82,9 +119,14 @@ class Marks:
         unfinished run are not run again.
         """
         self.file, self.told, self.running, self.known = file, told, "", known or {}
+        self.weight, self.of = 1.0, ""  # of the check that is running
+        self.last_call: tuple[str, Any, dict[str, Any]] | None = None  # name, result, arguments
         self.lines: list[Line] = []
+        self.ideas: dict[str, Idea] = {}
+        self.about = ""  # the idea of the checks that follow
         self.helps: dict[str, str] = {}  # by name, for the checks that fail
-        self.asked: list[str] = []  # the functions that the exercise requires
+        self.step = ""  # if not empty, the only step that is marked
+        self.allowed: tuple[str, ...] = ()  # library functions that the answer may call
         self.references: dict[str, Callable] = {}
         self.changing: set[str] = set()  # the functions already reported for changing an argument
         self.module = ModuleType("answer")
@@ -110,17 +152,22 @@ class Marks:
         return bool(self.lines) and all(line.ok or not line.counts for line in self.lines)
 
     @property
+    def failing(self) -> list[str]:
+        """The names of the checks that fail, those whose help texts explain most first."""
+        lines = [line for line in self.lines if line.name in self.helps]
+        return [line.name for line in sorted(lines, key=lambda line: -line.rank)]
+
+    @property
     def help(self) -> str:
-        """The help text for the first check that fails."""
-        return next(iter(self.helps.values()), "")
+        """The help text that explains most."""
+        return next((self.helps[name] for name in self.failing), "")
 
     def report(self, everything: bool = False) -> str:
-        """Return help with the first check that fails, or with all of them, and a line for each check."""
-        passed, failing = sum(line.ok for line in self.lines), list(self.helps.values())
-        table = f"{Comparison(self.lines)}\n\n{passed} of {len(self.lines)} checks pass."
-        if len(failing) > 1 and not everything:
-            table += f"\n\n{len(failing) - 1} more: --all explains each."
-        return "\n\n".join([*(failing if everything else failing[:1]), table])
+        """Return the help text that explains most, a line for each check, and perhaps all other
+        help texts.
+        """
+        others = [self.helps[name] for name in self.failing[1:]] if everything else []
+        return "\n\n".join(filter(None, [self.help, table(self.lines, points(self)), *others]))
 
     def __str__(self) -> str:
         return self.report()
@@ -136,7 +183,6 @@ class Marks:
         tests for this. During a call, the marker's right functions replace the learner's other
         functions, so that each is judged by itself.
         """
-        self.asked.append(name)
         own = getattr(self.module, name, None)
         if not callable(own):
 
@@ -152,24 +198,38 @@ class Marks:
             arrays = [x for x in (*args, *settings.values()) if isinstance(x, np.ndarray)]
             kept = [] if may_change else [(array, array.copy()) for array in arrays]
             try:
-                with self.others_right(name):
+                with self.others_right(name), self.watching(name):
                     value = own(*args, **settings)
+            except ValueError as error:
+                error.add_note(shapes_of(own, args, settings))
+                raise
             finally:
-                changed = [
-                    (array, before) for array, before in kept if not np.array_equal(array, before)
-                ]
+                changed = [(array, before) for array, before in kept if not same(array, before)]
                 for array, before in changed:
                     array[...] = before
             if changed and name not in self.changing:
                 self.changing.add(name)
-                raise Wrong(
+                raise Forbidden(
                     f"{name} changes an array that it is given, but other code may still use that "
                     "array. Make a new one: write x = x - 1, not x -= 1. (For the other checks, "
                     "the marker restores the array.)"
                 )
+            self.last_call = name, value, arguments_of(own, args, settings)
             return written(value, name)
 
         return checked
+
+    @contextmanager
+    def watching(self, name: str) -> Iterator[None]:
+        """Raise Forbidden at the end if the learner's code has called a library function inside."""
+        with library_calls(self.allowed) as calls:
+            yield
+        if calls:
+            called, line = calls[0]
+            raise Forbidden(
+                f"{name} calls {called} in line {line}, which does the exercise for you, so this "
+                "part gets no points. Write it yourself with NumPy."
+            )
 
     @contextmanager
     def others_right(self, name: str) -> Iterator[None]:
@@ -192,12 +252,9 @@ class Marks:
         """Make an op from the learner's VJPs and the marker's forward function, or the learner's if
         the marker has none. The op broadcasts. The first check reports arguments that do not fit.
         """
-        self.asked.append(forward)
         try:
             right = self.references.get(forward) or self.function(forward, may_change=True)
-            return ta.op(_named(right, forward), broadcasts=True).vjp(
-                *(self.function(rule, may_change=True) for rule in rules)
-            )
+            return ta.op(_named(right, forward), broadcasts=True).vjp(*map(self.function, rules))
         except (TypeError, ValueError) as error:
             refusal = error
 
@@ -208,17 +265,37 @@ class Marks:
 
     # ---- checks
 
-    def begin(self, name: str) -> bool:
-        """Begin the check of this name, which may never end. Return whether its result is known."""
-        self.running = name
+    def idea(self, name: str, points: float = 1, main: bool = False, each: bool = False) -> None:
+        """Begin an idea of the exercise. The checks that follow share its points by their weights.
+
+        The first check of an idea, or of each part that it judges, shows it in its plainest form. The
+        others count only if that one passes, or with `each`, each by itself. An answer that gets no
+        points for a `main` idea gets at most half of all points.
+        """
+        self.about = name
+        if name:
+            self.ideas[name] = Idea(points, main, each)
+
+    def begin(self, name: str, weight: float = 1, of: str = "") -> bool:
+        """Begin the check of this name, which may never end. Return whether it is not to be run,
+        because its result is known, or because it belongs to another step.
+        """
+        if self.step and name not in ("", "the file runs", f"{self.step} {name.partition(' ')[2]}"):
+            return True
+        self.running, self.weight, self.of = name, weight, of
         self.told(self)
         if name not in self.known:
             return False
         line, text = self.known[name]
-        self.lines.append(line)
+        self.add(line)
         if text:
             self.helps[name] = text
         return True
+
+    def add(self, line: Line) -> None:
+        """Add the result of the check that is running."""
+        line.idea, line.weight, line.of = self.about, self.weight, self.of
+        self.lines.append(line)
 
     def compare(
         self,
@@ -230,33 +307,39 @@ class Marks:
         hint: str = "",
         atol: float = 1e-6,
         rtol: float = 1e-5,
+        weight: float = 1,
+        of: str = "",
     ) -> None:
         """Check that |mine() - expected| is small. `mistakes` maps help texts to the values that
-        common mistakes would give.
+        common mistakes would give. `of` names the part of the answer that is judged.
         """
-        if self.begin(name):
+        if self.begin(name, weight, of):
             return None
+        self.last_call = None
         try:
             found = mine()
             line = compare({name: found}, {name: expected}, atol=atol, rtol=rtol).lines[0]
         except (Exception, SystemExit) as error:
-            verdict, text = self.explain(error)
-            return self.failed(
-                name,
-                verdict,
-                text if isinstance(error, NotWritten) or not hint else f"{text}\n\n{hint}",
-            )
+            return self.failed_by(name, error, hint)
         if line.ok:
-            self.lines.append(line)
-            return None
+            return self.add(line)
         with np.errstate(invalid="ignore"):  # a mistake may give infinities
-            same = [
+            listed = [
                 text
                 for text, wrong in (mistakes or {}).items()
                 if compare(found, wrong, atol=atol, rtol=rtol)
             ]
-        shown = f"expected\n{_short(expected)}\nfound\n{_short(found)}"
-        return self.failed(name, line, "\n\n".join(filter(None, [*same[:1], hint, shown])))
+        said = listed[0] if listed else unchanged(*self.last_call) if self.last_call else ""
+        shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
+        alike = shapes[0] == shapes[1]
+        numbers = f"expected\n{short(expected)}\nfound\n{short(found)}" if alike else ""
+        about = (
+            ""
+            if alike
+            else f"The shape is {shapes[0]}, but it should be {shapes[1]}. {about_shape(*shapes)}"
+        )
+        line.rank = 4 if said else 3 if about or ": " in line.verdict else 2 if hint else 1
+        return self.failed(name, line, "\n\n".join(filter(None, [said, about, hint, numbers])))
 
     def gradient(
         self,
@@ -264,85 +347,99 @@ class Marks:
         f: Any,
         *inputs: np.ndarray,
         mistakes: Mapping[str, Callable] | None = None,
+        weight: float = 1,
+        names: tuple[str, ...] = (),
+        hint: str = "",
         **settings: Any,
     ) -> None:
-        """Run gradcheck on a function, or on an op made from the learner's VJPs. `mistakes` maps help
-        texts to wrong VJPs of the first input.
+        """Run gradcheck on a function, or on an op made from the learner's rules. `mistakes` maps
+        help texts to wrong rules, `names` are those of the inputs, and `hint` helps with errors.
+
+        Each rule of an op is a check of its own, in which the others have no part. A function that
+        the learner wrote is compared only with itself, so give it the weight 0.
         """
-        if self.begin(name):
+        rules = [
+            Rule(f, k, inputs, settings, names or names_of(f, inputs))
+            for k, rule in enumerate(getattr(f, "vjps", ()))
+            if rule is not None
+        ]
+        for rule in rules:
+            ending = f": {rule.names[rule.which]}" * (len(rules) > 1)
+            self.rule(name + ending, rule, mistakes or {}, weight, hint)
+        if rules or self.begin(name, weight):
             return None
         try:
-            self._rules_return(f, inputs, settings)
             report = ta.gradcheck(lambda *xs: f(*xs, **settings), inputs, raise_exception=False)
         except (Exception, SystemExit) as error:
-            return self.failed(name, *self.explain(error))
-        worst = report.worst or max(
-            report.entries, key=lambda e: float(np.max(e.error, initial=0)), default=None
-        )
-        line = Line(name, "ok" if report else report.diagnosis.kind or "gradient off")
-        if not report.entries:  # nothing could be measured
-            line.max_abs = line.max_rel = np.inf
-        if worst is not None:
-            with np.errstate(all="ignore"):
-                relative = np.nan_to_num(worst.error / np.abs(worst.numeric), nan=0, posinf=np.inf)
-            line.max_abs, line.max_rel, line.index = (
-                float(np.max(worst.error)),
-                float(np.max(relative)),
-                worst.index,
-            )
-        if report:
-            self.lines.append(line)
-            return None
-        report.place = None  # it would be a line of the marker
-        return self.failed(
-            name, line, f"{self._mistake(f, inputs, settings, mistakes)}\n\n{report}".lstrip()
-        )
+            return self.failed_by(name, error)
+        return self.judge(line_of(name, report), report, [])
 
-    def that(self, name: str, test: Callable[[], Any], hint: str) -> None:
+    def rule(
+        self,
+        name: str,
+        rule: Rule,
+        mistakes: Mapping[str, Callable],
+        weight: float,
+        hint: str,
+    ) -> None:
+        """Check one backward rule."""
+        if self.begin(name, weight, rule.names[rule.which]):
+            return None
+        inputs = [ta.Tensor(x, requires_grad=k == rule.which) for k, x in enumerate(rule.inputs)]
+        try:
+            rule.check_form()
+            report = ta.gradcheck(
+                lambda *xs: rule.alone(*xs, **rule.settings), inputs, raise_exception=False
+            )
+            said = "" if report else rule.mistake(mistakes)
+        except (Exception, SystemExit) as error:
+            return self.failed_by(name, error, hint)
+        return self.judge(line_of(name, report), report, list(rule.names), said)
+
+    def judge(self, line: Line, report: Any, names: list[str], said: str = "") -> None:
+        """Add the line of a gradcheck report, with a help text if a gradient is wrong."""
+        if report:
+            return self.add(line)
+        line.rank = 4 if said else 1 if report.diagnosis.kind in VAGUE else 3
+        texts = said or explanation(report, names), numbers(report, names)
+        return self.failed(line.name, line, "\n".join(filter(None, texts)))
+
+    def that(self, name: str, test: Callable[[], Any], hint: str, weight: float = 1) -> None:
         """Check that test() is true."""
-        if self.begin(name):
+        if self.begin(name, weight):
             return None
         try:
             if test():
-                self.lines.append(Line(name, "ok"))
-                return None
+                return self.add(Line(name, "ok"))
         except (Exception, SystemExit) as error:
-            return self.failed(name, *self.explain(error))
-        return self.failed(name, "no", hint)
+            return self.failed_by(name, error)
+        return self.failed(name, "no", hint, rank=2)
 
     # ---- texts
 
-    def failed(self, name: str, verdict: str | Line, text: str) -> None:
-        """Add a line and a help text for a check that did not pass."""
+    def failed(self, name: str, verdict: str | Line, text: str, rank: int | None = None) -> None:
+        """Add a line and a help text for a check that did not pass. A higher rank is shown first."""
         line = verdict if isinstance(verdict, Line) else Line(name, verdict, np.inf, np.inf)
-        self.lines.append(line)
+        line.rank = line.rank if rank is None else rank
+        self.add(line)
         self.helps[name] = "\n".join(
             f"    {row}".rstrip() for row in [f"{name}: {line.verdict}", *text.splitlines()]
         )
 
-    def own_work(self, ready_made: Sequence[str]) -> None:
-        """Add a failed line if the file uses a library function that does the exercise."""
-        name = "written by you"
-        if self.begin(name):
-            return
-        with contextlib.suppress(
-            SyntaxError, ValueError
-        ):  # the file has run, even if it cannot be parsed here
-            for line, called in borrowed(self.file.read_bytes(), {*self.asked, *ready_made}):
-                return self.failed(
-                    name,
-                    f"calls {called}",
-                    f"Line {line} of {self.file.name} calls {called}, which does the exercise for you. Please write "
-                    "it yourself. If you want to compare your answer with the library, do so in "
-                    "another file.",
-                )
+    def failed_by(self, name: str, error: BaseException, hint: str = "") -> None:
+        """Add a line and a help text for a check that ends in an error."""
+        verdict, text = self.explain(error)
+        if isinstance(error, NotWritten):
+            return self.failed(name, verdict, text, rank=0)
+        text = "\n\n".join(filter(None, [text, hint * (hint not in text)]))
+        return self.failed(name, verdict, text, rank=getattr(error, "rank", 3))
 
     def explain(self, error: BaseException) -> tuple[str, str]:
         """Return a verdict and a help text for an error, with the innermost line in the learner's file."""
         if isinstance(error, NotWritten):
             return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."
-        if isinstance(error, Wrong):
-            return "no", str(error)
+        if isinstance(error, (Wrong, WrongForm)):
+            return "wrong shape" if isinstance(error, WrongForm) else "no", str(error)
         if isinstance(error, SyntaxError):
             return (
                 f"syntax error in line {error.lineno}",
@@ -359,57 +456,32 @@ class Marks:
             if isinstance(error, RecursionError)
             else str(error)
         )
+        notes = [about_shapes(what), *getattr(error, "__notes__", ())]
+        text = f"{type(error).__name__}{where} of {self.file.name}: {what}"
         return (
             f"raises {type(error).__name__}{where}",
-            f"{type(error).__name__}{where} of {self.file.name}: {what}",
+            "\n".join([text, *filter(None, dict.fromkeys(notes))]),
         )
 
-    @staticmethod
-    def _rules_return(f: Any, inputs: tuple, settings: Mapping[str, Any]) -> None:
-        """Call each VJP once on plain arrays, so that an error is reported with its line in the
-        learner's file.
-        """
-        if isinstance(f, ta.engine.Op):
-            y = f.forward(*(x.copy() for x in inputs), **settings)
-            for rule in f.vjps:
-                rule(np.ones_like(y), y.copy(), *(x.copy() for x in inputs), **settings)
 
-    @staticmethod
-    def _mistake(
-        f: Any, inputs: tuple, settings: Mapping[str, Any], mistakes: Mapping[str, Callable] | None
-    ) -> str:
-        for text, wrong in (mistakes or {}).items():
-            y = f.forward(*inputs, **settings)
-            g = np.random.default_rng(1).standard_normal(np.shape(y))
-            if compare(f.vjps[0](g, y, *inputs, **settings), wrong(g, y, *inputs, **settings)):
-                return text
-        return ""
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays are equal, NaN included."""
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
-LIBRARIES = ("tinygrad_attn", "torch", "jax", "scipy", "tensorflow", "sklearn", "autograd")
+def arguments_of(f: Callable, args: tuple, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names, or nothing if they do not fit."""
+    try:
+        return dict(inspect.signature(f).bind(*args, **settings).arguments)
+    except (TypeError, ValueError):
+        return {}
 
 
-def borrowed(source: bytes, names: set[str]) -> list[tuple[int, str]]:
-    """Return (line, source text) of each use of a library function with one of these names."""
-    tree, found = ast.parse(source), list[tuple[int, str]]()
-    modules, functions = set[str](), set[str]()  # by the names that the imports give them
-    for node in ast.walk(tree):
-        for one in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
-            module = node.module if isinstance(node, ast.ImportFrom) else one.name
-            if (module or "").split(".")[0] in LIBRARIES:
-                known = one.asname or one.name.split(".")[0]
-                (functions if one.name in names else modules).add(known)
-                if one.name in names and known in names:  # it replaces the answer
-                    found.append((node.lineno, one.name))
-    for node in ast.walk(tree):
-        root: Any = node
-        while isinstance(root, (ast.Attribute, ast.Call)):
-            root = root.value if isinstance(root, ast.Attribute) else root.func
-        if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(root, ast.Name):
-            of_a_module = root.id in modules and isinstance(node, ast.Attribute)
-            if of_a_module and node.attr in names or node is root and root.id in functions:
-                found.append((node.lineno, ast.unparse(node)))
-    return found
+def shapes_of(f: Callable, args: tuple, settings: Mapping[str, Any]) -> str:
+    """Write the names and shapes of the arguments of a call."""
+    given = arguments_of(f, args, settings)
+    shapes = [f"{name} {np.shape(x)}" for name, x in given.items() if isinstance(x, np.ndarray)]
+    return f"The arguments are {', '.join(shapes)}." if shapes else ""
 
 
 def _named(f: Callable, name: str) -> Callable:
@@ -430,13 +502,3 @@ def written(value: Any, name: str) -> Any:
             f"{name} returns None, so it is not written yet or a return statement is missing"
         )
     return value
-
-
-def _short(x: Any) -> str:
-    return np.array2string(
-        np.asarray(getattr(x, "_data", x)),
-        precision=5,
-        threshold=24,
-        edgeitems=2,
-        suppress_small=True,
-    )

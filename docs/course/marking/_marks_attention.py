@@ -19,7 +19,10 @@ import tinygrad_attn.functional as F
 
 
 @exercise(
-    18, "rotary", "rotary positions with their backward rule, and attention with grouped queries"
+    18,
+    "rotary",
+    "rotary positions with their backward rule, and attention with grouped queries",
+    allowed=("scaled_dot_product_attention", "softmax"),
 )
 def _(marks: Marks) -> None:
     rotate, rule, attention = map(marks.function, ("rotate", "rotate_vjp", "rotary_attention"))
@@ -48,6 +51,7 @@ def _(marks: Marks) -> None:
         one = first(*given)
         return np.stack([one, second(one, *given)], axis=-1).reshape(x.shape)
 
+    marks.idea("pairs turn by an angle that grows with the position", 3, main=True)
     marks.compare(
         "rotate, positions 0 to 4",
         lambda: rotate(x, positions=t),
@@ -99,6 +103,23 @@ def _(marks: Marks) -> None:
             ),
         },
     )
+
+    def single() -> bool:
+        y, g = x.astype(np.float32), random(*x.shape, seed=1).astype(np.float32)
+        for name, found in (
+            ("rotate", rotate(y, positions=some)),
+            ("rotate_vjp", rule(g, y, y, positions=some)),
+        ):
+            if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
+                raise Wrong(
+                    f"{name} turns float32 into {dtype}. The cosines and sines are {dtype}, and a "
+                    "product has the wider type. Convert them to x.dtype first (astype)."
+                )
+        return True
+
+    marks.that("float32 stays float32", single, "")
+
+    marks.idea("the rule turns back", 2)
     marks.gradient(
         "rule of rotate",
         marks.op("rotate", "rotate_vjp"),
@@ -119,21 +140,6 @@ def _(marks: Marks) -> None:
             ),
         },
     )
-
-    def single() -> bool:
-        y, g = x.astype(np.float32), random(*x.shape, seed=1).astype(np.float32)
-        for name, found in (
-            ("rotate", rotate(y, positions=some)),
-            ("rotate_vjp", rule(g, y, y, positions=some)),
-        ):
-            if (dtype := np.asarray(getattr(found, "_data", found)).dtype) != np.float32:
-                raise Wrong(
-                    f"{name} turns float32 into {dtype}. The cosines and sines are {dtype}, and a "
-                    "product has the wider type. Convert them to x.dtype first (astype)."
-                )
-        return True
-
-    marks.that("float32 stays float32", single, "")
 
     def attended(
         q: Any,
@@ -161,6 +167,7 @@ def _(marks: Marks) -> None:
 
     q, k, v = random(1, 4, 5, 6), random(1, 4, 5, 6, seed=1), random(1, 4, 5, 6, seed=2)
     still = np.zeros(5)
+    marks.idea("scores depend on distances, and heads share keys", 3)
     marks.compare(
         "rotary_attention, 4 heads each",
         lambda: attention(q, k, v),
@@ -210,7 +217,10 @@ def _(marks: Marks) -> None:
         hint="There may be more keys than queries: S keys, and T queries at the last T positions.",
     )
     marks.gradient(
-        "its gradient", lambda q, k, v: attention(q, k, v), *(one[..., :4] for one in last)
+        "its gradient",
+        lambda q, k, v: attention(q, k, v),
+        *(one[..., :4] for one in last),
+        weight=0,
     )
 
 
@@ -388,7 +398,6 @@ def right_merge(one: tuple[ndarray, ...], two: tuple[ndarray, ...]) -> tuple[nda
     19,
     "online",
     "attention over blocks of keys, in memory that grows linearly with T, with its backward rule",
-    ready_made=("scaled_dot_product_attention", "grad"),
 )
 def _(marks: Marks) -> None:
     marks.reference(part=right_part, merge=right_merge)
@@ -413,11 +422,13 @@ def _(marks: Marks) -> None:
                 lambda name=name: f()[name],
                 value,
                 hint=hint,
+                of=name,
                 mistakes={text: wrong[name] for text, wrong in mistakes.items() if name in wrong},
             )
 
     # ---- a block of keys
 
+    marks.idea("a block of keys gives a maximum, a total and a result", 2)
     scores, v = 2 * random(4, 6), random(6, 3)
     scores[1] -= 3
     right, plain = _parts(scores, v), np.exp(scores)
@@ -468,6 +479,7 @@ def _(marks: Marks) -> None:
 
     # ---- two partial results
 
+    marks.idea("two parts are rescaled to one maximum", 3)
     one, two = right, _parts(8 * random(4, 5, seed=1), random(5, 3))
     m = np.maximum(one["maximum"], two["maximum"])
     sums = lambda a, b: {name: a * one[name] + b * two[name] for name in ("total", "result")}
@@ -582,6 +594,7 @@ def _(marks: Marks) -> None:
             else "The scores of a block are q @ k[start:start + block].T / sqrt(D). Their shape is (T, block), or smaller for the last block. y has the shape (T, E), and lse (T,).",
         )
 
+    marks.idea("one block after another gives the attention", 3, main=True)
     forward("attention", q, k, v)
     marks.compare(
         "no keys at all: y",
@@ -642,6 +655,7 @@ def _(marks: Marks) -> None:
             "each query, (g * y).sum(axis=-1, keepdims=True), and is the same for every block.",
         )
 
+    marks.idea("the rule recomputes each block from lse", 4)
     backward("attention_vjp", q, k, v)
     backward("vjp, scores of hundreds", 100 * q, k, v)
     backward("vjp, causal", *square, causal=True)
@@ -661,8 +675,6 @@ def _(marks: Marks) -> None:
                         "turns float32 into float64, but math.sqrt(3) does not."
                     )
         return True
-
-    marks.that("float32 stays float32", single, "")
 
     def frugal(name: str, backward: bool) -> bool:
         for T, S, size, causal in (
@@ -700,5 +712,7 @@ def _(marks: Marks) -> None:
                 )
         return True
 
+    marks.idea("the memory grows with T + S, not with T x S", 2, main=True)
     marks.that("memory of attention", lambda: frugal("attention", False), "")
     marks.that("memory of attention_vjp", lambda: frugal("attention_vjp", True), "")
+    marks.that("float32 stays float32", single, "", weight=0)

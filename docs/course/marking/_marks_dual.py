@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from _marking import Marks, NotWritten, Wrong, exercise, written
-from _marks_engine import random
-from _marks_project import either
+from _marks_engine import either, random
+from _right import dual_call, right_methods
 
 import tinygrad_attn as ta
 
@@ -141,12 +142,19 @@ RULES: list[tuple[str, Callable, Callable, Callable]] = [
 """For each operation: how it is written, a function for its value, one for its tangent, and one for the
 tangents that common mistakes give.
 """
-FOUR: list[tuple[str, str, Callable, Callable]] = [
-    ("+", "__radd__", lambda x, y: x + y, lambda x, y, dx, dy: dx + dy),
-    ("*", "__rmul__", lambda x, y: x * y, lambda x, y, dx, dy: dx * y + x * dy),
-    ("-", "__rsub__", lambda x, y: x - y, lambda x, y, dx, dy: dx - dy),
-    ("/", "__rtruediv__", lambda x, y: x / y, lambda x, y, dx, dy: (dx * y - x * dy) / y**2),
-]
+FOUR: dict[str, tuple[str, Callable]] = {
+    "+": ("__radd__", lambda x, y: x + y),
+    "*": ("__rmul__", lambda x, y: x * y),
+    "-": ("__rsub__", lambda x, y: x - y),
+    "/": ("__rtruediv__", lambda x, y: x / y),
+}
+METHODS = {
+    "a + b": "__add__",
+    "-a": "__neg__",
+    "a - b": "__sub__",
+    "a * b": "__mul__",
+    "a / b": "__truediv__",
+}
 
 
 class Duals:
@@ -154,7 +162,16 @@ class Duals:
 
     def __init__(self, marks: Marks):
         named = getattr(marks.module, "Dual", None)
-        self.Dual = named if isinstance(named, type) else None
+        self.marks, self.Dual = marks, named if isinstance(named, type) else None
+
+    @contextmanager
+    def only(self, *own: str) -> Iterator[None]:
+        """Replace the learner's methods with right ones, except for those named."""
+        if self.Dual is None:
+            yield
+            return
+        with right_methods(self.Dual, dual_call(self.Dual), own):
+            yield
 
     def make(self, value: Any, tangent: Any) -> Any:
         if self.Dual is None:
@@ -169,7 +186,8 @@ class Duals:
     def run(self, text: str, f: Callable, *operands: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the value and tangent of f(*operands); `text` is how the formula is written."""
         try:
-            y = written(f(*operands), text)
+            with self.marks.watching(text):
+                y = written(f(*operands), text)
         except (AttributeError, TypeError) as error:
             absent = isinstance(error, AttributeError) and isinstance(error.obj, self.Dual or ())
             if (
@@ -214,51 +232,68 @@ class Duals:
             )
         return np.asarray(y.value), np.asarray(y.tangent)
 
-    def beside(self, other: Any, a: np.ndarray, da: np.ndarray, left: bool) -> list[np.ndarray]:
-        """Return the values and tangents of other + a and so on (if `left`), or of a + other."""
-        found: list[np.ndarray] = []
-        for sign, method, f, _ in FOUR:
-            name = "array" if np.ndim(other) else "2"
-            text = f"{name} {sign} a" if left else f"a {sign} {name}"
-            self.run(
-                f"a {sign} b", f, self.make(a, da), self.make(a, da)
-            )  # raises NotWritten if the operation itself is missing
-            own = self.make(a, da)
-            try:
-                y = f(other, own) if left else f(own, other)
-            except TypeError as error:
-                if "unsupported operand" not in str(error):
-                    raise
-                raise Wrong(
-                    f"{text} raises {error}. "
-                    + (
-                        f"The left operand does not support Duals, so Python calls a.{method}."
-                        if left
-                        else PLAIN
-                    )
-                ) from error
-            except AttributeError as error:
-                if error.name not in ("value", "tangent") or isinstance(error.obj, self.Dual or ()):
-                    raise
-                raise Wrong(f"{text}: {error}. {PLAIN}") from error
-            if isinstance(y, np.ndarray):
-                raise Wrong(
-                    f"{text} is an array of {y.dtype}s. NumPy treated the Dual as a plain object and "
-                    "applied the operation to each element of the array. If the class sets "
-                    f"`__array_priority__ = 1`, NumPy leaves the operation to {method}."
+    def beside(
+        self, sign: str, other: Any, a: np.ndarray, da: np.ndarray, left: bool
+    ) -> list[np.ndarray]:
+        """Return the value and tangent of other + a (if `left`), or of a + other, for any sign."""
+        method, f = FOUR[sign]
+        name = "array" if np.ndim(other) else "2"
+        text = f"{name} {sign} a" if left else f"a {sign} {name}"
+        own = self.make(a, da)
+        try:
+            y = f(other, own) if left else f(own, other)
+        except TypeError as error:
+            if "unsupported operand" not in str(error):
+                raise
+            raise Wrong(
+                f"{text} raises {error}. "
+                + (
+                    f"The left operand does not support Duals, so Python calls a.{method}."
+                    if left
+                    else PLAIN
                 )
-            found += self.run(text, lambda y=y: y)
-        return found
+            ) from error
+        except AttributeError as error:
+            if error.name not in ("value", "tangent") or isinstance(error.obj, self.Dual or ()):
+                raise
+            raise Wrong(f"{text}: {error}. {PLAIN}") from error
+        if isinstance(y, np.ndarray):
+            raise Wrong(
+                f"{text} is an array of {y.dtype}s. NumPy treated the Dual as a plain object and "
+                "applied the operation to each element of the array. If the class sets "
+                f"`__array_priority__ = 1`, NumPy leaves the operation to {method}."
+            )
+        return list(self.run(text, lambda y=y: y))
 
-
-def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
-    """Return the values and tangents that `beside` should return, or returns if a constant moves."""
-    shape = np.broadcast_shapes(np.shape(x), np.shape(y))
-    return [
-        np.broadcast_to(part, shape)
-        for _, _, f, tangent in FOUR
-        for part in (f(x, y), tangent(x, y, dx, dy))
-    ]
+    def as_with_duals(
+        self, sign: str, other: Any, a: np.ndarray, da: np.ndarray, left: bool
+    ) -> bool:
+        """Raise Wrong unless a number or an array does the same as a Dual that does not move."""
+        shape = np.broadcast_shapes(np.shape(other), a.shape)
+        full = np.broadcast_to(np.asarray(other, float), shape)
+        f = FOUR[sign][1]
+        ordered = lambda x, y: (y, x) if left else (x, y)
+        both = lambda tangent: self.run(
+            "a + b", f, *ordered(self.make(a, da), self.make(full, tangent))
+        )
+        wanted, moving = both(np.zeros(shape)), both(np.ones(shape))
+        if not np.allclose(wanted[0], f(*ordered(a, full))):
+            raise Wrong(f"a {sign} b is not right yet for two Duals.")
+        found = self.beside(sign, other, a, da, left)
+        if all(map(np.allclose, found, wanted)):
+            return True
+        if all(map(np.allclose, found, moving)):
+            raise Wrong(
+                "A constant has a tangent of 1 here. A constant does not move, so its tangent is 0."
+            )
+        name = "array" if np.ndim(other) else "2"
+        if left and sign in "-/" and np.allclose(found[0], f(a, full)):
+            method = FOUR[sign][0]
+            raise Wrong(
+                f"The operands are swapped: {name} {sign} a calls a.{method}({name}), which must "
+                f"return {name} {sign} a, not a {sign} {name}."
+            )
+        raise Wrong(f"The result is not the same as with a Dual in place of the {name}. {PLAIN}")
 
 
 @exercise(
@@ -266,13 +301,11 @@ def four(x: Any, y: Any, dx: Any, dy: Any) -> list[np.ndarray]:
     "dual",
     "dual numbers, and gradients in forward mode",
     part="b",
-    ready_made=("jvp", "grad"),
 )
 def _(marks: Marks) -> None:
     mine = Duals(marks)
     with np.errstate(all="ignore"):  # a mistake may divide by 0
         operations(marks, mine)
-        constants(marks, mine)
         functions(marks, mine)
 
 
@@ -283,9 +316,13 @@ def operations(marks: Marks, mine: Duals) -> None:
         values, tangents = (
             ((a, b), (da, db)) if tangent.__code__.co_argcount == 4 else ((a,), (da,))
         )
-        both = lambda text=text, f=f, values=values, tangents=tangents: mine.run(
-            text, f, *map(mine.make, values, tangents)
-        )
+        own = METHODS.get(text) or ("__pow__" if "**" in text else text[2:-2])
+
+        def both(text=text, f=f, values=values, tangents=tangents, own=own) -> Any:  # type: ignore[no-untyped-def]
+            with mine.only(own):
+                return mine.run(text, f, *map(mine.make, values, tangents))
+
+        marks.idea(text, 1, main=text == "a * b", each=True)
         marks.compare(
             f"{text}: value",
             lambda both=both: both()[0],
@@ -297,7 +334,10 @@ def operations(marks: Marks, mine: Duals) -> None:
             lambda both=both: both()[1],
             tangent(*values, *tangents),
             mistakes=mistakes(*values, *tangents),
+            weight=2,
         )
+        if text[2:-2] in FOUR:
+            constants(marks, mine, text[2:-2])
 
     def left_alone() -> bool:
         for text, f, tangent, _ in RULES:
@@ -316,53 +356,33 @@ def operations(marks: Marks, mine: Duals) -> None:
                 )
         return True
 
-    marks.that("the operands do not change", left_alone, "")
+    marks.that("the operands do not change", left_alone, "", weight=0)
 
 
-def constants(marks: Marks, mine: Duals) -> None:
+def constants(marks: Marks, mine: Duals, sign: str) -> None:
     a, da, array = (
         np.abs(random(2, 3)) + 0.5,
         random(2, 3, seed=2),
         np.abs(random(2, 3, seed=1)) + 0.5,
     )
-    moves = "A constant has a tangent of 1 here. A constant does not move, so its tangent is 0."
-    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which must return 2 - a, not a - 2. The same holds for __rtruediv__."
-    zero, one = np.zeros_like(a), np.ones_like(a)
-    for name, c in (("2", 2.0), ("array", array)):
-        right, turned = four(c, a, zero, da), four(a, c, da, zero)
-        marks.compare(
-            f"a + {name}, a * {name}, a - {name}, a / {name}",
-            lambda c=c: mine.beside(c, a, da, left=False),
-            turned,
-            mistakes={moves: four(a, c, da, one)},
+    for left in (False, True):
+        cases = [(2.0, a, da), (array, a, da), (array, a[0], da[0]) if left else (array[0], a, da)]
+        marks.that(
+            f"2 {sign} a, array {sign} a" if left else f"a {sign} 2, a {sign} array",
+            lambda left=left, cases=cases: all(
+                mine.as_with_duals(sign, *case, left) for case in cases
+            ),
+            "",
         )
-        marks.compare(
-            f"{name} + a, {name} * a, {name} - a, {name} / a",
-            lambda c=c: mine.beside(c, a, da, left=True),
-            right,
-            mistakes={
-                moves: four(c, a, one, da),
-                **either(swapped, turned, turned[:6] + right[6:], right[:6] + turned[6:]),
-            },
-        )
-    row, drow = a[0], da[0]
-    marks.compare(
-        "array (2, 3), a (3,)",
-        lambda: mine.beside(array, row, drow, left=True),
-        four(array, row, 0, drow),
-    )
-    marks.compare(
-        "a (2, 3), array (3,)",
-        lambda: mine.beside(array[0], a, da, left=False),
-        four(a, array[0], da, 0),
-    )
 
 
 def functions(marks: Marks, mine: Duals) -> None:
     own, own_gradient = marks.function("jvp"), marks.function("gradient")
 
     def gradient(f: Callable, x: np.ndarray) -> Any:
-        if isinstance(found := own_gradient(f, x), mine.Dual or ()):
+        with mine.only():
+            found = own_gradient(f, x)
+        if isinstance(found, mine.Dual or ()):
             raise Wrong("gradient returns a Dual, but it should return an array of x's shape.")
         return found
 
@@ -371,7 +391,8 @@ def functions(marks: Marks, mine: Duals) -> None:
             mine.parts(x, "the argument that jvp passes to f")
             return f(x)
 
-        found = own(given, x, v)
+        with mine.only():
+            found = own(given, x, v)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise Wrong(
                 f"jvp returns a {type(found).__name__}, but it should return two arrays, f(x) and J v."
@@ -391,6 +412,7 @@ def functions(marks: Marks, mine: Duals) -> None:
     x, v, g = random(4), random(4, seed=1), random(4, seed=2)
     y, pullback = ta.vjp(mixed, x)
     J = ta.jacobian(mixed, x)
+    marks.idea("one run of f gives f(x) and J v", 2, main=True)
     marks.compare(
         "jvp: f(x)",
         lambda: jvp(mixed, x, v)[0],
@@ -408,6 +430,7 @@ def functions(marks: Marks, mine: Duals) -> None:
         },
     )
     marks.compare("g . (J v) is (g J) . v", lambda: g @ jvp(mixed, x, v)[1], pullback(g)[0] @ v)
+    marks.idea("one run for each element gives the gradient", 2, main=True)
     for shape in ((3,), (2, 3), ()):
         x = random(*shape)
         right = ta.value_and_grad(wave)(x)[1]

@@ -14,25 +14,22 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
+def either(text: str, *values: Any) -> dict[str, Any]:
+    """Map one help text to several values that the same mistake may give. The keys differ only in
+    trailing blanks, which are not printed.
+    """
+    return {text + " " * i: value for i, value in enumerate(values)}
+
+
 @exercise(
     0,
     "slope",
     "the gradient of any function by central differences",
-    ready_made=("grad", "value_and_grad", "jacobian"),
 )
 def _(marks: Marks) -> None:
     slope = marks.function("slope", may_change=True)
     x, eps = np.array([1.0, -2.0, 3.0]), 0.01
-    marks.compare(
-        "sum of x^2",
-        lambda: slope(lambda x: np.sum(x**2), x.copy(), 1e-5),
-        2 * x,
-        mistakes={
-            "This is twice the slope. The two points are 2 eps apart, so divide by 2 eps.": 4 * x,
-            "This is the change, not the slope. Divide it by the distance between the two points, 2 eps.": 4e-5
-            * x,
-        },
-    )
+    marks.idea("the slope is a difference of two sides", 3, main=True)
     marks.compare(
         "sum of x^3, eps 0.01",
         lambda: slope(lambda x: np.sum(x**3), x.copy(), eps),
@@ -46,9 +43,34 @@ def _(marks: Marks) -> None:
     )
     matrix = random(2, 3)
     marks.compare(
+        "sum of x^2",
+        lambda: slope(lambda x: np.sum(x**2), x.copy(), 1e-5),
+        2 * x,
+        mistakes={
+            "This is twice the slope. The two points are 2 eps apart, so divide by 2 eps.": 4 * x,
+            "This is the change, not the slope. Divide it by the distance between the two points, 2 eps.": 4e-5
+            * x,
+            "The sign is wrong. It is f(x + eps) - f(x - eps).": -2 * x,
+            **either(
+                "All elements are moved at once, so this is the sum of all slopes. Move one element at a time.",
+                np.full(3, 2 * x.sum()),
+                2 * x.sum(),
+            ),
+            "The slopes of earlier elements are included, because they are not moved back.": 2
+            * x
+            * np.arange(1, 4),
+        },
+    )
+    marks.idea("one element at a time, for any shape", 2)
+    marks.compare(
         "a matrix",
         lambda: slope(lambda x: np.sum(np.sin(x) * np.arange(3)), matrix.copy(), 1e-5),
         np.cos(matrix) * np.arange(3),
+        mistakes=either(
+            "All elements are moved at once, so this is the sum of all slopes. Move one element at a time.",
+            np.full((2, 3), (np.cos(matrix) * np.arange(3)).sum()),
+            (np.cos(matrix) * np.arange(3)).sum(),
+        ),
         hint="Move one element of x at a time. np.ndindex(x.shape) works for any shape of x.",
     )
     marks.compare(
@@ -73,7 +95,8 @@ def _(marks: Marks) -> None:
             raise NotWritten("the file defines no class Scalar; its name must be exactly that")
         xs = [Scalar(v) for v in values]
         try:
-            y = written(f(*xs), "this operation")
+            with marks.watching("Scalar"):
+                y = written(f(*xs), "this operation")
         except TypeError as error:
             raise (
                 NotWritten("one of the operations returns None")
@@ -88,19 +111,23 @@ def _(marks: Marks) -> None:
         y.backward()
         return y.data, [x.grad for x in xs]
 
-    def both(name: str, f: Any, *values: float, mistakes: dict[str, Any]) -> None:
+    def both(
+        name: str, f: Any, *values: float, mistakes: dict[str, Any], weight: float = 2
+    ) -> None:
         xs = [Tensor(np.array(v), requires_grad=True) for v in values]
         y = f(*xs)
         y.backward()
-        marks.compare(f"{name}: value", lambda: run(f, *values)[0], y)
+        marks.compare(f"{name}: value", lambda: run(f, *values)[0], y, weight=weight / 2)
         marks.compare(
             f"{name}: slopes",
             lambda: run(f, *values)[1],
             [x.grad.item() for x in xs],
             mistakes=mistakes,
+            weight=weight,
         )
 
     tanh = lambda x: x.tanh() if Scalar and isinstance(x, Scalar) else np.tanh(x)
+    marks.idea("the slopes of a - b", 2)
     both(
         "a - b",
         lambda a, b: a - b,
@@ -108,6 +135,7 @@ def _(marks: Marks) -> None:
         5.0,
         mistakes={"The slope with respect to b is -1, because a - b falls as b grows.": [1, 1]},
     )
+    marks.idea("the slopes of a / b", 2)
     both(
         "a / b",
         lambda a, b: a / b,
@@ -119,6 +147,7 @@ def _(marks: Marks) -> None:
             "The slope with respect to b is -a / b^2. The square is missing here.": [0.5, -1.5],
         },
     )
+    marks.idea("the slopes of tanh(x)", 2)
     both(
         "tanh(x)",
         tanh,
@@ -130,7 +159,8 @@ def _(marks: Marks) -> None:
             ],
         },
     )
-    both("all together", lambda a, b: tanh((a - b) / (a * b)) * a, 1.5, -0.5, mistakes={})
+    together = lambda a, b: tanh((a - b) / (a * b)) * a
+    both("all together", together, 1.5, -0.5, mistakes={}, weight=0)
 
 
 class Node:
@@ -235,37 +265,37 @@ def _(marks: Marks) -> None:
         backward(nodes[-1])
         return [node.grad for node in nodes]
 
-    marks.that("a diamond", lambda: listed(diamond()), "")
-    marks.that("a diamond, mirrored", lambda: listed(diamond(mirrored=True)), "")
-    marks.that("a + a", lambda: listed(doublings(1)), "")
-    marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
-    marks.that("200 doublings", lambda: listed(doublings(200)), "")
-    marks.compare(
-        "gradients of a diamond",
-        lambda: gradients(diamond()),
-        [16, 8, 1, 1],
-        mistakes={
-            "Node a passes its gradient on before the contribution through y has arrived (8 = 1 x 5 + 3 in all).": [
-                10,
-                8,
-                1,
-                1,
-            ],
-            "Node a has kept only its first contribution. Add up both.": [6, 3, 1, 1],
-            "Node a has kept only its last contribution. Add up both.": [10, 5, 1, 1],
-        },
+    both_ways = False, True
+    marks.idea("every user comes before what it uses", 4, main=True)
+    marks.that(
+        "a diamond, both ways",
+        lambda: all(listed(diamond(mirrored)) for mirrored in both_ways),
+        "",
     )
+    marks.idea("each node once, however often it is used", 2)
+    marks.that("a + a", lambda: listed(doublings(1)), "")
+    marks.that("200 doublings", lambda: listed(doublings(200)), "")
+    marks.idea("a loop needs no recursion", 1)
+    marks.that("a chain of 20,000", lambda: listed(chain(20_000)), "")
+    marks.idea("the contributions of all users add up", 3)
     marks.compare(
-        "gradients of the mirrored diamond",
-        lambda: gradients(diamond(mirrored=True)),
-        [16, 8, 1, 1],
+        "gradients of a diamond, both ways",
+        lambda: [gradients(diamond(mirrored)) for mirrored in both_ways],
+        [[16, 8, 1, 1], [16, 8, 1, 1]],
         mistakes={
-            "Node a passes its gradient on before the contribution through b has arrived (8 = 3 + 1 x 5 in all).": [
-                6,
-                8,
-                1,
-                1,
-            ]
+            **either(
+                "Node a passes its gradient on before the contributions of all its users have arrived (8 = 1 x 5 + 3 in all).",
+                [[10, 8, 1, 1], [16, 8, 1, 1]],
+                [[16, 8, 1, 1], [6, 8, 1, 1]],
+                [[10, 8, 1, 1], [6, 8, 1, 1]],
+            ),
+            **either(
+                "Node a keeps only one of its contributions. Add up all of them.",
+                [[6, 3, 1, 1], [10, 5, 1, 1]],
+                [[10, 5, 1, 1], [6, 3, 1, 1]],
+                [[6, 3, 1, 1], [6, 3, 1, 1]],
+                [[10, 5, 1, 1], [10, 5, 1, 1]],
+            ),
         },
     )
     marks.compare(
@@ -282,12 +312,12 @@ def _(marks: Marks) -> None:
     3,
     "vjp",
     "the backward rules of softplus and of the running sum",
-    ready_made=("grad", "vjp", "sigmoid"),
 )
 def _(marks: Marks) -> None:
     marks.reference(
         softplus=lambda x: np.logaddexp(x, 0), running_sum=lambda x: np.cumsum(x, axis=-1)
     )
+    marks.idea("a function of each element: g times its derivative", 2)
     marks.gradient(
         "softplus",
         marks.op("softplus", "softplus_vjp"),
@@ -298,6 +328,7 @@ def _(marks: Marks) -> None:
             )
         },
     )
+    marks.idea("an element that is used often: the sum over its uses", 3, main=True)
     marks.gradient(
         "running sum of a row",
         marks.op("running_sum", "running_sum_vjp"),
@@ -318,193 +349,473 @@ def _(marks: Marks) -> None:
 @exercise(4, "unbroadcast", "the gradient of an operand that was broadcast")
 def _(marks: Marks) -> None:
     unbroadcast = marks.function("unbroadcast")
-    for shape in ((4,), (3, 1), (1, 4), (3, 4), (), (1, 1)):
-        g = random(3, 4)
-        over = tuple(i for i, n in enumerate((1,) * (2 - len(shape)) + shape) if n == 1)
-        right = g.sum(axis=over).reshape(shape)
+    batch = random(2, 3, 4)
+
+    def check(g: np.ndarray, shape: tuple[int, ...]) -> None:
+        full = (1,) * (g.ndim - len(shape)) + shape
+        over = tuple(i for i, n in enumerate(full) if n == 1)
+        left = shape + (1,) * (g.ndim - len(shape))
+        from_left = tuple(i for i, n in enumerate(left) if n == 1)
         marks.compare(
-            f"(3, 4) to {shape}",
-            lambda g=g, shape=shape: unbroadcast(g, shape),
-            right,
+            f"{g.shape} to {shape}",
+            lambda: unbroadcast(g, shape),
+            g.sum(axis=over).reshape(shape),
             mistakes={
                 "This is a mean. It should be a sum, because every copy contributes its whole gradient.": g.mean(
                     axis=over
-                ).reshape(shape)
+                ).reshape(shape),
+                "The axes are matched from the left. Broadcasting matches them from the right, so the axes that were added are the first ones.": g.sum(
+                    axis=from_left
+                ),
+                "The copies are not added up: this is one of them, or a slice of g.": g[
+                    tuple(slice(1) if i in over else slice(None) for i in range(g.ndim))
+                ].reshape(shape),
             },
         )
-    batch = random(2, 3, 4)
-    marks.compare(
-        "(2, 3, 4) to (3, 1)", lambda: unbroadcast(batch, (3, 1)), batch.sum(axis=(0, 2))[:, None]
-    )
+
+    marks.idea("an axis that broadcasting added is summed away", 2, main=True)
+    for shape in ((4,), (), (3, 4)):
+        check(random(3, 4), shape)
+    check(random(3, 3), (3,))
+    marks.idea("an axis of length 1 is summed and kept", 2, main=True)
+    for shape in ((3, 1), (1, 4), (1, 1)):
+        check(random(3, 4), shape)
+    check(batch, (3, 1))
+    check(batch, (2, 1, 4))
     product = op(lambda x, w: x * w)
     product.__name__ = "product"
-    product.vjp(
-        lambda g, y, x, w: unbroadcast(g * w, np.shape(x)),
-        lambda g, y, x, w: unbroadcast(g * x, np.shape(w)),
-    )
-    marks.gradient("x * w, (3, 3) and (3, 1)", product, random(3, 3), random(3, 1))
-    marks.gradient("x * w, (3, 3) and (3,)", product, random(3, 3), random(3))
+    product.vjp(None, lambda g, y, x, w: unbroadcast(g * x, np.shape(w)))
+    marks.idea("the rule of a product uses it", 1)
+    for shape in ((3, 1), (3,)):
+        marks.gradient(f"x * w, (3, 3) and {shape}", product, random(3, 3), random(*shape))
 
 
-@exercise(5, "matmul", "the product of two matrices, and of stacks of them")
+def gram(a: Any) -> Any:
+    return a.mT @ a
+
+
+def quadratic(x: Any, A: Any) -> Any:
+    return np.sum(x @ A * x, axis=-1)
+
+
+@exercise(5, "matmul", "the backward rules of products in which an array is used more than once")
 def _(marks: Marks) -> None:
-    marks.reference(matmul=lambda a, b: a @ b)
-    matmul = marks.op("matmul", "matmul_vjp_a", "matmul_vjp_b")
-    marks.gradient("square, 3 x 3", matmul, random(3, 3), random(3, 3, seed=1))
-    marks.gradient("(2, 3) @ (3, 4)", matmul, random(2, 3), random(3, 4))
-    marks.gradient("a stack: (3, 3, 3) @ same", matmul, random(3, 3, 3), random(3, 3, 3, seed=1))
-    marks.gradient("(2, 3, 4) @ (2, 4, 5)", matmul, random(2, 3, 4), random(2, 4, 5))
-    marks.gradient("one weight: (2, 3, 4) @ (4, 5)", matmul, random(2, 3, 4), random(4, 5))
+    marks.reference(gram=gram, quadratic=quadratic)
+    one_use = (
+        "This is the rule for one of the two uses of a. Each element of a occurs in a and in a^T, so its "
+        "partial derivative has two terms."
+    )
+    of_gram = {
+        "This is 2 a g, which is right only where g is symmetric. g is not, so the two uses of a give two "
+        "different terms.": lambda g, y, a: 2 * a @ g,
+        "This is 2 a g^T, which is right only where g is symmetric. g is not, so the two uses of a give two "
+        "different terms.": lambda g, y, a: 2 * a @ g.mT,
+        f"{one_use} ": lambda g, y, a: a @ g,
+        one_use: lambda g, y, a: a @ g.mT,
+    }
+    of_gram_square = of_gram | {
+        "The factors are in the wrong order: g multiplies from the left. The shapes fit only because a is "
+        "square.": lambda g, y, a: (g + g.mT) @ a,
+    }
+    marks.idea("a factor that is used twice", 3, main=True)
+    marks.gradient("gram, (4, 3)", marks.op("gram", "gram_vjp"), random(4, 3), mistakes=of_gram)
+    marks.gradient(
+        "gram, square", marks.op("gram", "gram_vjp"), random(3, 3), mistakes=of_gram_square
+    )
+    marks.gradient("gram, a stack", marks.op("gram", "gram_vjp"), random(2, 4, 3), mistakes=of_gram)
+    of_quadratic = {
+        "This is right only where A is symmetric. x_n is used twice, once with A and once with A^T, so "
+        "there are two different terms.": lambda g, y, x, A: 2 * g[..., None] * (x @ A),
+        "This is right only where A is symmetric: x_n is used twice, once with A and once with A^T, so "
+        "there are two different terms.": lambda g, y, x, A: 2 * g[..., None] * (x @ A.T),
+        "This is the rule for one use of x_n, the one on the right. x_n also stands on the left of "
+        "A.": lambda g, y, x, A: g[..., None] * (x @ A),
+        "This is the rule for one use of x_n, the one on the left. x_n also stands on the right of "
+        "A.": lambda g, y, x, A: g[..., None] * (x @ A.T),
+        "g is missing. Each row has its own g_n, which multiplies the partial derivatives of y_n.": (
+            lambda g, y, x, A: _products(np.ones_like(g), x)
+        ),
+        "The sum of g multiplies the sum over the rows. Each row has its own g_n, so multiply first, and "
+        "then sum.": lambda g, y, x, A: g.sum() * _products(np.ones_like(g), x),
+        "This is a mean over the rows. A is used once for each row, and the contributions are "
+        "added.": lambda g, y, x, A: _products(g, x) / g.size,
+    }
+    rules = "quadratic_vjp_x", "quadratic_vjp_A"
+    marks.idea("a matrix that all rows share", 3, main=True)
+    for title, x in (
+        ("quadratic, one row", random(1, 3)),
+        ("quadratic, 4 rows", random(4, 3)),
+        ("quadratic, a stack", random(2, 4, 3)),
+    ):
+        marks.gradient(
+            title, marks.op("quadratic", *rules), x, random(3, 3, seed=1), mistakes=of_quadratic
+        )
 
 
-def softmax(x: Any) -> Any:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+def _products(g: Any, x: Any) -> Any:
+    """Return the sum over all rows of g_n x_n^T x_n."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows.T @ (g.reshape(-1, 1) * rows)
+
+
+def softmax(x: Any, temperature: Any = 1.0) -> Any:
+    e = np.exp((x - x.max(axis=-1, keepdims=True)) / temperature)
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def logsumexp(x: Any) -> Any:
-    most = x.max(axis=-1)
-    return most + np.log(np.exp(x - most[..., None]).sum(axis=-1))
+def log_softmax(x: Any, *, allowed: Any) -> Any:
+    p = softmax(np.where(allowed, x, -np.inf))
+    return np.log(np.where(allowed, p, 1))
 
 
-def cross_entropy(x: Any, *, target: Any) -> Any:
-    return (logsumexp(x) - np.take_along_axis(x, target[:, None], axis=1)[:, 0]).mean()
+def shares(x: Any) -> Any:
+    return x / np.abs(x).sum(axis=-1, keepdims=True)
+
+
+def row_sum(x: Any) -> Any:
+    return x.sum(axis=-1, keepdims=True)
 
 
 @exercise(
     6,
     "softmax",
-    "softmax, log-sum-exp and cross-entropy, with their backward rules",
-    ready_made=("log_softmax", "grad"),
+    "a softmax with a learned temperature, a masked log-softmax and shares, with their rules",
 )
 def _(marks: Marks) -> None:
-    marks.reference(softmax=softmax, logsumexp=logsumexp, cross_entropy=cross_entropy)
-    my_softmax, my_logsumexp, my_cross_entropy = map(
-        marks.function, ("softmax", "logsumexp", "cross_entropy")
-    )
-    x, target = random(3, 4), np.array([2, 0, 3])
-    e = np.exp(x)
-    right = e / e.sum(axis=-1, keepdims=True)
-    far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
+    marks.reference(softmax=softmax, log_softmax=log_softmax, shares=shares)
+    my_softmax, my_log, my_shares = map(marks.function, ("softmax", "log_softmax", "shares"))
+    x, temperature = random(3, 4), np.array(0.7)
+    e = np.exp(x / 0.7)
     quiet = lambda f, *args, **settings: np.errstate(all="ignore")(f)(*args, **settings)
     stable = (
-        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True). It cancels in "
-        "softmax; add it back in log-sum-exp.\nThe largest element of the whole array does not "
+        "e^1000 is Inf. Subtract the largest element of each row first (keepdims=True), which changes "
+        "neither softmax nor log-softmax.\nThe largest element of the whole array does not "
         "work, because rows far below it underflow to 0 / 0."
     )
+    far = np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])
+    marks.idea("a softmax that does not overflow", 1)
     marks.compare(
         "softmax",
-        lambda: my_softmax(x),
-        right,
+        lambda: my_softmax(x, temperature),
+        e / row_sum(e),
         mistakes={
             "The sum is over axis 0. Sum over each row: axis=-1.": e / e.sum(axis=0),
             "The whole array sums to 1. Normalise each row separately.": e / e.sum(),
+            "The temperature is not used. Divide the scores by it.": softmax(x),
+            "The scores are multiplied by the temperature. Divide them by it.": softmax(x * 0.7),
         },
     )
     marks.compare(
         "softmax of large numbers",
-        lambda: quiet(my_softmax, far),
+        lambda: quiet(my_softmax, far, np.array(0.5)),
         np.full((2, 2), 0.5),
         hint=stable,
     )
+    right = lambda g, y, x, t: y * (g - row_sum(g * y)) / t
+    sigmoid = (
+        "g y (1 - y) is the rule of the sigmoid, where an output depends on one number. Here each output "
+        "depends on every score of its row, so the rule has a sum over the row."
+    )
+    plain = "The slope of x / temperature with respect to x is missing: 1 / temperature."
+    late = "The rule of softmax with the partial derivatives of log-softmax: delta_ij - p_j. For softmax they are p_i (delta_ij - p_j)."
+    of_scores = {
+        f"{sigmoid} The slope of x / temperature is missing, too.": lambda g, y, x, t: (
+            g * y * (1 - y)
+        ),
+        sigmoid: lambda g, y, x, t: g * y * (1 - y) / t,
+        plain: lambda g, y, x, t: t * right(g, y, x, t),
+        "The sum is over axis 0. Each row is a softmax of its own, so sum over axis -1, with keepdims=True.": (
+            lambda g, y, x, t: y * (g - (g * y).sum(axis=0)) / t
+        ),
+        "The sum is over the whole array. Each row is a softmax of its own, so sum over axis -1, with "
+        "keepdims=True.": lambda g, y, x, t: y * (g - (g * y).sum()) / t,
+        late: lambda g, y, x, t: (g - y * row_sum(g)) / t,
+    }
+    whole = lambda g, y, x, t: (right(g, y, x, t) * x).sum()
+    of_temperature = {
+        "The slope of x / t with respect to t is -x / t^2. The minus sign is missing here.": (
+            lambda g, y, x, t: whole(g, y, x, t) / t
+        ),
+        "The slope of x / t with respect to t is -x / t^2. The square is missing here.": (
+            lambda g, y, x, t: -whole(g, y, x, t)
+        ),
+        "The scores x are missing: the slope of x_j / t with respect to t is -x_j / t^2.": (
+            lambda g, y, x, t: -right(g, y, x, t).sum() / t
+        ),
+        "Softmax is missing: here g multiplies the slope of x / t directly. First go back through softmax.": (
+            lambda g, y, x, t: -(g * x).sum() / t**2
+        ),
+        "Softmax has only its diagonal here, y (1 - y). Each output depends on every score of its row.": (
+            lambda g, y, x, t: -(g * y * (1 - y) * x).sum() / t**2
+        ),
+    }
+    marks.idea("every output depends on every score", 2, main=True)
     marks.gradient(
         "rule of softmax",
-        marks.op("softmax", "softmax_vjp"),
+        marks.op("softmax", "softmax_vjp_x", "softmax_vjp_temperature"),
+        x,
+        temperature,
+        mistakes=of_scores | of_temperature,
+    )
+
+    allowed = np.array([[True, True, False, True], [False, True, False, False], [True] * 4])
+    logs = log_softmax(x, allowed=allowed)
+    marks.idea("a masked log-softmax", 1)
+    marks.compare(
+        "log_softmax",
+        lambda: quiet(my_log, x, allowed=allowed),
+        logs,
+        mistakes={
+            "Nothing is masked: the sum covers the whole row.": log_softmax(
+                x, allowed=allowed | True
+            ),
+            "The sum covers the whole row. It should cover only what is allowed.": np.where(
+                allowed, log_softmax(x, allowed=allowed | True), 0
+            ),
+            "The result is -inf where an element is not allowed, but it should be 0 there.": np.where(
+                allowed, logs, -np.inf
+            ),
+            "The mask is upside down. It is True where an element is allowed.": np.where(
+                allowed, 0, x - np.log(np.maximum(row_sum(np.exp(x) * ~allowed), 1e-300))
+            ),
+            "Elements that are not allowed count as 0 here, and e^0 is 1. Use -np.inf, or leave them out of "
+            "the sum.": np.where(allowed, x - np.log(row_sum(np.exp(np.where(allowed, x, 0)))), 0),
+        },
+    )
+    marks.compare(
+        "log_softmax, scores far apart",
+        lambda: quiet(
+            my_log, np.array([[0.0, 1000.0, 9.0]]), allowed=np.array([[True, True, False]])
+        ),
+        [[-1000.0, 0.0, 0.0]],
+        hint="A softmax of 0 has no logarithm, so do not compute the softmax and then its logarithm. Subtract "
+        "the largest allowed score, and then the logarithm of the sum.",
+    )
+    seen = lambda g, allowed: np.where(allowed, g, 0)
+    marks.idea("what is masked has no gradient and no weight", 1)
+    marks.gradient(
+        "rule of log_softmax",
+        marks.op("log_softmax", "log_softmax_vjp"),
+        x,
+        allowed=allowed,
+        mistakes={
+            "The sum of g covers the whole row. Where an element is not allowed, y is always 0, so its g has no "
+            "effect.": lambda g, y, x, allowed: seen(
+                g - softmax(np.where(allowed, x, -np.inf)) * row_sum(g), allowed
+            ),
+            "The sum of g covers the whole row, and g is passed on where an element is not allowed. y is always 0 there, "
+            "so its g has no effect.": lambda g, y, x, allowed: (
+                g - softmax(np.where(allowed, x, -np.inf)) * row_sum(g)
+            ),
+            "e^y is 1 where an element is not allowed, because y is 0 there. The probability is "
+            "0.": lambda g, y, x, allowed: seen(g, allowed) - np.exp(y) * row_sum(seen(g, allowed)),
+            "This is the rule without the mask.": lambda g, y, x, allowed: (
+                g - softmax(x) * row_sum(g)
+            ),
+            "This is the rule of softmax. The partial derivatives of log-softmax are delta_ij - p_j.": (
+                lambda g, y, x, allowed: (
+                    (p := softmax(np.where(allowed, x, -np.inf))) * (g - row_sum(g * p))
+                )
+            ),
+            "The probabilities are missing: each score takes its share p_j of the sum of g.": (
+                lambda g, y, x, allowed: seen(g - row_sum(seen(g, allowed)), allowed)
+            ),
+        },
+    )
+
+    marks.idea("dividing by a sum that depends on every element", 2, main=True)
+    marks.compare(
+        "shares",
+        lambda: my_shares(x),
+        shares(x),
+        mistakes={
+            "The sum is over x, not over |x|.": x / row_sum(x),
+            "The sum is over axis 0. Sum over each row: axis=-1.": x / np.abs(x).sum(axis=0),
+            "The whole array is divided by one sum. Each row has its own.": x / np.abs(x).sum(),
+            "Each element is made positive. Divide x itself by the sum of |x|.": np.abs(shares(x)),
+        },
+    )
+    size = lambda x: row_sum(np.abs(x))
+    marks.gradient(
+        "rule of shares",
+        marks.op("shares", "shares_vjp"),
         x,
         mistakes={
-            "This is the rule of log-softmax, g - p sum(g). The rule of softmax is p (g - sum(g p)).": lambda g, y, x: (
-                g - y * g.sum(axis=-1, keepdims=True)
-            )
+            "The sum of |x| is treated as a constant, but it depends on every element of the row.": (
+                lambda g, y, x: g / size(x)
+            ),
+            "The sign of x_j is missing: the slope of |x_j| is 1 or -1.": lambda g, y, x: (
+                (g - row_sum(g * y)) / size(x)
+            ),
+            "Only the diagonal is there. Every output depends on every element of its row, so the rule has a sum "
+            "over the row.": lambda g, y, x: g * (1 - np.abs(y)) / size(x),
+            "g stands outside the sum: the sum is over i of g_i y_i.": lambda g, y, x: (
+                g * (1 - np.sign(x) * row_sum(y)) / size(x)
+            ),
+            "The result is not divided by the sum of |x|.": lambda g, y, x: (
+                g - np.sign(x) * row_sum(g * y)
+            ),
+            "This is the rule of a division by the sum of x^2's root. Here the length is the sum of |x|, whose slope is "
+            "the sign.": lambda g, y, x: (g - y * row_sum(g * y)) / size(x),
         },
     )
-    marks.compare(
-        "logsumexp",
-        lambda: my_logsumexp(x),
-        np.log(e.sum(axis=-1)),
-        mistakes={
-            "The largest element of each row is not added back.": np.log(e.sum(axis=-1))
-            - x.max(axis=-1)
-        },
-    )
-    marks.compare(
-        "logsumexp of large numbers",
-        lambda: quiet(my_logsumexp, far),
-        np.array([1000, -1000]) + np.log(2),
-        hint=stable,
-    )
-    marks.gradient("rule of logsumexp", marks.op("logsumexp", "logsumexp_vjp"), x)
-    losses = np.log(e.sum(axis=-1)) - x[np.arange(3), target]
-    marks.compare(
-        "cross_entropy",
-        lambda: my_cross_entropy(x, target=target),
-        losses.mean(),
-        mistakes={
-            "This is the sum over the rows, but the loss is the mean.": losses.sum(),
-            "The sign is wrong.": -losses.mean(),
-            "x[:, target] has the shape (B, B), because it takes all these columns from every row. Each row has one target: x[np.arange(B), target].": (
-                np.log(e.sum(axis=-1)) - x[:, target]
-            ).mean(),
-        },
-    )
-    apart = np.array([[0.0, 1000.0], [1000.0, 0.0]])
-    marks.compare(
-        "cross_entropy, scores far apart",
-        lambda: quiet(my_cross_entropy, apart, target=np.array([0, 0])),
-        500.0,
-        hint=(
-            "The loss is (1000 + 0) / 2. A softmax of 0 has no logarithm, so do not compute the softmax "
-            "and then its logarithm. Compute logsumexp(row) - row[target]."
-        ),
-    )
-    marks.gradient(
-        "rule of cross_entropy", marks.op("cross_entropy", "cross_entropy_vjp"), x, target=target
-    )
 
 
-def normalized(x: Any, eps: float = 1e-5) -> Any:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+def unit(x: Any) -> Any:
+    return x / np.sqrt(row_sum(x * x))
 
 
-def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
-    return normalized(x) * weight + bias
+def normalized(x: Any, groups: int, eps: float = 1e-5) -> tuple[Any, Any]:
+    """Return n and the deviations of each element's group."""
+    parts = x.reshape(*x.shape[:-1], groups, -1)
+    centred = parts - parts.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    whole = np.broadcast_to(deviation, parts.shape)
+    return (centred / deviation).reshape(x.shape), whole.reshape(x.shape)
+
+
+def group_norm(x: Any, weight: Any, *, groups: int, eps: float = 1e-5) -> Any:
+    return normalized(x, groups, eps)[0] * weight
+
+
+def group_mean(x: Any, groups: int) -> Any:
+    parts = x.reshape(*x.shape[:-1], groups, -1)
+    return np.broadcast_to(parts.mean(axis=-1, keepdims=True), parts.shape).reshape(x.shape)
 
 
 @exercise(
     7,
     "layer_norm",
-    "layer normalisation and its three backward rules",
-    ready_made=("LayerNorm", "grad"),
+    "the backward rules of x / |x| and of group norm",
 )
 def _(marks: Marks) -> None:
-    marks.reference(normalized=normalized, layer_norm=layer_norm)
-    my_normalized, my_layer_norm = marks.function("normalized"), marks.function("layer_norm")
-    x, weight, bias = random(3, 5) * 3 + 1, random(5), random(5, seed=1)
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = (centred**2).mean(axis=-1, keepdims=True)
-    right = centred / np.sqrt(variance + 1e-5)
+    marks.reference(unit=unit, group_norm=group_norm)
+    length = lambda x: np.sqrt(row_sum(x * x))
+    of_unit = {
+        "The length is treated as a constant, but it depends on every element of the row.": (
+            lambda g, y, x: g / length(x)
+        ),
+        "The result is not divided by the length.": lambda g, y, x: g - y * row_sum(g * y),
+        "This uses x where the normalised y belongs: y has length 1, x has not.": lambda g, y, x: (
+            (g - x * row_sum(g * x)) / length(x)
+        ),
+        "This uses x where the normalised y belongs. The sum over g y is right.": lambda g, y, x: (
+            (g - x * row_sum(g * y)) / length(x)
+        ),
+        "This is a mean, as in layer norm. |x| has a sum under its root, so the rule has a sum, too.": (
+            lambda g, y, x: (g - y * (g * y).mean(axis=-1, keepdims=True)) / length(x)
+        ),
+        "A mean is subtracted, as in layer norm. Adding the same number to all elements of x does change x / |x|, so that "
+        "term does not belong here.": lambda g, y, x: (
+            (g - g.mean(axis=-1, keepdims=True) - y * row_sum(g * y)) / length(x)
+        ),
+        "Only the diagonal is there. Every output depends on every element of its row, so the rule has a sum over the "
+        "row.": lambda g, y, x: g * (1 - y * y) / length(x),
+        "The result is divided by the square of the length. Once is enough.": lambda g, y, x: (
+            (g - y * row_sum(g * y)) / length(x) ** 2
+        ),
+    }
+    marks.idea("no gradient along x", 3, main=True)
+    marks.gradient("rule of unit", marks.op("unit", "unit_vjp"), random(3, 4) * 2, mistakes=of_unit)
+    marks.gradient(
+        "rule of unit, a batch of sequences",
+        marks.op("unit", "unit_vjp"),
+        random(2, 3, 4),
+        mistakes=of_unit,
+    )
+
+    mine = marks.function("group_norm")
+    x, weight = random(3, 6) * 3 + 1, random(6)
+    centred = x - group_mean(x, 2)
+    variance = group_mean(centred**2, 2)
+    n = centred / np.sqrt(variance + 1e-5)
+    apart = x.reshape(3, 3, 2).swapaxes(-1, -2).reshape(3, 6)  # every second element
+    other = normalized(apart, 2)[0].reshape(3, 2, 3).swapaxes(-1, -2).reshape(3, 6)
+    marks.idea("a mean and a variance for each group", 1)
     marks.compare(
-        "normalized",
-        lambda: my_normalized(x),
-        right,
+        "group_norm, 2 groups of 3",
+        lambda: mine(x, weight, groups=2),
+        n * weight,
         atol=1e-9,
         rtol=1e-9,
         mistakes={
+            "There is a single mean and variance for all groups, as in layer norm. Each group has its own.": group_norm(
+                x, weight, groups=1
+            ),
+            "The groups are every second element. They should be neighbours: reshape to (..., groups, size).": other
+            * weight,
+            "There are 3 groups of 2, but there should be 2 groups of 3: reshape to (..., groups, size).": group_norm(
+                x, weight, groups=3
+            ),
             "The variance is divided by n - 1. It should be the mean of the squares, with n.": centred
-            / np.sqrt(variance * 5 / 4 + 1e-5),
+            / np.sqrt(variance * 3 / 2 + 1e-5)
+            * weight,
             "eps is added to the root. Add it to the variance, under the root.": centred
-            / (np.sqrt(variance) + 1e-5),
-            "eps is missing.": centred / np.sqrt(variance),
+            / (np.sqrt(variance) + 1e-5)
+            * weight,
+            "eps is missing.": centred / np.sqrt(variance) * weight,
             "The deviations are divided by the variance. Divide them by its square root.": centred
-            / (variance + 1e-5),
+            / (variance + 1e-5)
+            * weight,
+            "The weight is missing.": n,
         },
     )
-    marks.compare("layer_norm", lambda: my_layer_norm(x, weight, bias), right * weight + bias)
-    rules = [f"layer_norm_vjp_{name}" for name in ("x", "weight", "bias")]
-    marks.gradient("rules, weight and bias random", marks.op("layer_norm", *rules), x, weight, bias)
+
+    def rule(h: Any, x: Any, groups: int, minus: Any) -> Any:
+        return (h - minus) / normalized(x, groups)[1]
+
+    def projected(h: Any, x: Any, groups: int) -> Any:
+        """Return the parts of h that do not change the output."""
+        n = normalized(x, groups)[0]
+        return group_mean(h, groups) + n * group_mean(h * n, groups)
+
+    mistakes = {
+        "The weight is outside the means. h = g * weight first, and then the means of h.": (
+            lambda g, y, x, w, groups: w * rule(g, x, groups, projected(g, x, groups))
+        ),
+        "The weight is missing. The gradient with respect to n is g * weight.": lambda g, y, x, w, groups: (
+            rule(g, x, groups, projected(g, x, groups))
+        ),
+        "The means are over the whole last axis, as in layer norm. Each group has its own.": lambda g, y, x, w, groups: (
+            rule(g * w, x, 1, projected(g * w, x, 1))
+        ),
+        "This uses y where the normalised n belongs.": lambda g, y, x, w, groups: rule(
+            g * w, x, groups, group_mean(g * w, groups) + y * group_mean(g * w * y, groups)
+        ),
+        "This uses x where the normalised n belongs.": lambda g, y, x, w, groups: rule(
+            g * w, x, groups, group_mean(g * w, groups) + x * group_mean(g * w * x, groups)
+        ),
+        "The term of the mean is missing. Adding the same number to a group does not change n.": lambda g, y, x, w, groups: (
+            rule(
+                g * w,
+                x,
+                groups,
+                (n := normalized(x, groups)[0]) * group_mean(g * w * n, groups),
+            )
+        ),
+        "The term of the variance is missing. Scaling a group does not change n.": lambda g, y, x, w, groups: (
+            rule(g * w, x, groups, group_mean(g * w, groups))
+        ),
+        "The mean and the variance are treated as constants, but both depend on x.": lambda g, y, x, w, groups: (
+            rule(g * w, x, groups, 0)
+        ),
+        "The result is not divided by the deviation.": lambda g, y, x, w, groups: (
+            g * w - projected(g * w, x, groups)
+        ),
+        "This is g * x. The weight multiplies the normalised n.": lambda g, y, x, w, groups: g * x,
+        "This is g * weight. The slope with respect to weight is n.": lambda g, y, x, w, groups: (
+            g * w
+        ),
+    }
+    rules = [f"group_norm_vjp_{name}" for name in ("x", "weight")]
+    op = marks.op("group_norm", *rules)
+    marks.idea("the rules of group norm", 3, main=True)
+    marks.gradient("rules of group_norm", op, x, weight, groups=2, mistakes=mistakes)
     marks.gradient(
-        "a batch of sequences", marks.op("layer_norm", *rules), random(2, 3, 5), weight, bias
-    )
-    marks.gradient(
-        "where eps matters", marks.op("layer_norm", *rules), random(3, 5) * 0.01, weight, bias
+        "rules of group_norm, a batch of sequences",
+        op,
+        random(2, 3, 6),
+        weight,
+        groups=3,
+        mistakes=mistakes,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from _marking import Marks, Wrong, exercise
+from _marks_engine import either
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -18,7 +19,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
-@exercise(8, "adam", "one step of Adam", ready_made=("Adam", "AdamW"))
+@exercise(8, "adam", "one step of Adam")
 def _(marks: Marks) -> None:
     step, gradients = marks.function("adam_step", may_change=True), random(5, 3)
     lr, beta1, beta2, eps = 0.1, 0.9, 0.99, 0.1  # eps is large, so that its place matters
@@ -48,54 +49,38 @@ def _(marks: Marks) -> None:
             p, m, v = found
         return {"p": p, "m": m, "v": v}
 
-    first = {
-        "m": {
-            "This is the corrected m, which is only for the update of p. Return the uncorrected m.": gradients[
-                0
-            ]
-        },
-        "v": {
-            "The gradient is not squared.": (1 - beta2) * gradients[0],
-            "This is the corrected v, which is only for the update of p. Return the uncorrected v.": gradients[
-                0
-            ]
-            ** 2,
-        },
-        "p": {},
-    }
+    def check(steps: int, name: str, mistakes: dict[str, Any]) -> None:
+        swapped = {
+            f"This is the new {other}. Return p, m and v, in this order.": right(steps)[other]
+            for other in "pmv"
+            if other != name
+        }
+        marks.compare(
+            f"{name} after {steps} step{'s' * (steps > 1)}",
+            lambda: mine(steps)[name],
+            right(steps)[name],
+            atol=1e-9,
+            mistakes=swapped | mistakes,
+        )
+
+    corrected = (
+        "This is the corrected {0}, which is only for the update of p. Return the uncorrected {0}."
+    )
+    squares = gradients[0] ** 2
+    marks.idea("running means of the gradient and of its square", 2)
     for steps in (1, 5):
-        for name in "mvp":
-            marks.compare(
-                f"{name} after {steps} step{'s' * (steps > 1)}",
-                lambda s=steps, n=name: mine(s)[n],
-                right(steps)[name],
-                atol=1e-9,
-                mistakes={
-                    f"This is the new {other}. Return p, m and v, in this order.": right(steps)[
-                        other
-                    ]
-                    for other in "pmv"
-                    if other != name
-                }
-                | (
-                    first[name]
-                    if name != "p"
-                    else {
-                        "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": right(
-                            steps, "uncorrected"
-                        )["p"],
-                        "eps is under the root. Add it to the root.": right(steps, "eps")["p"],
-                        "The square root of v is missing.": right(steps, "no root")["p"],
-                        "The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"],
-                    }
-                ),
-            )
-    parameter = Tensor(start.copy(), requires_grad=True)
-    optimizer = optim.Adam([parameter], lr=lr, betas=(beta1, beta2), eps=eps)
-    for g in gradients:
-        optimizer.zero_grad()
-        (parameter * g).sum().backward()
-        optimizer.step()
+        check(steps, "m", {corrected.format("m"): gradients[0]})
+        not_squared = {"The gradient is not squared.": (1 - beta2) * gradients[0]}
+        check(steps, "v", {corrected.format("v"): squares, **not_squared})
+    marks.idea("a step by the corrected means", 3, main=True)
+    for steps in (1, 5):
+        wrong = {
+            "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": "uncorrected",
+            "eps is under the root. Add it to the root.": "eps",
+            "The square root of v is missing.": "no root",
+        }
+        uphill = {"The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"]}
+        check(steps, "p", {text: right(steps, key)["p"] for text, key in wrong.items()} | uphill)
     old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
     given = [array.copy() for array in old]
     marks.that(
@@ -104,16 +89,16 @@ def _(marks: Marks) -> None:
         "p, g, m or v has different values after the call. m = ... makes a new array, but m *= ... "
         "and m[:] = ... change the old one.",
     )
-    marks.compare("the same as optim.Adam", lambda: mine(5)["p"], parameter, atol=1e-9)
 
 
 @exercise(
     9,
     "attention",
     "scaled dot-product attention, with a causal mask",
-    ready_made=("scaled_dot_product_attention", "SelfAttention", "MultiheadAttention"),
+    allowed=("softmax",),
 )
 def _(marks: Marks) -> None:
+    marks.idea("scores, weights and output", 3, main=True)
     attention = marks.function("attention")
     q, k, v = random(2, 4, 3), random(2, 4, 3, seed=1), random(2, 4, 5)
     dots = q @ k.swapaxes(-1, -2)
@@ -164,6 +149,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.compare("output", part("output"), weights @ v)
+    marks.idea("the causal mask", 1)
     marks.compare(
         "causal scores",
         part("scores", causal=True),
@@ -197,6 +183,7 @@ def _(marks: Marks) -> None:
         },
     )
     marks.compare("causal output", part("output", causal=True), masked @ v)
+    marks.idea("any number of keys and axes", 1)
     few, stacked = (q[:, :2], k, v), tuple(np.stack([x, -x]) for x in (q, k, v))
     attended = lambda q, k, v: soft(q @ k.swapaxes(-1, -2) / np.sqrt(3)) @ v
     marks.compare(
@@ -211,9 +198,88 @@ def _(marks: Marks) -> None:
         attended(*stacked),
         hint="There may be any number of axes before the last two. k.swapaxes(-1, -2) does not touch them.",
     )
+    of_attention(marks)
+
+
+def scaled(q: Any, k: Any, v: Any, scale: Any) -> Any:
+    return F.softmax(scale * (q @ k.swapaxes(-1, -2))) @ v
+
+
+def linear(q: Any, k: Any, v: Any) -> Any:
+    return (np.tri(len(q)) * (q @ k.swapaxes(-1, -2))) @ v
+
+
+def of_attention(marks: Marks) -> None:
+    """Check the four backward rules of chapter 9."""
+    marks.reference(scaled=scaled, linear=linear)
+    q, k, v, scale = random(3, 2), random(4, 2, seed=1), random(4, 5), np.array(0.8)
+
+    def by_scores(g: Any, q: Any, k: Any, v: Any, scale: Any, transposed: bool = False) -> Any:
+        p, by_weights = F.softmax(scale * (q @ k.T)), g @ v.T
+        sums = (by_weights * p).sum(axis=0 if transposed else -1, keepdims=True)
+        return p * (by_weights - sums)
+
+    def rule(g: Any, y: Any, scale: Any) -> Any:
+        return (by_scores(g, q, k, v, scale) * (q @ k.T)).sum()
+
+    def scale_rule(g: Any, y: Any, *inputs: Any) -> Any:
+        return marks.function("scaled_vjp_scale")(g, y, q, k, v, *inputs)
+
+    learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
+    learned.__name__ = "scaled"
+    marks.idea("back through the softmax, to a learned scale", 2, main=True)
+    p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
-        "its gradient", lambda q, k, v: attention(q, k, v, causal=True)["output"], q, k, v
+        "rule of scaled: scale",
+        learned,
+        scale,
+        mistakes={
+            "The dot products are missing: the slope of scale * q k^T with respect to the scale is q k^T.": (
+                lambda g, y, scale: by_scores(g, q, k, v, scale).sum()
+            ),
+            "This multiplies by the scores. The slope of scale * q k^T with respect to the scale is q k^T, without the "
+            "scale.": lambda g, y, scale: scale * rule(g, y, scale),
+            "The softmax is missing: its rule stands between the product with v and the scale.": (
+                lambda g, y, scale: (g @ v.T * (q @ k.T)).sum()
+            ),
+            "The sum in the rule of softmax is missing. Each weight depends on all scores of its query.": (
+                lambda g, y, scale: (p_times(g, scale) * (q @ k.T)).sum()
+            ),
+            "Softmax has only its diagonal here, p (1 - p). Each weight depends on all scores of its query.": (
+                lambda g, y, scale: (
+                    (p_times(g, scale) * (1 - F.softmax(scale * (q @ k.T)))) * (q @ k.T)
+                ).sum()
+            ),
+            "The sum in the rule of softmax is over the queries. It is over the keys of each query.": (
+                lambda g, y, scale: (
+                    by_scores(g, q, k, v, scale, transposed=True) * (q @ k.T)
+                ).sum()
+            ),
+        },
     )
+
+    q, k, v = random(4, 3), random(4, 3, seed=1), random(4, 2, seed=2)
+    free = np.tri(4)
+    upside = "The mask is upside down: y_t contains the keys s <= t, and np.tri is 1 there."
+    forgotten = "The mask is missing: y_t contains only the keys s <= t."
+    by_names = {
+        "q": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)) @ k,
+        "k": lambda mask: lambda g, y, q, k, v: (mask * (g @ v.T)).T @ q,
+        "v": lambda mask: lambda g, y, q, k, v: (mask * (q @ k.T)).T @ g,
+    }
+    untransposed = "The matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
+    kept = {
+        "k": lambda g, y, q, k, v: (free * (g @ v.T)) @ q,
+        "v": lambda g, y, q, k, v: (free * (q @ k.T)) @ g,
+    }
+    mistakes = {
+        **either(upside, *(f(free.T) for f in by_names.values())),
+        **either(forgotten, *(f(1) for f in by_names.values())),
+        **either(untransposed, *kept.values()),
+    }
+    rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
+    marks.idea("the rules of causal attention without a softmax", 3, main=True)
+    marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
 @exercise(10, "heads", "split the embedding into heads, and join them again")
@@ -221,6 +287,7 @@ def _(marks: Marks) -> None:
     split, merge = marks.function("split_heads"), marks.function("merge_heads")
     x = random(2, 3, 8)
     heads = x.reshape(2, 3, 4, 2).swapaxes(1, 2)
+    marks.idea("each head is a block of columns", 2, main=True)
     marks.compare(
         "split_heads, 4 heads of 2",
         lambda: split(x, 4),
@@ -232,8 +299,12 @@ def _(marks: Marks) -> None:
             "The head index varies fastest here. Each head should be a block of neighbouring columns.": x.reshape(
                 2, 3, 2, 4
             ).transpose(0, 3, 1, 2),
+            "Heads and time are exchanged: this is (B, T, H, D). Swap the axes T and H.": x.reshape(
+                2, 3, 4, 2
+            ),
         },
     )
+    marks.idea("joined, the columns are back in their places", 2, main=True)
     marks.compare(
         "merge_heads",
         lambda: merge(heads),
@@ -241,23 +312,35 @@ def _(marks: Marks) -> None:
         mistakes={
             "A reshape alone is not enough. Swap back to (B, T, H, D) first.": heads.reshape(
                 2, 3, 8
-            )
+            ),
+            "The numbers of a head are spread over the columns. Join the axes H and D, in this order.": heads.transpose(
+                0, 2, 3, 1
+            ).reshape(2, 3, 8),
         },
     )
     wide = random(2, 5, 7, 3)
     marks.compare(
         "merge_heads, 5 heads of 3", lambda: merge(wide), wide.swapaxes(1, 2).reshape(2, 7, 15)
     )
-    marks.gradient("gradient of both", lambda x: merge(np.tanh(split(x, 2))), x)
+    marks.gradient("gradient of both", lambda x: merge(np.tanh(split(x, 2))), x, weight=0)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def gated(x: Any, W: Any, V: Any) -> Any:
+    return sigmoid(x @ W) * (x @ V)
 
 
 @exercise(
     11,
     "encoder_layer",
-    "the encoder layer, pre-norm and post-norm",
-    ready_made=("TransformerEncoderLayer",),
+    "the encoder layer, pre-norm and post-norm, and the rules of a feed-forward net with a gate",
+    allowed=("Module",),
 )
 def _(marks: Marks) -> None:
+    marks.idea("the order of norm, sublayer and sum", 2, main=True)
     encoder_layer = marks.function("encoder_layer")
     ta.manual_seed(0)
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True).astype(np.float64)
@@ -309,22 +392,67 @@ def _(marks: Marks) -> None:
             + feed_forward(two(half)),
             "The residual connection of the attention adds the input after the norm. Add the input before the norm.": normed
             + feed_forward(two(normed)),
+            "The residual connections of both sublayers add the input after the norm. Add the input before the norm.": two(
+                normed
+            )
+            + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
+            "The residual connections are missing, such as x + attend(norm(x)).": feed_forward(
+                two(attend(one(t)))
+            ),
+            "The second sublayer has no residual connection.": feed_forward(two(half)),
         },
     )
-    for norm_first in (False, True):
-        marks.gradient(
-            f"gradient, {'pre' if norm_first else 'post'}-norm",
-            lambda x, first=norm_first: encoder_layer(x, *pieces, norm_first=first),
-            x[:1],
-        )
+    marks.idea("the rules of a net with a gate", 3, main=True)
+    marks.reference(gated=gated)
+    rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
+    both = lambda x, W, V: (sigmoid(x @ W), x @ V)
+    whole = lambda x, d: x.reshape(-1, x.shape[-1]).T @ d.reshape(-1, d.shape[-1])
+    of_gate = lambda g, s, u: g * u * s * (1 - s)
+    slope = "The slope of the sigmoid is missing: s (1 - s)."
+    mistakes = {
+        "This is the path through the gate alone. x is used twice, so add the path through x V.": (
+            lambda g, y, x, W, V: of_gate(g, *both(x, W, V)) @ W.T
+        ),
+        "This is the path through x V alone. x is used twice, so add the path through the gate.": (
+            lambda g, y, x, W, V: (g * both(x, W, V)[0]) @ V.T
+        ),
+        slope: lambda g, y, x, W, V: (g * both(x, W, V)[1]) @ W.T + (g * both(x, W, V)[0]) @ V.T,
+        f"{slope} ": lambda g, y, x, W, V: whole(x, g * both(x, W, V)[1]),
+        "The slope of the sigmoid is s (1 - s). The factor 1 - s is missing.": lambda g, y, x, W, V: (
+            whole(x, g * both(x, W, V)[1] * both(x, W, V)[0])
+        ),
+        "The slope of the sigmoid is s (1 - s), at its output s. This is z (1 - z), with z = x W.": (
+            lambda g, y, x, W, V: whole(x, g * (x @ V) * (x @ W) * (1 - x @ W))
+        ),
+        "x V is missing: the slope of the product with respect to the gate is x V.": (
+            lambda g, y, x, W, V: whole(x, of_gate(g, both(x, W, V)[0], 1))
+        ),
+        "The gate is missing: the slope of the product with respect to x V is the gate.": (
+            lambda g, y, x, W, V: whole(x, g)
+        ),
+        "This is x W where the gate belongs, which is sigmoid(x W).": lambda g, y, x, W, V: whole(
+            x, g * (x @ W)
+        ),
+    }
+    W, V = random(3, 4), random(3, 4, seed=1)
+    marks.gradient(
+        "rules of gated", marks.op("gated", *rules), random(5, 3), W, V, mistakes=mistakes
+    )
+    marks.gradient(
+        "rules of gated, a stack",
+        marks.op("gated", *rules),
+        random(2, 5, 3),
+        W,
+        V,
+        mistakes=mistakes,
+    )
 
 
 @exercise(
     12,
     "positions",
     "the table of sines and cosines",
-    ready_made=("sinusoidal_positions", "SinusoidalPositionalEncoding"),
 )
 def _(marks: Marks) -> None:
     positions = marks.function("sinusoidal")
@@ -340,6 +468,7 @@ def _(marks: Marks) -> None:
         a = np.arange(7)[:, None] / 10000.0**power
         return np.stack([np.sin(a), np.cos(a)], axis=-1).reshape(7, 6)
 
+    marks.idea("pairs of sine and cosine that turn more and more slowly", 3, main=True)
     marks.compare(
         "7 positions, 6 numbers",
         lambda: positions(7, 6),
@@ -372,42 +501,58 @@ def _(marks: Marks) -> None:
     )
 
 
-@exercise(13, "train", "the training loop")
+@exercise(
+    13,
+    "train",
+    "a training loop for batches that come in parts",
+    allowed=("cross_entropy", "Module", "Optimizer", "SGD", "backward"),
+)
 def _(marks: Marks) -> None:
     train = marks.function("train")
     rng = np.random.default_rng(0)
-    batches = []
-    for _ in range(6):
-        x = rng.standard_normal((8, 4))
-        batches.append((x, (x @ np.array([1.0, -1.0, 2.0, 0.0]) > 0).astype(int)))
+    groups = []
+    for sizes in ((4, 4), (5, 2, 1), (3,), (1, 6), (2, 2, 4)):
+        group = []
+        for size in sizes:
+            x = rng.standard_normal((size, 4))
+            group.append((x, (x @ np.array([1.0, -1.0, 2.0, 0.0]) > 0).astype(int)))
+        groups.append(group)
 
     def fresh() -> tuple[Any, Any]:
         ta.manual_seed(0)
         model = nn.Linear(4, 2).astype(np.float64)
         return model, optim.SGD(model.parameters(), lr=0.5)
 
-    def loop(
-        zero: bool = True, before: Callable[[Any], Any] = lambda scores: scores
-    ) -> tuple[list[float], Any, list[float]]:
+    def loop(mistake: str = "") -> tuple[list[float], Any]:
+        """Return the losses and the weight afterwards, perhaps with a mistake."""
         model, optimizer = fresh()
-        losses, after = [], []
-        for x, y in batches:
-            loss = F.cross_entropy(before(model(x)), y)
-            if zero:
+        losses = []
+        for group in groups:
+            samples, total = sum(len(y) for _, y in group), 0.0
+            if mistake != "stale":
                 optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-            after.append(F.cross_entropy(model(x), y).item())
-        return losses, model.weight.numpy().copy(), after
+            for x, y in group:
+                share = {"sum": 1, "mean": 1 / len(group)}.get(mistake, len(y) / samples)
+                scores = model(x)
+                loss = F.cross_entropy(F.softmax(scores) if mistake == "softmax" else scores, y)
+                if mistake in ("last", "each"):
+                    optimizer.zero_grad()
+                (loss if mistake == "unscaled" else share * loss).backward()
+                if mistake == "each":
+                    optimizer.step()
+                total += share * loss.item()
+            if mistake not in ("each", "still"):
+                optimizer.step()
+            losses.append(total)
+        return losses, model.weight.numpy().copy()
 
     def mine() -> tuple[Any, Any]:
         model, optimizer = fresh()
-        losses = train(model, optimizer, batches)
+        losses = train(model, optimizer, groups)
         if not np.iterable(losses):
             raise Wrong(
                 f"train returns a {type(losses).__name__}, but it should return a list with the "
-                "loss of each batch."
+                "loss of each group."
             )
         if strange := [value for value in losses if not isinstance(value, Real)]:
             raise Wrong(
@@ -416,26 +561,37 @@ def _(marks: Marks) -> None:
             )
         return losses, model.weight
 
-    untouched = [F.cross_entropy(fresh()[0](x), y).item() for x, y in batches]
-    (losses, weight, after), (stale, stale_weight, _) = loop(), loop(zero=False)
-    marks.compare(
-        "losses",
-        lambda: mine()[0],
-        losses,
-        mistakes={
-            "The gradients of earlier steps are still included, because .grad accumulates. Call optimizer.zero_grad() before each backward().": stale,
-            "Nothing is learned, because the model never changes. Do you call optimizer.step() after backward(), with no zero_grad() between the two?": untouched,
-            "Each loss is measured after its step. Measure it before the step.": after,
-            "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.": loop(
-                before=F.softmax
-            )[0],
-        },
-    )
+    said = {
+        "stale": "The gradients of earlier groups are still included, because .grad accumulates. Call optimizer.zero_grad() "
+        "once for each group, before its first backward().",
+        "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
+        "group, with no zero_grad() between the two?",
+        "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
+        "group.",
+        "each": "There is a step after every part. Take one step for each group, after its last part.",
+        "sum": "The losses of the parts are added as they are. Each is a mean over its part, so multiply it by the part's share of the "
+        "samples, len(y) / samples.",
+        "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
+        "the part's share of the samples.",
+        "unscaled": "The losses are right, but the gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
+        "samples before backward().",
+        "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
+    }
+    losses, weight = loop()
+    found = {text: loop(mistake) for mistake, text in said.items()}
+    marks.idea("one step by the gradient of the mean over all samples", 3, main=True)
     marks.compare(
         "weights afterwards",
         lambda: mine()[1],
         weight,
-        mistakes={"These are the weights of a loop without optimizer.zero_grad().": stale_weight},
+        mistakes={text: wrong for text, (_, wrong) in found.items()},
+    )
+    marks.idea("the mean loss of each group", 2)
+    marks.compare(
+        "losses",
+        lambda: mine()[0],
+        losses,
+        mistakes={text: wrong for text, (wrong, _) in found.items()},
     )
 
 
@@ -443,6 +599,7 @@ def _(marks: Marks) -> None:
 def _(marks: Marks) -> None:
     shifted, greedy = marks.function("shifted", may_change=True), marks.function("greedy")
     answers = np.array([[4, 2, 7], [1, 1, 3]])
+    marks.idea("the decoder sees only what comes before", 2)
     marks.compare(
         "shifted",
         lambda: shifted(answers.copy(), 10),
@@ -481,6 +638,7 @@ def _(marks: Marks) -> None:
         return Tensor(np.eye(10)[(written + source[:, : written.shape[1]]) % 10])
 
     right = np.cumsum(source, axis=1) % 10
+    marks.idea("each symbol is written from those before it", 3, main=True)
     marks.compare(
         "greedy",
         lambda: greedy(score, source, 4, 10),
@@ -507,6 +665,7 @@ def _(marks: Marks) -> None:
     probabilities = marks.function("probabilities")
     scores = np.array([[2.0, 0.0, 1.0, -1.0], [0.5, 3.0, -2.0, 0.0]])
     soft = lambda s: np.exp(s) / np.exp(s).sum(axis=-1, keepdims=True)
+    marks.idea("the temperature divides the scores", 2, main=True)
     marks.compare(
         "temperature 1",
         lambda: probabilities(scores, 1.0, 4),
@@ -536,6 +695,7 @@ def _(marks: Marks) -> None:
         },
     )
     best = np.array([[True, False, True, False], [True, True, False, False]])
+    marks.idea("only the k best are left, before the softmax", 2)
     marks.compare(
         "the 2 best",
         lambda: probabilities(scores, 1.0, 2),
@@ -550,6 +710,7 @@ def _(marks: Marks) -> None:
             ),
         },
     )
+    marks.idea("large scores do not overflow", 1)
     marks.compare(
         "the best alone, temperature 0.001",
         lambda: probabilities(scores, 0.001, 1),
@@ -572,6 +733,7 @@ def _(marks: Marks) -> None:
     )
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     mean = (tokens * there[..., None]).sum(axis=1) / there.sum(axis=1, keepdims=True)
+    marks.idea("a mean over the tokens alone, of length 1", 3, main=True)
     marks.compare(
         "pooled",
         lambda: pool(tokens, there),
@@ -592,14 +754,15 @@ def _(marks: Marks) -> None:
     )
     changed = np.where(there[..., None], tokens, 1e3)
     marks.compare("the padding does not matter", lambda: pool(changed, there), unit(mean))
-    marks.gradient("its gradient", lambda t: pool(t, there), tokens)
+    marks.gradient("its gradient", lambda t: pool(t, there), tokens, weight=0)
 
 
-@exercise(17, "hvp", "a Hessian times a vector, without the Hessian")
+@exercise(17, "hvp", "a Hessian times a vector, without the Hessian", allowed=("grad", "Tensor"))
 def _(marks: Marks) -> None:
     product = marks.function("hvp")
     x, v = random(4), random(4, seed=1)
     cubes = lambda x: np.sum(x**3)
+    marks.idea("the gradient of gradient times v", 3, main=True)
     marks.compare(
         "sum of cubes",
         lambda: product(cubes, x, v),

@@ -11,6 +11,7 @@ from _marking import Marks, Wrong, exercise
 @exercise(20, "ring", "the sum over a ring of ranks, and the weights of unequal parts")
 def _(marks: Marks) -> None:
     ring_sum, weights = marks.function("ring_sum"), marks.function("weights")
+    marks.idea("every rank ends with the sum of all", 3, main=True)
     for ranks, length in (2, 6), (4, 8), (3, 7), (1, 3):
         given = random_arrays(ranks, length)
         total = np.sum(given, axis=0)
@@ -37,7 +38,8 @@ def _(marks: Marks) -> None:
         lambda: frugal(ring_sum),
         "",
     )
-    for counts in [5, 5], [3, 1], [4, 3, 3], [2, 0, 0]:
+    marks.idea("a rank counts by its number of samples", 2)
+    for counts in [3, 1], [5, 5], [4, 3, 3], [2, 0, 0]:
         share = np.array(counts) / sum(counts)
         marks.compare(
             f"weights: {counts}",

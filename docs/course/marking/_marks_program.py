@@ -70,18 +70,19 @@ CHANGED = (
 
 PROGRAM = RIGHT.replace(CHANGED[1], CHANGED[0] + " " * 6)
 
+RIGHT_TOO = "Central differences with a step of 1e-6 agree to six digits here. Have you divided by twice the step, and multiplied the gradient by the same u?"
 CASES = (
-    (
-        "a program that is right",
-        "",
-        "",
-        "Central differences with a step of 1e-6 agree to six digits here. Have you divided by twice the step, and multiplied the gradient by the same u?",
-    ),
     (
         "a sign",
         "d_y = -d_result",
         "d_y = d_result",
         "The slope has the opposite sign. Do you compare absolute values?",
+    ),
+    (
+        "a program that is right",
+        "",
+        "",
+        RIGHT_TOO,
     ),
     (
         "a factor of 2",
@@ -130,15 +131,10 @@ not find the wrong gradient.
     21,
     "written",
     "find the wrong gradients of a program, and the line that causes them",
-    ready_made=("source", "gradcheck"),
 )
 def _(marks: Marks) -> None:
     wrong_gradients, mended = marks.function("wrong_gradients"), marks.function("mended")
-    marks.that(
-        "wrong_gradients: the given arrays do not change",
-        lambda: unchanged(wrong_gradients),
-        "x += step * u changes the given array, so all later nudges start from other numbers. Write x + step * u.",
-    )
+    marks.idea("a slope along a random direction judges each gradient", 4, main=True, each=True)
     for name, old, new, about in CASES:
         marks.that(
             f"wrong_gradients: {name}",
@@ -146,7 +142,15 @@ def _(marks: Marks) -> None:
                 wrong_gradients, RIGHT.replace(old, new) if old else RIGHT, about
             ),
             "",
+            weight=float(bool(old)),
         )
+    marks.that(
+        "wrong_gradients: the given arrays do not change",
+        lambda: unchanged(wrong_gradients),
+        "x += step * u changes the given array, so all later nudges start from other numbers. Write x + step * u.",
+        weight=0,
+    )
+    marks.idea("the wrong line, by what depends on it", 2)
     marks.that("mended: the line that was changed", lambda: chosen(mended()), "")
     marks.that("mended: all gradients are right", lambda: repaired(*pair(mended())), "")
 
@@ -198,7 +202,7 @@ def finds(wrong_gradients: Callable[..., Any], text: str, about: str) -> bool:
     if more := [name for name in found if name not in wrong]:
         raise Wrong(
             f"The wrong gradients are: {listed(wrong)}. You also list: {listed(more)}, but these are right.\n"
-            + (CASES[0][-1] if wrong else about)
+            + (RIGHT_TOO if wrong else about)
         )
     return True
 

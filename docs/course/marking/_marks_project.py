@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from inspect import signature
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from _marking import Marks, Wrong, exercise, written
-from _marks_engine import random
-from _probe import COPIES, Engine, at_most
+from _marks_engine import either, random
+from _probe import COPIES, PLAIN, Engine, at_most
 
 import tinygrad_attn as ta
 
@@ -27,30 +29,13 @@ SUM = "sum removed the axis, so g lacks it. Put the axis back with length 1 (np.
     "engine",
     "a project: an engine of your own, and a network trained with it",
     part="b",
-    ready_made=("Tensor",),
 )
 def _(marks: Marks) -> None:
     mine = Engine(marks)
     with np.errstate(all="ignore"):  # a mistake may diverge to infinity
-        for step in (
-            remembering,
-            walking,
-            adding_up,
-            broadcasting,
-            numbers,
-            functions,
-            reductions,
-            products,
-            training,
-        ):
+        for idea, points, main, step in STEPS:
+            marks.idea(idea, points, main, each=not main)
             step(marks, mine)
-
-
-def either(text: str, *values: Any) -> dict[str, Any]:
-    """Map one help text to several values that the same mistake may give. The keys differ only in
-    trailing blanks, which are not printed.
-    """
-    return {text + " " * i: value for i, value in enumerate(values)}
 
 
 def remembering(marks: Marks, mine: Engine) -> None:
@@ -130,6 +115,22 @@ def walking(marks: Marks, mine: Engine) -> None:
         "everything that uses it: newest first,\nor in the order of chapter 2's users_first."
     )
     marks.compare(
+        "2 a diamond, both ways",
+        lambda: [last_of(*diamond(mirrored)[:2])[0] for mirrored in (False, True)],
+        [16.0, 16.0],
+        mistakes={
+            **either(early, [10.0, 16.0], [16.0, 6.0], [10.0, 6.0]),
+            **either(
+                "A tensor passes on its whole .grad each time that it receives a "
+                "contribution. It should do so once, when all contributions have arrived.",
+                [26.0, 22.0],
+                [26.0, 26.0],
+                [22.0, 22.0],
+            ),
+        },
+        weight=4,
+    )
+    marks.compare(
         "2 one parent",
         lambda: last_of(*doublings(1, (3.0,))),
         [3.0],
@@ -143,21 +144,6 @@ def walking(marks: Marks, mine: Engine) -> None:
         [2.0],
         mistakes={"a is used twice, so it gets two contributions. Add them up.": [1.0]},
     )
-    for name, mirrored in (("2 a diamond", False), ("2 a diamond, mirrored", True)):
-        marks.compare(
-            name,
-            lambda mirrored=mirrored: last_of(*diamond(mirrored)[:2]),
-            [16.0],
-            mistakes={
-                **either(early, [10.0], [6.0]),
-                **either(
-                    "A tensor passes on its whole .grad each time that it receives a "
-                    "contribution. It should do so once, when all contributions have arrived.",
-                    [26.0],
-                    [22.0],
-                ),
-            },
-        )
     marks.compare(
         "2 intermediate results", lambda: last_of(*diamond(mirrored=False))[1:], [8.0, 1.0]
     )
@@ -268,8 +254,19 @@ def broadcasting(marks: Marks, mine: Engine) -> None:
         ((), (2, 3)),
     ):
         x, y = random(*first), random(*second, seed=1)
-        sign, f = ("+", lambda a, b: a + b) if second in ((4,), (3,)) else ("*", lambda a, b: a * b)
-        mine.check(f"3 {first} {sign} {second}", f, x, y, value=False)
+        sign = "+" if second in ((4,), (3,)) else "*"
+
+        def f(a: Any, b: Any, sign: str = sign) -> Any:
+            """Make the result with the marker's rules, so that only backward is judged."""
+            if not isinstance(a, mine.Tensor or ()):  # the package's Tensors
+                return a + b if sign == "+" else a * b
+            add = (lambda g: g, lambda g: g)
+            multiply = (lambda g: g * b.data, lambda g: g * a.data)
+            data = a.data + b.data if sign == "+" else a.data * b.data
+            return mine.tensor(data, (a, b), add if sign == "+" else multiply)
+
+        f.__signature__ = signature(lambda a, b: None)  # type: ignore[attr-defined]
+        mine.check(f"3 {first} {sign} {second}", f, x, y, own="backward", value=False)
 
 
 def numbers(marks: Marks, mine: Engine) -> None:
@@ -279,8 +276,11 @@ def numbers(marks: Marks, mine: Engine) -> None:
         lambda a: -a,
         a,
         wrong_rules={"The slope of -a is -1. The minus sign is missing here.": lambda g, y, a: g},
+        own="__neg__",
     )
-    mine.check("4 a - b", lambda a, b: a - b, a, b, wrong_values={"This is b - a.": b - a})
+    mine.check(
+        "4 a - b", lambda a, b: a - b, a, b, wrong_values={"This is b - a.": b - a}, own="__sub__"
+    )
     mine.check(
         "4 a ** 3",
         lambda a: a**3,
@@ -294,6 +294,7 @@ def numbers(marks: Marks, mine: Engine) -> None:
             ),
             "This is the slope of a^2.": lambda g, y, a: g * 2 * a,
         },
+        own="__pow__",
     )
     mine.check(
         "4 a ** 0",
@@ -305,72 +306,28 @@ def numbers(marks: Marks, mine: Engine) -> None:
                 g * 0 * a**-1.0
             )
         },
-    )
-    mine.check("4 a / b", lambda a, b: a / b, a, b, wrong_values={"This is b / a.": b / a})
-    plain = "Every operation must first turn an operand that is a number or an array into a Tensor."
-    mine.check(
-        "4 (a * 2 - 1) * (a / 2 + 3)",
-        lambda a: (a * 2 - 1) * (a / 2 + 3),
-        a,
-        name="4 numbers as operands",
-        value_hint=plain,
+        own="__pow__",
     )
     mine.check(
-        "4 (a * array - array) * (a / array + array)",
-        lambda a: (a * b - b) * (a / b + b),
+        "4 a / b",
+        lambda a, b: a / b,
         a,
-        name="4 arrays as operands",
-        value_hint=plain,
+        b,
+        wrong_values={"This is b / a.": b / a},
+        own="__truediv__",
     )
-
-    def reflected(left: Any) -> list[Any]:
-        """Return the values of left + a and so on, and their gradients with respect to a. Raises
-        NotWritten if the operation on two Tensors is missing.
-        """
-        found = []
-        for sign, f in (
-            ("+", lambda x, y: x + y),
-            ("*", lambda x, y: x * y),
-            ("-", lambda x, y: x - y),
-            ("/", lambda x, y: x / y),
-        ):
-            mine.result(f"a {sign} b", f, mine.tensor(a), mine.tensor(b))
-            method = {"+": "__radd__", "*": "__rmul__", "-": "__rsub__", "/": "__rtruediv__"}[sign]
-            found += mine.on_the_left(
-                f, left, a, f"{'array' if np.ndim(left) else '2'} {sign} a", method
+    for sign, f in (
+        ("+", lambda x, y: x + y),
+        ("*", lambda x, y: x * y),
+        ("-", lambda x, y: x - y),
+        ("/", lambda x, y: x / y),
+    ):
+        for name, other in (("2", 2.0), ("array", b)):
+            marks.that(
+                f"4 a {sign} {name}, {name} {sign} a",
+                lambda sign=sign, f=f, other=other: mine.as_with_tensors(sign, f, a, other),
+                "",
             )
-        return found
-
-    def right(left: Any) -> list[Any]:
-        return [
-            part
-            for pair in (
-                (left + a, np.ones_like(a)),
-                (left * a, left * np.ones_like(a)),
-                (left - a, -np.ones_like(a)),
-                (left / a, -left / a**2),
-            )
-            for part in pair
-        ]
-
-    turned = [
-        part
-        for pair in (
-            (2 + a, np.ones_like(a)),
-            (2 * a, 2 * np.ones_like(a)),
-            (a - 2, np.ones_like(a)),
-            (a / 2, np.ones_like(a) / 2),
-        )
-        for part in pair
-    ]
-    swapped = "The operands are swapped: 2 - a calls a.__rsub__(2), which must return 2 - a, not a - 2. The same holds for __rtruediv__."
-    marks.compare(
-        "4 2 + a, 2 * a, 2 - a, 2 / a",
-        lambda: reflected(2.0),
-        right(2.0),
-        mistakes=either(swapped, turned, turned[:6] + right(2.0)[6:], right(2.0)[:6] + turned[6:]),
-    )
-    marks.compare("4 array + a and so on", lambda: reflected(b), right(b))
 
     def single() -> bool:
         x = mine.tensor(a.astype(np.float32))
@@ -398,6 +355,7 @@ def functions(marks: Marks, mine: Engine) -> None:
         lambda a: a.exp(),
         x,
         wrong_rules={"The slope of e^a is e^a, the output, not a.": lambda g, y, x: g * x},
+        own="exp",
     )
     mine.check(
         "5 a.log()",
@@ -406,6 +364,7 @@ def functions(marks: Marks, mine: Engine) -> None:
         wrong_rules={
             "The slope of log(a) is 1 / a, but this is 1 / log(a).": lambda g, y, x: g / y
         },
+        own="log",
     )
     mine.check(
         "5 a.tanh()",
@@ -417,6 +376,7 @@ def functions(marks: Marks, mine: Engine) -> None:
             ),
             "The slope is 1 - y^2, but this is 1 - y.": lambda g, y, x: g * (1 - y),
         },
+        own="tanh",
     )
 
 
@@ -427,9 +387,9 @@ def reductions(marks: Marks, mine: Engine) -> None:
             np.broadcast_to(g if np.ndim(g) in (0, x.ndim) else np.expand_dims(g, 1), x.shape)
         )
     }
-    mine.check("6 a.sum()", lambda a: a.sum(), x, hint=SUM)
-    mine.check("6 a.sum(axis=0)", lambda a: a.sum(axis=0), x, hint=SUM)
-    mine.check("6 a.sum(axis=1)", lambda a: a.sum(axis=1), x, hint=SUM)
+    mine.check("6 a.sum()", lambda a: a.sum(), x, hint=SUM, own="sum")
+    mine.check("6 a.sum(axis=0)", lambda a: a.sum(axis=0), x, hint=SUM, own="sum")
+    mine.check("6 a.sum(axis=1)", lambda a: a.sum(axis=1), x, hint=SUM, own="sum")
     mine.check(
         "6 a.sum(axis=-1)",
         lambda a: a.sum(axis=-1),
@@ -441,16 +401,18 @@ def reductions(marks: Marks, mine: Engine) -> None:
                 np.broadcast_to(g, x.shape)
             )
         },
+        own="sum",
     )
-    mine.check("6 a.sum(axis=(0, 2))", lambda a: a.sum(axis=(0, 2)), stack, hint=SUM)
+    mine.check("6 a.sum(axis=(0, 2))", lambda a: a.sum(axis=(0, 2)), stack, hint=SUM, own="sum")
     mine.check(
         "6 a.sum(axis=1, keepdims=True)",
         lambda a: a.sum(axis=1, keepdims=True),
         x,
         name="6 with keepdims",
         hint="With keepdims=True, g still has the axis, with length 1, so there is nothing to put back.",
+        own="sum",
     )
-    mine.check("6 a.mean()", lambda a: a.mean(), x, hint=SUM, wrong_rules=mean)
+    mine.check("6 a.mean()", lambda a: a.mean(), x, hint=SUM, wrong_rules=mean, own="mean")
     mine.check(
         "6 a.mean(axis=1)",
         lambda a: a.mean(axis=1),
@@ -462,14 +424,16 @@ def reductions(marks: Marks, mine: Engine) -> None:
                 np.broadcast_to(g[:, None] / x.size, x.shape)
             )
         },
+        own="mean",
     )
     mine.check(
         "6 a.reshape(2, 6)",
         lambda a: a.reshape(2, 6),
         x,
         hint="g has the new shape. Reshape it to the old one.",
+        own="reshape",
     )
-    mine.check("6 a.T", lambda a: a.T, x, hint="Transpose g as well: g.T.")
+    mine.check("6 a.T", lambda a: a.T, x, hint="Transpose g as well: g.T.", own="T")
     mine.check(
         "6 a.T",
         lambda a: a.T,
@@ -481,12 +445,15 @@ def reductions(marks: Marks, mine: Engine) -> None:
                 g
             )
         },
+        own="T",
     )
 
     def single() -> bool:
         y = mine.result(
             "a.mean(axis=0)", lambda a: a.mean(axis=0), mine.tensor(x.astype(np.float32))
         )
+        if np.shape(y.data) != (4,):
+            raise Wrong(f"a.mean(axis=0) has the shape {np.shape(y.data)}, expected (4,).")
         if y.data.dtype != np.float32:
             raise Wrong(
                 f"The mean of a float32 tensor is {y.data.dtype}. np.prod(shape) is a NumPy "
@@ -507,6 +474,7 @@ def products(marks: Marks, mine: Engine) -> None:
         random(2, 3),
         random(3, 4),
         hint="The rules are g b^T and a^T g. The shapes fit only this way.",
+        own="__matmul__",
     )
     mine.check(
         "7 (3, 3) @ (3, 3)",
@@ -520,34 +488,53 @@ def products(marks: Marks, mine: Engine) -> None:
                 b.T @ g
             ),
         },
+        own="__matmul__",
     )
     stacks = f"In a stack, swap only the last two axes with swapaxes(-1, -2), because .T reverses all axes of an array. {COPIES}"
-    mine.check("7 (2, 3, 4) @ (2, 4, 5)", f, random(2, 3, 4), random(2, 4, 5), hint=stacks)
-    mine.check("7 (2, 3, 4) @ (4, 5)", f, random(2, 3, 4), random(4, 5), hint=stacks)
-    mine.check("7 (3, 4) @ (2, 4, 5)", f, random(3, 4), random(2, 4, 5), value=False, hint=stacks)
+    mine.check(
+        "7 (2, 3, 4) @ (2, 4, 5)",
+        f,
+        random(2, 3, 4),
+        random(2, 4, 5),
+        hint=stacks,
+        own="__matmul__",
+    )
+    mine.check(
+        "7 (2, 3, 4) @ (4, 5)", f, random(2, 3, 4), random(4, 5), hint=stacks, own="__matmul__"
+    )
+    mine.check(
+        "7 (3, 4) @ (2, 4, 5)",
+        f,
+        random(3, 4),
+        random(2, 4, 5),
+        value=False,
+        hint=stacks,
+        own="__matmul__",
+    )
     vectors = (
         "A vector on the left is a matrix with one row, and on the right a matrix with one column. "
         "Reshape it, multiply the\nmatrices, and reshape the result."
     )
-    mine.check("7 (2, 3) @ (3,)", f, random(2, 3), random(3), hint=vectors)
-    mine.check("7 (3,) @ (3, 2)", f, random(3), random(3, 2), hint=vectors)
-    mine.check("7 (3,) @ (3,)", f, random(3), random(3, seed=1), hint=vectors)
+    mine.check("7 (2, 3) @ (3,)", f, random(2, 3), random(3), hint=vectors, own="__matmul__")
+    mine.check("7 (3,) @ (3, 2)", f, random(3), random(3, 2), hint=vectors, own="__matmul__")
+    mine.check("7 (3,) @ (3,)", f, random(3), random(3, seed=1), hint=vectors, own="__matmul__")
     a, b = random(3, 4), random(2, 3)
 
-    def left() -> list[Any]:
-        mine.result("a @ b", f, mine.tensor(b), mine.tensor(a))
-        return mine.on_the_left(f, b, a, "array @ a", "__rmatmul__")
+    def beside(left: bool) -> list[Any]:
+        wanted = mine.both(f, mine.tensor(b), mine.tensor(a))
+        if left:
+            return [wanted[::2], mine.on_the_left(f, b, a, "array @ a", "__rmatmul__")]
+        return [wanted[:2], mine.both(f, mine.tensor(b), a)]
 
-    marks.compare(
-        "7 array @ a",
-        lambda: np.concatenate(left()),
-        np.concatenate([b @ a, b.T @ np.ones((2, 4))]),
-    )
-    marks.compare(
-        "7 a @ array",
-        lambda: mine.walk("a @ array", lambda t: t @ a, np.ones((2, 4)), b)[0],
-        np.ones((2, 4)) @ a.T,
-    )
+    def same(left: bool) -> bool:
+        return all(map(np.allclose, *beside(left)))
+
+    for name, left in (("array @ a", True), ("a @ array", False)):
+        marks.that(
+            f"7 {name}",
+            lambda left=left: same(left),
+            f"{name} is not the same as with a Tensor in place of the array. {PLAIN}",
+        )
 
 
 def training(marks: Marks, mine: Engine) -> None:
@@ -588,9 +575,10 @@ def training(marks: Marks, mine: Engine) -> None:
         loss.backward()
         return [mine.gradient(p, name, (loss,)) for p, name in zip(own, ("w1", "b1", "w2", "b2"))]
 
-    def trained() -> tuple[Any, list[Any]]:
+    def trained(all_own: bool = False) -> tuple[Any, list[Any]]:
         own = tensors()
-        losses = train(x, onehot, own, 20, 0.5)
+        with nullcontext() if all_own else mine.only():
+            losses = train(x, onehot, own, 20, 0.5)
         if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
             raise Wrong(
                 "train should return a list of plain numbers, loss.data.item(). A list of Tensors keeps "
@@ -601,9 +589,15 @@ def training(marks: Marks, mine: Engine) -> None:
     wanted = [ta.Tensor(p, requires_grad=True) for p in start]
     package(wanted).backward()
     losses, after, end = descent()
+
+    def by_itself(text: str, f: Callable, *tensors: Any) -> Any:
+        """Return the value of one function, with right methods."""
+        with mine.only():
+            return mine.result(text, f, *tensors).data
+
     marks.compare(
         "8 network",
-        lambda: mine.result("network", lambda *p: network(x, *p), *tensors()).data,
+        lambda: by_itself("network", lambda *p: network(x, *p), *tensors()),
         scores,
         mistakes={
             "The tanh is missing.": (x @ start[0] + start[1]) @ start[2] + start[3],
@@ -612,11 +606,7 @@ def training(marks: Marks, mine: Engine) -> None:
     )
     marks.compare(
         "8 cross_entropy",
-        lambda: (
-            mine.result(
-                "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(scores)
-            ).data
-        ),
+        lambda: by_itself("cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(scores)),
         (right - picked).mean(),
         mistakes={
             "This is the sum over the rows, but the loss is the mean.": (right - picked).sum(),
@@ -630,10 +620,8 @@ def training(marks: Marks, mine: Engine) -> None:
     )
     marks.compare(
         "8 cross_entropy of large scores",
-        lambda: (
-            mine.result(
-                "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(1000 + scores)
-            ).data
+        lambda: by_itself(
+            "cross_entropy", lambda s: cross_entropy(s, onehot), mine.tensor(1000 + scores)
         ),
         (right - picked).mean(),
         hint=(
@@ -641,13 +629,6 @@ def training(marks: Marks, mine: Engine) -> None:
             "scores.data.max(axis=1, keepdims=True). This can be a plain\narray, because "
             "subtracting a constant changes neither the loss nor its gradient."
         ),
-    )
-    marks.compare(
-        "8 the same gradients as the package",
-        lambda: np.concatenate([np.ravel(g) for g in gradients()]),
-        np.concatenate([np.ravel(p.grad.numpy()) for p in wanted]),
-        atol=1e-12,
-        rtol=1e-12,
     )
     marks.compare(
         "8 losses of 20 steps",
@@ -675,3 +656,25 @@ def training(marks: Marks, mine: Engine) -> None:
         rtol=1e-10,
         hint="The Tensors in the given list should contain the trained numbers afterwards. Set p.data = ... for each of them.",
     )
+    marks.compare(
+        "8 all of it together: the package's gradients",
+        lambda: np.concatenate([np.ravel(g) for g in gradients()]),
+        np.concatenate([np.ravel(p.grad.numpy()) for p in wanted]),
+        atol=1e-12,
+        rtol=1e-12,
+        weight=0,
+    )
+
+
+STEPS: list[tuple[str, float, bool, Callable[[Marks, Engine], None]]] = [
+    ("1 a result remembers its parents and a rule for each", 2, False, remembering),
+    ("2 backward passes a gradient on when it is complete", 5, True, walking),
+    ("2 gradients add up, in arrays of their own", 2, False, adding_up),
+    ("3 what was broadcast is summed", 2, False, broadcasting),
+    ("4 differences, quotients, powers, numbers", 3, False, numbers),
+    ("5 exp, log, tanh", 2, False, functions),
+    ("6 sums, means and other shapes", 3, False, reductions),
+    ("7 products of matrices, of stacks, and of vectors", 3, False, products),
+    ("8 a network that learns", 3, False, training),
+]
+"""Each idea with its points, whether it is a main idea, and its checks. The number is that of the step."""

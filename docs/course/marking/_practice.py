@@ -227,7 +227,7 @@ def examine(marks: Marks) -> None:
     entries = report.entries or [None] * len(names)
     for name, check, entry in zip(task.shapes, names, entries):
         if name not in texts and entry is not None and entry.ok and (report or report.worst):
-            marks.lines.append(Line(check, "ok", float(np.max(entry.error))))
+            marks.add(Line(check, "ok", float(np.max(entry.error))))
             continue
         line = Line(check, report.diagnosis.kind or "wrong", np.inf, np.inf)
         if name in texts:

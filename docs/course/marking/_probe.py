@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from _marking import Marks, NotWritten, Wrong, written
+from _right import backward, right_methods, tensor_call
 
 import tinygrad_attn as ta
 
+METHODS = {"+": "__add__", "*": "__mul__", "-": "__sub__", "/": "__truediv__", "@": "__matmul__"}
+PLAIN = "Every operation must first turn an operand that is a number or an array into a Tensor."
 COPIES = "Where broadcasting copied an operand, add up the gradients of the copies. Call chapter 4's unbroadcast once, in backward."
 OBJECT = (
     "NumPy treated the Tensor as a plain object and applied the operation to each element of the "
@@ -33,6 +37,15 @@ class Engine:
             raise NotWritten("the file defines no class Tensor; its name must be exactly that")
         return self.Tensor(np.array(data), parents, rules)
 
+    @contextmanager
+    def only(self, *own: str) -> Iterator[None]:
+        """Replace the learner's methods with right ones, except for those named."""
+        if self.Tensor is None:
+            yield
+            return
+        with right_methods(self.Tensor, tensor_call(self.Tensor), own, backward=backward):
+            yield
+
     def node(self, *parents: Any, slopes: tuple[float, ...] = ()) -> Any:
         """Make a number with the marker's own rules, so that only the walk is tested."""
         return self.tensor(1.0, parents, tuple(lambda g, s=s: g * s for s in slopes))
@@ -40,7 +53,8 @@ class Engine:
     def result(self, text: str, f: Callable, *tensors: Any) -> Any:
         """Apply f to the tensors; `text` is how the formula is written."""
         try:
-            y = written(f(*tensors), text)
+            with self.marks.watching(text):
+                y = written(f(*tensors), text)
         except (AttributeError, TypeError) as error:
             absent = isinstance(error, AttributeError) and isinstance(error.obj, self.Tensor or ())
             if absent or "unsupported operand" in str(error) or "NoneType" in str(error):
@@ -78,22 +92,26 @@ class Engine:
         return np.asarray(tensor.grad)
 
     def walk(
-        self, text: str, f: Callable, g: Any, *arrays: Any, why: str = COPIES
-    ) -> list[np.ndarray]:
-        """Return the gradients of f with respect to its operands, for the incoming gradient g."""
+        self, text: str, f: Callable, g: Any, right: Any, *arrays: Any, which: int, why: str
+    ) -> np.ndarray:
+        """Return the gradient of f with respect to one operand, for the incoming gradient g, if the
+        value is right.
+        """
         tensors = [self.tensor(x) for x in arrays]
         y = self.result(text, f, *tensors)
+        if not np.allclose(y.data, right):
+            raise Wrong(f"The value of {text} is not right yet.")
         y.backward(g)
-        return [
-            self.gradient(t, f"operand {i} of {text}", (y, *tensors), why)
-            for i, t in enumerate(tensors)
-        ]
+        name = list(signature(f).parameters)[which]
+        return self.gradient(tensors[which], f"{name} in {text}", (y, *tensors), why)
 
     def check(
         self,
         text: str,
         f: Callable,
         *arrays: np.ndarray,
+        own: str,
+        right: Callable | None = None,
         name: str = "",
         hint: str = COPIES,
         value: bool = True,
@@ -101,40 +119,81 @@ class Engine:
         wrong_values: dict[str, Any] | None = None,
         wrong_rules: dict[str, Callable] | None = None,
     ) -> None:
-        """Compare the value with the package's (which is NumPy's), and the gradients with central
-        differences. Each adds a line. `hint` helps with shapes that do not fit.
+        """Compare the value with the package's (which is NumPy's) or with that of `right`, and each
+        gradient with central differences. `own` is the method that is judged. `hint` helps with
+        shapes that do not fit.
         """
+        right = right or (lambda *arrays: f(*map(ta.Tensor, arrays)).numpy())
         step, _, formula = text.partition(" ")
         name = name or text
         if value:
+
+            def found() -> Any:
+                with self.only(own):
+                    return self.result(formula, f, *map(self.tensor, arrays)).data
+
             self.marks.compare(
                 name,
-                lambda: self.result(formula, f, *map(self.tensor, arrays)).data,
-                f(*map(ta.Tensor, arrays)),
+                found,
+                right(*arrays),
                 mistakes=wrong_values,
                 hint=value_hint,
             )
 
         def rule(i: int) -> Callable:
             def gradient(g: Any, y: Any, *arrays: Any) -> Any:
-                try:
-                    return self.walk(formula, f, g, *arrays, why=hint)[i]
-                except ValueError as error:  # shapes that do not fit, in the learner's own rule
-                    told = ValueError(f"{error}\n\n{hint}")  # NumPy's AxisError keeps its own text
-                    raise told.with_traceback(error.__traceback__) from error
+                with self.only(own):
+                    return self.walk(formula, f, g, y, *arrays, which=i, why=hint)
 
             return gradient
 
-        op = ta.op(
-            lambda *arrays: np.asarray(self.result(formula, f, *map(self.tensor, arrays)).data)
-        )
+        op = ta.op(lambda *arrays: np.asarray(right(*arrays)))
         op.__name__ = formula
         self.marks.gradient(
             f"{name}, gradients",
             op.vjp(*map(rule, range(len(arrays)))),
             *arrays,
             mistakes=wrong_rules,
+            names=tuple(signature(f).parameters),
+            hint=hint,
         )
+
+    def both(self, f: Callable, *operands: Any) -> list[np.ndarray]:
+        """Return the value of f, and the gradients of its sum with respect to all Tensors."""
+        y = self.result("the result", f, *operands)
+        with self.only():
+            y.backward()
+        moving = [t for t in operands if isinstance(t, self.Tensor or ())]
+        return [np.asarray(y.data), *(self.gradient(t, "an operand", (y,)) for t in moving)]
+
+    def as_with_tensors(self, sign: str, f: Callable, array: np.ndarray, other: Any) -> bool:
+        """Raise Wrong unless the learner's operation does the same for a number or an array on either
+        side as for a Tensor.
+        """
+        name = "array" if np.ndim(other) else "2"
+        fixed = self.tensor(np.broadcast_to(np.asarray(other, float), array.shape))
+        wanted = (
+            self.both(f, self.tensor(array), fixed)[:2],
+            self.both(f, fixed, self.tensor(array)),
+        )
+        right, left = f"a {sign} {name}", f"{name} {sign} a"
+        if not np.allclose(wanted[0][0], f(array, other)):
+            raise Wrong(f"a {sign} b is not right yet for two Tensors.")
+        method = f"__r{METHODS[sign][2:]}"
+        try:
+            found = self.both(f, self.tensor(array), other)
+        except (AttributeError, TypeError) as error:
+            raise Wrong(f"{right}: {error}. {PLAIN}") from error
+        if not all(map(np.allclose, found, wanted[0])):
+            raise Wrong(f"{right} is not the same as with a Tensor in place of the {name}. {PLAIN}")
+        reflected = self.on_the_left(f, other, array, left, method)
+        if all(map(np.allclose, reflected, wanted[1][::2])):
+            return True
+        if np.allclose(reflected[0], wanted[0][0]):
+            raise Wrong(
+                f"The operands are swapped: {left} calls a.{method}({name}), which must return {left}, not {right}."
+            )
+        raise Wrong(f"{left} is not the same as with a Tensor in place of the {name}. {PLAIN}")
 
     def on_the_left(
         self, f: Callable, left: Any, array: np.ndarray, text: str, method: str
@@ -157,7 +216,8 @@ class Engine:
         if isinstance(y, np.ndarray):
             raise Wrong(f"{text} is an array of {y.dtype}s. {OBJECT.format(method=method)}")
         y = self.result(text, lambda: y)
-        y.backward()
+        with self.only():
+            y.backward()
         return [y.data, self.gradient(t, f"a in {text}", (y,))]
 
 

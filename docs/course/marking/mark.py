@@ -9,6 +9,8 @@ begin with `_`, so that they never clash with a learner's file.
     exercise softmax a.py b.py or handed-in/*.py
                                marks each file and prints a table
     exercise zoo               shows real bugs of published engines, to find with gradcheck
+    exercise engine --step 2   marks one step of the project
+    exercise gelu.py mine.py   marks an answer to an exercise of a teacher's own
     exercise exam engine.py    examines a whole engine: see docs/exam.md
 
 Each check prints a line with its name, the largest absolute and relative error, the index of the
@@ -34,11 +36,12 @@ import _marks_layers  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
+import _own
 import _practice
 import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
-from _marking import Exercise, Marks, exercises
+from _marking import Exercise, Marks, exercises, plan
 
 from tinygrad_attn.errors import nearest
 
@@ -54,6 +57,7 @@ def main(
     csv: str | None = None,
     everything: bool = False,
     as_json: bool = False,
+    step: str | None = None,
 ) -> int:
     """List the exercises, mark one, or show a bug of the zoo, and return the exit code. Raises
     ValueError for a name, file or bug that does not exist.
@@ -78,7 +82,11 @@ def main(
     if name == "exam" and len(given) == 1:
         return _exam.main(given[0], as_json=as_json, time_limit=time_limit)
     chosen = find(name)
+    if chosen.number < 0 and not given:
+        print(_own.stub(_own.own(name)), end="")
+        return 0
     stub = EXERCISES / f"{chosen.name}.py"
+    chosen = find(f"{name}, step {step}") if step else chosen
     paths = files(given, stub) or [stub]
     if csv is not None:
         refuse_table(csv)
@@ -91,41 +99,52 @@ def main(
         return mark_class(chosen, paths, time_limit, csv)
     (path,) = paths
     marks = mark_apart(chosen, path, time_limit)
-    print(outcome(chosen, marks, path, everything, None if given else stub))
+    print(outcome(chosen, marks, path, everything))
+    print(what_next(chosen, marks, None if given else stub, everything), end="")
     return 0 if marks.ok else 1
 
 
-def outcome(
-    chosen: Exercise, marks: Marks, path: Path, everything: bool = False, stub: Path | None = None
-) -> str:
-    """Return the text about a file, which may be the `stub` itself."""
+def outcome(chosen: Exercise, marks: Marks, path: Path, everything: bool = False) -> str:
+    """Return the text about a file, for the terminal or for a page."""
     if chosen.name == "exam":
         return _exam.report(marks)
     if chosen.name == "practice":
         return _practice.outcome(marks)
-    text = f"exercise {chosen.chapter}, {chosen.name}: {_shown(path)}\n\n{marks.report(everything)}"
-    if marks.ok:
-        return f"{text}\n\n{onwards(chosen)}"
-    if all(line.verdict != "not written yet" for line in marks.lines):
+    text = f"exercise {chosen.title}: {_shown(path)}\n\n{marks.report(everything)}"
+    if chosen not in exercises.values() or not marks.ok:
         return text
-    if stub is None:
-        return f"{text}\n\nWrite your answer in {_shown(path)} and run this again."
-    return (
-        f"{text}\n\nWrite your answer in {_shown(stub)}, or in a copy of it, and mark the file:\n"
-        f"    python -m tinygrad_attn exercise {chosen.name} mine.py"
-    )
+    if later := following(chosen):
+        task = f"{later.chapter}, {later.name}: {later.task}"
+        return f"{text}\n\nWell done. The next is exercise {task}."
+    return f"{text}\n\nWell done: that was the last exercise of the course."
 
 
-def onwards(chosen: Exercise) -> str:
-    """Say which exercise comes next."""
+def what_next(chosen: Exercise, marks: Marks, stub: Path | None, everything: bool) -> str:
+    """Return what to type next, after the text about a file, which may be the `stub` itself."""
+    texts = []
+    if len(marks.helps) > 1 and not everything:
+        texts.append(f"{len(marks.helps) - 1} more: --all explains each.")
+    if any(line.verdict.startswith("no end") for line in marks.lines):
+        texts.append("--time-limit SECONDS gives each check more time.")
+    if any(line.verdict == "not written yet" for line in marks.lines):
+        if stub is None:
+            texts.append(f"Write your answer in {_shown(marks.file)} and run this again.")
+        else:
+            texts.append(
+                f"Write your answer in {_shown(stub)}, or in a copy of it, and mark the file:\n"
+                f"    python -m tinygrad_attn exercise {chosen.name.replace(', step', ' mine.py --step')}"
+                f"{'' if ', step' in chosen.name else ' mine.py'}"
+            )
+    if marks.ok and (later := following(chosen)):
+        texts.append(f"    python -m tinygrad_attn exercise {later.name}")
+    return "".join(f"\n{text}\n" for text in texts)
+
+
+def following(chosen: Exercise) -> Exercise | None:
+    """Return the exercise that comes next, if there is one."""
     order = sorted(exercises.values())
-    later = order[order.index(chosen) + 1 :]
-    if not later:
-        return "Well done: that was the last exercise of the course."
-    return (
-        f"Well done. The next is exercise {later[0].chapter}, {later[0].name}: {later[0].task}.\n"
-        f"    python -m tinygrad_attn exercise {later[0].name}"
-    )
+    later = order[order.index(chosen) + 1 :] if chosen in order else []
+    return later[0] if later else None
 
 
 def files(words: Sequence[str], stub: Path) -> list[Path]:
@@ -177,7 +196,6 @@ def mark(chosen: Exercise, path: Path) -> Marks:
     marks = Marks(path)
     if marks.load():
         chosen.mark(marks)
-        marks.own_work(chosen.ready_made)
     return marks
 
 
@@ -188,12 +206,32 @@ def find(name: str) -> Exercise:
         return _exam.exam(groups)
     if kind == "practice":
         return _practice.practice()
+    name, _, step = name.partition(", step ")
+    if step:
+        return only(find(name), step)
+    if _own.PACKED.is_file() or _own.is_own(name):
+        return _own.made_from(name, _own.own(name))
     for one in exercises.values():
         if name.removesuffix(".py") in (one.name, one.chapter, f"0{one.chapter}"):
             return one
     raise ValueError(
         f"there is no exercise {name!r}.{nearest(name, [*exercises, 'zoo'])}\n{catalogue()}"
     )
+
+
+def only(chosen: Exercise, step: str) -> Exercise:
+    """Return the part of an exercise whose checks begin with the number of a step."""
+
+    def mark(marks: Marks) -> None:
+        marks.step = step
+        chosen.mark(marks)
+
+    steps = dict.fromkeys(line.name.split()[0] for line in plan(chosen).lines)
+    numbers = [number for number in steps if number.isdigit()]
+    if step not in numbers:
+        which = f"are {', '.join(numbers)}" if numbers else "do not exist for this exercise"
+        raise ValueError(f"there is no step {step!r}; the steps of {chosen.name} {which}.")
+    return chosen._replace(name=f"{chosen.name}, step {step}", mark=mark)
 
 
 def catalogue() -> str:

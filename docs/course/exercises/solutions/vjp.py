@@ -7,9 +7,11 @@ answer has the shape of x. Never build the Jacobian.
     softplus(x) = log(1 + e^x), element by element
     running_sum(x)[..., i] = x[..., 0] + ... + x[..., i]
 
-Hints: a running sum is a matrix product, y = L x, where L has ones on and below the diagonal. The
-backward rule multiplies by L transposed. Which elements of y
-contain x[..., i]? x[..., ::-1] reverses the last axis.
+Derive each rule on paper first, with the steps of chapter 3: indices, partial derivative, multiply
+by g and sum, read the sum as an array expression, check.
+
+Hints: which y_i contain x_j? Write down all nine partial derivatives of a running sum of three
+numbers. x[..., ::-1] reverses the last axis.
 """
 
 import numpy as np

@@ -1,0 +1,74 @@
+"""Watches which library functions an answer calls while it is marked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+LIBRARIES = {"tinygrad_attn", "torch", "jax", "scipy", "tensorflow", "sklearn", "autograd", "keras"}
+HERE = str(Path(__file__).resolve().parent)
+BESIDE = ("tinygrad_attn.tensor.", "tinygrad_attn.engine.", "tinygrad_attn.errors")
+"""Modules of the package whose functions run when a formula is applied to a Tensor that was given."""
+
+
+@contextmanager
+def library_calls(allowed: Collection[str]) -> Iterator[list[tuple[str, int]]]:
+    """List the library functions that are called inside the block, each with the line of the call.
+
+    Calls by the libraries themselves and by the marker do not count, nor do functions, classes and
+    methods whose names are in `allowed`, nor the operators and methods of a Tensor.
+    """
+    calls: list[tuple[str, int]] = []
+
+    def look(frame: FrameType, event: str, function: Any) -> None:
+        if event == "call":
+            module, caller = frame.f_globals.get("__name__") or "", frame.f_back
+        elif event == "c_call":
+            module, caller = module_of(function), frame
+        else:
+            return
+        if module.partition(".")[0] not in LIBRARIES or caller is None or trusted(caller):
+            return
+        name = python_name(frame, module) if event == "call" else function.__qualname__
+        if name and not {*name.split(".")} & {*allowed}:
+            calls.append(
+                (f"{module.partition('.')[0]}'s {name.rpartition('.')[2]}", caller.f_lineno)
+            )
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+def module_of(function: Any) -> str:
+    """Return the name of the module of a function that is not written in Python."""
+    own = getattr(function, "__module__", None)
+    return str(own or type(getattr(function, "__self__", None)).__module__)
+
+
+def trusted(caller: FrameType) -> bool:
+    """Return whether a call comes from a library or from the marker, not from an answer."""
+    module = str(caller.f_globals.get("__name__"))
+    return module.partition(".")[0] in LIBRARIES | {
+        "numpy"
+    } or caller.f_code.co_filename.startswith(HERE)
+
+
+def python_name(frame: FrameType, module: str) -> str:
+    """Return the name of the called function, or an empty string if any answer may call it."""
+    name, values = frame.f_code.co_qualname, frame.f_locals
+    if name == "reference.<locals>.call":  # a function of F that a kernel may replace
+        return str(values["function"].__name__)
+    if name == "Op.__call__":
+        op = values["self"]
+        return str(op.__name__) if str(op.__module__).startswith("tinygrad_attn") else ""
+    if name in ("Tensor.__init__", "Tensor.backward"):
+        return name
+    return "" if module == "tinygrad_attn" or module.startswith(BESIDE) else name

@@ -1,0 +1,99 @@
+"""Sentences about wrong results that do not depend on the exercise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+RULE = "rule"
+"""The word for a VJP in everything that a marker says."""
+Shape = tuple[int, ...]
+
+
+def short(x: Any) -> str:
+    """Write an array, or its corners if it is large."""
+    array = np.asarray(getattr(x, "_data", x))
+    return np.array2string(array, precision=5, threshold=24, edgeitems=2, suppress_small=True)
+
+
+def about_shape(found: Shape, expected: Shape) -> str:
+    """Explain how a result may have got the wrong shape; the text may be empty."""
+    if len(found) < len(expected):
+        for axis in range(len(expected)):
+            if found == expected[:axis] + expected[axis + 1 :]:
+                return (
+                    f"Axis {axis} is missing. A sum, mean or maximum removes its axis, and the "
+                    "later axes move to the left; keepdims=True keeps it with length 1."
+                )
+    if len(found) == len(expected) > 2 and found == expected[::-1]:
+        return ".T reverses all axes. Swap only the last two: x.swapaxes(-1, -2)."
+    if sorted(found) == sorted(expected):
+        orders = permutations(range(len(expected)))
+        order = next(p for p in orders if found == tuple(expected[axis] for axis in p))
+        return f"Its axes are in the order {order}: transpose it."
+    if len(found) == len(expected) and all(a in (b, 1) for a, b in zip(found, expected)):
+        return "Something was summed over an axis whose elements should stay apart."
+    if len(found) >= len(expected) and found[len(found) - len(expected) :] == expected:
+        return f"There is one result too many for each index of the first axes: sum over them, or index them. The shape {found} was made by broadcasting."
+    return ""
+
+
+def about_shapes(text: str) -> str:
+    """Explain an error of NumPy about two shapes that do not fit; the text may be empty."""
+    shapes = [
+        tuple(int(n) for n in re.findall(r"\d+", shape))
+        for shape in re.findall(r"\(((?:\d+,?\s*)*)\)", text)
+    ]
+    if "broadcast together" in text and len(shapes) >= 2:
+        (small, large) = sorted(shapes[:2], key=len)
+        for axis in range(len(large)):
+            if small == large[:axis] + large[axis + 1 :]:
+                kept = (*large[:axis], 1, *large[axis + 1 :])
+                return (
+                    f"NumPy matches axes from the right, so {small} does not fit {large}. If the "
+                    f"array {small} comes from a sum over axis {axis}, keepdims=True gives it the shape {kept}, "
+                    "which fits."
+                )
+        return "NumPy matches axes from the right: two lengths must be equal, or one of them 1."
+    if "matmul" in text and "mismatch" in text:
+        return (
+            "In a @ b, the last axis of a must be as long as the second last of b. Write down the "
+            "shape of each factor: the order, or a swap of the last two axes, must be another."
+        )
+    return ""
+
+
+def unchanged(name: str, value: Any, arguments: Mapping[str, Any]) -> str:
+    """Say that a function returns one of its arguments; the text may be empty."""
+    for argument, given in arguments.items():
+        if given is not None and not callable(given) and equal(value, given):
+            return f"{name} returns its argument {argument} unchanged."
+    return ""
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return whether two arrays of numbers are equal."""
+    a, b = (getattr(x, "_data", x) for x in (a, b))
+    if not all(isinstance(x, (np.ndarray, np.generic, float, int)) for x in (a, b)):
+        return False
+    a, b = np.asarray(a), np.asarray(b)
+    return a.dtype.kind in "fiub" and a.shape == b.shape and np.allclose(a, b, 1e-12, 0)
+
+
+def in_stub_words(text: str, names: Sequence[str]) -> str:
+    """Rewrite a text of gradcheck with the names of the arguments, and with the word for a VJP."""
+    text = re.sub(r"^(VJP: |[^:]*: )?(?:op '[^']*': )", lambda found: found[1] or "", text)
+    text = re.sub(r"^VJP: (.)", lambda found: found[1].upper(), text)
+    text = re.sub(r"\s*Look at its VJP for .*?\.(?=\s|$)", "", text)
+    text = re.sub(r"\((?:Its operands were cut|In a part).*?\)", "", text)
+    by_number = dict(enumerate(names))
+    text = re.sub(
+        r"\b(?:input|operand|argument) (\d+)",
+        lambda found: by_number.get(int(found[1]), found[0]),
+        text,
+    )
+    return re.sub(r"\bVJP(s?)\b", rf"{RULE}\1", text).strip()
