@@ -98,7 +98,7 @@ def copy_for_students(folder: Path) -> None:
 
 def write_variants(folder: Path, number: int) -> None:
     """Write a student's own tasks of practice."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for topic, level in TASKS:
         task = make(topic, level, number)
         write_atomically(stub(task), folder / file_name(task))

@@ -94,7 +94,7 @@ def practice(folder: Path, settings: Settings) -> dict[str, Any]:
         name = f"{topic}, level {level}"
         test = {"name": name, "score": 0.0, "max_score": 1.0}
         if number is not None:
-            fits = [task for task in fits if task == f"{topic} {level} {number} 1"]
+            fits = [task for task in fits if task == f"{topic} {level} {int(number)} 1"]
         if not fits:
             seed = "" if number is None else f" --seed {number}"
             text = f"There is no file for: practice {topic} --level {level}{seed}"
