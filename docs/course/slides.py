@@ -43,6 +43,7 @@ STYLE = """
 .reveal pre { width: 100%; font-size: 0.6em; box-shadow: none; background: #f4f4f4; padding: 0.5em; box-sizing: border-box; }
 .reveal pre code { max-height: none; }
 .reveal section img { max-height: 420px; margin: 0.2em auto; display: block; }
+.reveal .long pre { font-size: 0.45em; }
 .reveal table { font-size: 0.7em; }
 """
 PAGE = """<!doctype html>
@@ -64,6 +65,8 @@ PAGE = """<!doctype html>
 """
 FULL = 13
 """How many lines a slide holds, about; a longer one goes on below."""
+LONG = 22
+"""A block of more lines is set in small letters."""
 LEAD = re.compile(r"\*\*(?P<title>[^*]+?)\.?\*\*\s*(?P<text>.*)", re.S)
 SENTENCE = re.compile(r".*?[.!?:](?=\s+[A-Z*`$]|\s*$)", re.S)
 
@@ -180,8 +183,10 @@ def shown_of(block: str) -> tuple[str, str, int]:
     if block.startswith("!["):
         return rendered(block), "", 10
     if block.startswith(("```", "$$", "|")):
-        lines = block.count("\n") + 1
-        return rendered(block), "", lines if block.startswith("|") else max(2, lines * 2 // 3)
+        lines, html_text = block.count("\n") + 1, rendered(block)
+        if lines > LONG:
+            html_text = f'<div class="long">{html_text}</div>'
+        return html_text, "", lines if block.startswith("|") else max(2, lines * 2 // 3)
     if re.match(r"[-*] |\d+\. ", block):
         return rendered(block), "", block.count("\n") + 1
     first = SENTENCE.match(block)
