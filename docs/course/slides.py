@@ -68,7 +68,7 @@ FULL = 13
 LONG = 22
 """A block of more lines is set in small letters."""
 LEAD = re.compile(r"\*\*(?P<title>[^*]+?)\.?\*\*\s*(?P<text>.*)", re.S)
-SENTENCE = re.compile(r".*?[.!?:](?=\s+[A-Z*`$]|\s*$)", re.S)
+SENTENCE = re.compile(r".*?[.!?](?=\s+[A-Z*`$]|\s*$)", re.S)
 
 
 def write_all(folder: Path) -> str:
