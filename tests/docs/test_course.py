@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from support import EXERCISES, ROOT, changed
+from wrong_answers import WRONG
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -350,6 +351,20 @@ def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
     path.write_text(changed(text, right, wrong), "utf-8")
     marks = mark(marker, name, path)
     assert not marks.ok and said in marks.help, str(marks)
+
+
+@pytest.mark.parametrize("name, wrong, said, share", WRONG)
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_answer_is_explained_first_and_gets_fair_points(
+    marker, tmp_path, name, wrong, said, share
+):
+    solution = (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
+    path = tmp_path / f"{name}.py"
+    path.write_text(f"{solution}\n\n{wrong}\n", "utf-8")
+    marks = mark(marker, name, path)
+    points = importlib.import_module("_points").points(marks)
+    assert said in " ".join(marks.help.splitlines()[:2]), str(marks)
+    assert points.total <= share * points.most + 1e-9, str(marks)
 
 
 CAST = """    def __array_ufunc__(self, ufunc, method, *inputs, **settings):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import os
 import runpy
 import traceback
@@ -20,7 +21,7 @@ from _compare import Line, compare
 from _points import points, table
 from _rules import VAGUE, Rule, WrongForm, explanation, line_of, names_of, numbers
 from _watch import library_calls
-from _words import about_shape, about_shapes, short, unchanged
+from _words import about_shape, about_shapes, misplaced, short, unchanged
 
 import tinygrad_attn as ta
 
@@ -134,6 +135,7 @@ class Marks:
 
     def load(self) -> bool:
         """Run the file. A syntax error becomes a line of the report."""
+        linecache.checkcache(str(self.file))
         self.begin("the file runs")
         if "the file runs" in self.known:
             return False
@@ -248,13 +250,15 @@ class Marks:
         """Register the right functions by their names in the learner's file."""
         self.references.update(functions)
 
-    def op(self, forward: str, *rules: str) -> Any:
-        """Make an op from the learner's VJPs and the marker's forward function, or the learner's if
-        the marker has none. The op broadcasts. The first check reports arguments that do not fit.
+    def op(self, forward: str, *rules: str, broadcasts: bool = True) -> Any:
+        """Make an op from the learner's rules and the marker's forward function, or the learner's if
+        the marker has none. The first check reports arguments that do not fit.
         """
         try:
             right = self.references.get(forward) or self.function(forward, may_change=True)
-            return ta.op(_named(right, forward), broadcasts=True).vjp(*map(self.function, rules))
+            return ta.op(_named(right, forward), broadcasts=broadcasts).vjp(
+                *map(self.function, rules)
+            )
         except (TypeError, ValueError) as error:
             refusal = error
 
@@ -330,6 +334,7 @@ class Marks:
                 if compare(found, wrong, atol=atol, rtol=rtol)
             ]
         said = listed[0] if listed else unchanged(*self.last_call) if self.last_call else ""
+        said = said or misplaced(found, expected)
         shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
         alike = shapes[0] == shapes[1]
         numbers = f"expected\n{short(expected)}\nfound\n{short(found)}" if alike else ""
@@ -346,14 +351,14 @@ class Marks:
         name: str,
         f: Any,
         *inputs: np.ndarray,
-        mistakes: Mapping[str, Callable] | None = None,
+        mistakes: Mapping[str, Any] | None = None,
         weight: float = 1,
         names: tuple[str, ...] = (),
         hint: str = "",
         **settings: Any,
     ) -> None:
         """Run gradcheck on a function, or on an op made from the learner's rules. `mistakes` maps
-        help texts to wrong rules, `names` are those of the inputs, and `hint` helps with errors.
+        help texts to wrong rules, or the name of an input to such a mapping; `names` are those of the inputs, and `hint` helps with errors.
 
         Each rule of an op is a check of its own, in which the others have no part. A function that
         the learner wrote is compared only with itself, so give it the weight 0.
@@ -365,7 +370,8 @@ class Marks:
         ]
         for rule in rules:
             ending = f": {rule.names[rule.which]}" * (len(rules) > 1)
-            self.rule(name + ending, rule, mistakes or {}, weight, hint)
+            own = (mistakes or {}).get(rule.names[rule.which], mistakes or {})
+            self.rule(name + ending, rule, own, weight, hint)
         if rules or self.begin(name, weight):
             return None
         try:
@@ -394,14 +400,17 @@ class Marks:
             said = "" if report else rule.mistake(mistakes)
         except (Exception, SystemExit) as error:
             return self.failed_by(name, error, hint)
-        return self.judge(line_of(name, report), report, list(rule.names), said)
+        names = list(rule.names)
+        return self.judge(line_of(name, report), report, names, said, names[rule.which])
 
-    def judge(self, line: Line, report: Any, names: list[str], said: str = "") -> None:
+    def judge(
+        self, line: Line, report: Any, names: list[str], said: str = "", argument: str = "x"
+    ) -> None:
         """Add the line of a gradcheck report, with a help text if a gradient is wrong."""
         if report:
             return self.add(line)
         line.rank = 4 if said else 1 if report.diagnosis.kind in VAGUE else 3
-        texts = said or explanation(report, names), numbers(report, names)
+        texts = said or explanation(report, names, argument), numbers(report, names)
         return self.failed(line.name, line, "\n".join(filter(None, texts)))
 
     def that(self, name: str, test: Callable[[], Any], hint: str, weight: float = 1) -> None:
@@ -456,12 +465,11 @@ class Marks:
             if isinstance(error, RecursionError)
             else str(error)
         )
-        notes = [about_shapes(what), *getattr(error, "__notes__", ())]
+        notes = list(filter(None, dict.fromkeys(getattr(error, "__notes__", ()))))
+        line = linecache.getline(str(self.file), lines[-1]) if lines else ""
         text = f"{type(error).__name__}{where} of {self.file.name}: {what}"
-        return (
-            f"raises {type(error).__name__}{where}",
-            "\n".join([text, *filter(None, dict.fromkeys(notes))]),
-        )
+        said = filter(None, [about_shapes(what, line, " ".join(notes)), text, *notes])
+        return f"raises {type(error).__name__}{where}", "\n".join(said)
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -29,7 +29,10 @@ def _(marks: Marks) -> None:
         p, m, v = start, np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
             m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
-            a, b = (m, v) if variant == "uncorrected" else (m / (1 - beta1**t), v / (1 - beta2**t))
+            at = t + (variant == "late")
+            a, b = (
+                (m, v) if variant == "uncorrected" else (m / (1 - beta1**at), v / (1 - beta2**at))
+            )
             p = p - lr * a / (
                 np.sqrt(b + eps)
                 if variant == "eps"
@@ -63,9 +66,7 @@ def _(marks: Marks) -> None:
             mistakes=swapped | mistakes,
         )
 
-    corrected = (
-        "This is the corrected {0}, which is only for the update of p. Return the uncorrected {0}."
-    )
+    corrected = "The factor 1 - beta is missing, or this is the corrected {0}, which is only for the update of p."
     squares = gradients[0] ** 2
     marks.idea("running means of the gradient and of its square", 2)
     for steps in (1, 5):
@@ -79,7 +80,12 @@ def _(marks: Marks) -> None:
             "eps is under the root. Add it to the root.": "eps",
             "The square root of v is missing.": "no root",
         }
-        uphill = {"The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"]}
+        late = {
+            "t is counted from 1 already: the correction is 1 - beta^t, not 1 - beta^(t + 1).": right(
+                steps, "late"
+            )["p"]
+        }
+        uphill = late | {"The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"]}
         check(steps, "p", {text: right(steps, key)["p"] for text, key in wrong.items()} | uphill)
     old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
     given = [array.copy() for array in old]
@@ -227,7 +233,7 @@ def of_attention(marks: Marks) -> None:
 
     learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
     learned.__name__ = "scaled"
-    marks.idea("back through the softmax, to a learned scale", 2, main=True)
+    marks.idea("back through the softmax, to a learned scale", 2)
     p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
         "rule of scaled: scale",
@@ -278,7 +284,7 @@ def of_attention(marks: Marks) -> None:
         **either(untransposed, *kept.values()),
     }
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
-    marks.idea("the rules of causal attention without a softmax", 3, main=True)
+    marks.idea("the rules of causal attention without a softmax", 3)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
@@ -397,13 +403,15 @@ def _(marks: Marks) -> None:
             )
             + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
+            "The norm is applied to the output of the sublayer. In the pre-norm form it is applied to its input.": inside
+            + two(feed_forward(inside)),
             "The residual connections are missing, such as x + attend(norm(x)).": feed_forward(
                 two(attend(one(t)))
             ),
             "The second sublayer has no residual connection.": feed_forward(two(half)),
         },
     )
-    marks.idea("the rules of a net with a gate", 3, main=True)
+    marks.idea("the rules of a net with a gate", 3)
     marks.reference(gated=gated)
     rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
     both = lambda x, W, V: (sigmoid(x @ W), x @ V)
@@ -437,11 +445,16 @@ def _(marks: Marks) -> None:
     }
     W, V = random(3, 4), random(3, 4, seed=1)
     marks.gradient(
-        "rules of gated", marks.op("gated", *rules), random(5, 3), W, V, mistakes=mistakes
+        "rules of gated",
+        marks.op("gated", *rules, broadcasts=False),
+        random(5, 3),
+        W,
+        V,
+        mistakes=mistakes,
     )
     marks.gradient(
         "rules of gated, a stack",
-        marks.op("gated", *rules),
+        marks.op("gated", *rules, broadcasts=False),
         random(2, 5, 3),
         W,
         V,
@@ -573,7 +586,7 @@ def _(marks: Marks) -> None:
         "samples, len(y) / samples.",
         "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
         "the part's share of the samples.",
-        "unscaled": "The losses are right, but the gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
+        "unscaled": "The gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
         "samples before backward().",
         "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
     }
@@ -584,7 +597,7 @@ def _(marks: Marks) -> None:
         "weights afterwards",
         lambda: mine()[1],
         weight,
-        mistakes={text: wrong for text, (_, wrong) in found.items()},
+        mistakes={text: wrong for text, (_, wrong) in found.items() if text != said["sum"]},
     )
     marks.idea("the mean loss of each group", 2)
     marks.compare(
@@ -609,6 +622,11 @@ def _(marks: Marks) -> None:
                 [2, 7, 10],
                 [1, 3, 10],
             ],
+            "START is missing in front.": np.roll(answers, 1, axis=1) * [0, 1, 1]
+            + answers * [1, 0, 0],
+            "The last digit has come to the front. START belongs there, and the last digit is dropped.": np.roll(
+                answers, 1, axis=1
+            ),
             "The digits are not shifted, so the decoder would see what it should write.": answers,
         },
     )
@@ -644,7 +662,11 @@ def _(marks: Marks) -> None:
         lambda: greedy(score, source, 4, 10),
         right,
         mistakes={
-            "The answer should not include START.": np.insert(right, 0, 10, axis=1)[:, :4],
+            **either(
+                "The answer should not include START.",
+                np.insert(right, 0, 10, axis=1)[:, :4],
+                np.insert(right, 0, 10, axis=1),
+            ),
             "Each symbol is taken from the scores at the first position. The scores of the next symbol are at the last position.": np.repeat(
                 right[:, :1], 4, axis=1
             ),
@@ -745,8 +767,11 @@ def _(marks: Marks) -> None:
             "The means are right, but their length is not yet 1.": mean,
             "The means are divided by the square of their length. The square root is missing.": mean
             / (mean * mean).sum(axis=-1, keepdims=True),
-            "All sentences are divided by a single length. Each has its own: axis=-1, keepdims=True.": mean
-            / np.linalg.norm(mean),
+            **either(
+                "All sentences are divided by a single length. Each has its own: axis=-1, keepdims=True.",
+                mean / np.linalg.norm(mean),
+                (total := (tokens * there[..., None]).sum(axis=1)) / np.linalg.norm(total),
+            ),
             "The mask is inverted. It is True where there is a token.": unit(
                 (tokens * ~there[..., None]).sum(axis=1) / 4
             ),

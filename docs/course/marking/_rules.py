@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -116,9 +117,10 @@ def line_of(name: str, report: Any) -> Line:
     return line
 
 
-def explanation(report: Any, names: list[str]) -> str:
-    """Return gradcheck's diagnosis in the words of the stub."""
-    return in_stub_words(str(report.diagnosis), names)
+def explanation(report: Any, names: list[str], argument: str = "x") -> str:
+    """Return gradcheck's diagnosis of the rule of an argument, in the words of the stub."""
+    text = in_stub_words(str(report.diagnosis), names).replace(" to x[", f" to {argument}[")
+    return re.sub(r"\bx\b", argument, text) if text.startswith("wrong factor") else text
 
 
 def numbers(report: Any, names: list[str]) -> str:
