@@ -119,7 +119,7 @@ def formula(as_block):
     return visit
 
 
-LIVE = re.compile(r"index|getting-started|(course|engine)/.*")
+LIVE = re.compile(r"index|getting-started|practice|(course|engine)/.*")
 
 
 NOTE = re.compile(

@@ -111,9 +111,18 @@ def exam(file: str, **options: Any) -> int:
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
 
 
-def course(folder: str) -> None:
-    """Copy the exercises and notebooks of the course into a folder."""
-    print(load(_source("docs/course") / "layout.py").lay_out(Path(folder)))
+def practice(target: str | None, mark: str | None, **options: Any) -> int:
+    """Make a function to differentiate by hand, and mark your backward rule."""
+    return load(_source("docs/course/marking") / "_practice.py").main(mark or target, **options)
+
+
+def course(folder: str, release: bool, students: str | None) -> None:
+    """Copy the exercises and notebooks of the course, or make a lecturer's release."""
+    place, into = _source("docs/course"), Path(folder)
+    if release:
+        print(load(place / "release.py").release(into, students))
+    else:
+        print(load(place / "layout.py").lay_out(into))
 
 
 def _source(name: str) -> Path:
