@@ -615,30 +615,27 @@ def _(marks: Marks) -> None:
             )
         return losses, model.weight
 
-    said = {
-        "stale": "The gradients of earlier groups are still included, because .grad accumulates. Call optimizer.zero_grad() "
-        "once for each group, before its first backward().",
-        "still": "Nothing is learned, because the model never changes. Do you call optimizer.step() after the last backward() of a "
-        "group, with no zero_grad() between the two?",
-        "last": "optimizer.zero_grad() is called for every part, so only the gradient of the last part is left. Call it once for each "
-        "group.",
-        "each": "There is a step after every part. Take one step for each group, after its last part.",
-        "sum": "The losses of the parts are added as they are. Each is a mean over its part, so multiply it by the part's share of the "
-        "samples, len(y) / samples.",
-        "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
-        "the part's share of the samples.",
-        "unscaled": "The gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
-        "samples before backward().",
-        "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
-    }
-    losses, weight = loop()
-    found = {text: loop(mistake) for mistake, text in said.items()}
+    losses, weight = train_by_parts(groups)
+    found = {mistake: train_by_parts(groups, mistake) for mistake in OF_TRAIN}
+
+    def mistakes(which: int) -> dict[str, Any]:
+        right = (losses, weight)[which]
+        by_text: dict[str, list[Any]] = {}
+        for mistake, text in OF_TRAIN.items():
+            if not np.allclose(found[mistake][which], right):
+                by_text.setdefault(text, []).append(found[mistake][which])
+        return {
+            key: value
+            for text, values in by_text.items()
+            for key, value in either(text, *values).items()
+        }
+
     marks.idea("one step by the gradient of the mean over all samples", 3, main=True)
     marks.compare(
         "weights afterwards",
         lambda: mine()[1],
         weight,
-        mistakes={text: wrong for text, (_, wrong) in found.items() if text != said["sum"]},
+        mistakes=mistakes(1),
     )
     marks.idea("the mean loss of each group", 2)
     marks.compare(
