@@ -130,11 +130,13 @@ class Generator:
         self._spare_normal = spare
 
     def _words(self, count):
+        """Return the next words of the twister, as uint32 (count,)."""
         if count < 1000:
             return self._bits.random_raw(count).astype(np.uint32)  # the same words, but faster
         return np.random.Generator(self._bits).integers(2**32, size=count, dtype=np.uint32)
 
     def _double_words(self, count):
+        """Return numbers of 64 bits, each from two words, the first one high."""
         words = self._words(2 * count)
         return (words[0::2] << np.uint64(32)) | words[1::2]
 
@@ -177,6 +179,7 @@ class Generator:
         return _scaled(n, std, mean).astype(dtype, copy=False).reshape(shape)
 
     def _one_normal(self):
+        """Return the spare normal, or the first of a new pair."""
         spare, self._spare_normal = self._spare_normal, math.nan
         if not math.isnan(spare):
             return spare

@@ -189,6 +189,7 @@ def _finished(gradients, complete, own):
 
 
 def _copied(g):
+    """Return a gradient in memory of its own."""
     return g if isinstance(g, (np.generic, Symbolic)) else g.copy()
 
 
