@@ -28,15 +28,7 @@ from .run import context, heard
 NO_SETTINGS: dict[str, Any] = {}
 
 
-def sweep(
-    roots: Sequence[Variable],
-    seeds: Sequence[Any],
-    *,
-    wanted: Sequence[Variable] | None = None,
-    create_graph: bool = False,
-    retain_graph: bool = False,
-    inner: bool = False,
-) -> dict[Variable, Any]:
+def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, inner=False):
     """Return the gradients of sum(seed * root) by tensor: those in `wanted`, or all leaves.
 
     `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `inner`, the
@@ -189,6 +181,7 @@ def _finished(gradients, complete, own):
 
 
 def _copied(g):
+    """Return a gradient in memory of its own."""
     return g if isinstance(g, (np.generic, Symbolic)) else g.copy()
 
 

@@ -98,6 +98,7 @@ class Parts(dict[int, Any]):
         return Parts({**self, **both})
 
     def copy(self):
+        """Return other Parts with the same gradients."""
         return Parts(self)
 
 

@@ -205,6 +205,7 @@ def check(y, create_graph):
 
 
 def _changed_since(node, place, value):
+    """Return the error for a value that was changed after the node's op used it."""
     role = "its own output"
     if place:
         role = f"its input {place - 1}" if isinstance(place, int) else f"its setting {place[0]!r}"

@@ -84,11 +84,12 @@ HIDDEN = "TINYGRAD_ATTN_HIDDEN"
 
 
 def exercise(
-    number: int, name: str, task: str, part: str = "", allowed: tuple[str, ...] = ()
+    number: int, name: str, task: str, part: str = "", allowed: tuple[str, ...] | None = ()
 ) -> Callable[[Callable[[Marks], None]], None]:
     """Register a marker under its name. This is a decorator.
 
-    An answer may call no function of a library but NumPy's and those whose names are `allowed`.
+    An answer may call no function of a library but NumPy's and those whose names are `allowed`, or
+    any if that is None.
     """
 
     def enter(mark: Callable[[Marks], None]) -> None:
@@ -137,7 +138,7 @@ class Marks:
         self.about = ""  # the idea of the checks that follow
         self.helps: dict[str, str] = {}  # by name, for the checks that fail
         self.step = ""  # if not empty, the only step that is marked
-        self.allowed: tuple[str, ...] = ()  # library functions that the answer may call
+        self.allowed: tuple[str, ...] | None = ()  # library functions that the answer may call
         self.references: dict[str, Callable] = {}
         self.changing: set[str] = set()  # the functions already reported for changing an argument
         self.module = ModuleType("answer")

@@ -92,7 +92,7 @@ def mixed(model: Model, layer: int, rows: dict[int, list[int]]) -> Model:
     return other
 
 
-@exercise(22, "opened", "three experiments inside a language model")
+@exercise(22, "opened", "three experiments inside a language model", allowed=None)
 def _(marks: Marks) -> None:
     saliency, induction, exchanged = map(marks.function, ("saliency", "induction", "exchanged"))
     model, tokens = small_model(), [3, 14, 15, 9, 2, 6]
