@@ -71,7 +71,7 @@ class TracedFunction(Listing, Listener):
     def check(self, asked: Expression, answer, function: str) -> None:
         """Add a check that this value is the same in later calls."""
         self.checks.append(self.make("check", function, asked.value, asked, answer))
-        of_all = asked.name in ("any", "all") and not asked.settings
+        of_all = asked.name in ("any", "all") and not asked.settings and asked.operands
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
             array = asked.args[0]
             self.facts[array.id] = self.constant(np.full(array.shape, answer))
