@@ -133,6 +133,7 @@ def random_state(traced: TracedFunction) -> bytes:
 
 
 def is_floating(x) -> bool:
+    """Return whether x is an array, or a number of NumPy, in floating point."""
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f"
 
 
