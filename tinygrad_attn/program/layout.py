@@ -10,6 +10,7 @@ from collections import Counter
 
 from .ir import Expression, expressions_in, reached
 from .names import deserves_a_line, identifier, name_giver, name_of
+from .simplify import uniform
 from .text import Sizes, Text, pattern
 from .trace import TracedFunction
 
@@ -48,7 +49,7 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Return whether e gets its own line regardless of its length."""
-        if e.id in self.named or e.kind == "constant" and self.uses[e.id] == 1:
+        if e.id in self.named or e.kind == "constant" and self.uses[e.id] < 2:
             return False
         statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or deserves_a_line(e) or self.uses[e.id] > 1
@@ -166,9 +167,9 @@ class Layout:
 
 
 def spelled_in(e: Expression) -> list[Expression]:
-    """Return the operands in e's line, without a constant that is updated (it gets no name)."""
-    anew = e.kind == "update" and e.args[0].kind == "constant"
-    return e.operands[anew:]
+    """Return the operands in e's line, without constants that an update creates or writes out."""
+    inline = lambda x: uniform(x) or x is e.args[0] and x.kind == "constant"
+    return [x for x in e.operands if e.kind != "update" or not inline(x)]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:
