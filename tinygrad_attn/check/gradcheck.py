@@ -276,6 +276,8 @@ def _note(report: Report, subject: Any) -> None:
     """Add notes about what the check did not cover."""
     if np.isinf(flatten(subject.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
+    if faults.changes_bits(subject):
+        report.notes.append("two runs differ in their last bits, as sums in another order do.")
     if report and not any(e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here; try other inputs for a better check.")
     if isinstance(subject, Kernel):
@@ -328,6 +330,6 @@ def _check_gradient(subject: GraphSubject, limits: Limits, first: Report) -> Rep
     except Exception as failure:
         finding = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}".rstrip("."))
     else:
-        if alike(subject.pull(subject.cotangents), gradients):
+        if alike(subject, subject.pull(subject.cotangents), gradients):
             return _check(second, limits, order=2)
     return Report(first.entries, Diagnosis(finding), order=2)
