@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import combinations
@@ -22,7 +23,6 @@ from .faults import refuses
 from .kernel import Kernel
 from .measure import Limits, all_entries
 from .report import Array, Entry, Report
-from .rounding import UNIT
 
 MOST = 2**15  # elements of a long input
 SHORT = 48  # the length to which axes are cut, for all circumstances but long axes
@@ -61,16 +61,14 @@ def of_gradients(dtype: str) -> dict[str, Change]:
     }
 
 
-def of_inputs(dtype: str) -> dict[str, Change]:
+def of_inputs(kernel: Kernel) -> dict[str, Change]:
     """Return other sizes of inputs, by name."""
-    far = 2 if UNIT[dtype] < 1e-6 else 64  # shows statistics that are kept in the inputs' dtype
-    return {
-        "16 times smaller": lambda x: x / 16,
-        "256 times smaller": lambda x: x / 256,
-        "4096 times smaller": lambda x: x / 4096,
-        "2 times larger": lambda x: x * 2,
-        f"larger by {far}": lambda x: x + far,
+    far = 2 if kernel.precision < 1e-6 else 64  # shows statistics in the inputs' own precision
+    own = getattr(kernel.reference, "f", None) is kernel.f  # and may have an eps of its dtype
+    changes: dict[str, Change] = {
+        f"{n} times smaller": lambda x, n=n: x / n for n in ((16,) if own else (16, 256, 4096))
     }
+    return changes | {"2 times larger": lambda x: x * 2, f"larger by {far}": lambda x: x + far}
 
 
 def changed(kernel: Kernel, change: Change) -> list[Any]:
@@ -110,7 +108,7 @@ def long(kernel: Kernel, n: int, seconds: float) -> int:
     """Return a multiple of a length with which all operands have at most MOST elements."""
     shapes = [x.shape for x in kernel.operands if isinstance(x, Array)]
     size = lambda k: sum(math.prod(shape) * k ** shape.count(n) for shape in shapes)
-    most = max(16.0, 2.0 / max(1e-3, seconds))
+    most = max(16.0, 0.5 / max(1e-3, seconds))
     return n * max([1, *(k for k in (2**e for e in range(1, 12)) if k < most and size(k) < MOST)])
 
 
@@ -120,7 +118,7 @@ def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, li
     if kernel.reference is not None:
         for name, change in of_gradients(kernel.dtype).items():
             yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
-    for name, change in of_inputs(kernel.dtype).items():
+    for name, change in of_inputs(kernel).items():
         yield "inputs", f"the inputs are {name}", changed(kernel, change), same
     for i, j in combinations(kernel.checked if kernel.takes_twice else (), 2):
         operands = list(kernel.operands)
@@ -148,7 +146,7 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     for group, name, operands, change in circumstances(short, time.process_time() - started):
         offered = name != "0" and short.is_offered(operands)
         try:
-            with np.errstate(all="ignore"):
+            with warnings.catch_warnings(action="ignore"):
                 subject = short.replaced(list(operands))
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
