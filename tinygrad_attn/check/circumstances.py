@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -65,8 +66,9 @@ def of_inputs(kernel: Kernel) -> dict[str, Change]:
     """Return other sizes of inputs, by name."""
     far = 2 if kernel.precision < 1e-6 else 64  # shows statistics in the inputs' own precision
     own = getattr(kernel.reference, "f", None) is kernel.f  # and may have an eps of its dtype
+    smaller = (16,) if own else (16, 256, 4096)
     changes: dict[str, Change] = {
-        f"{n} times smaller": lambda x, n=n: x / n for n in ((16,) if own else (16, 256, 4096))
+        f"{n} times smaller": partial(np.multiply, 1 / n) for n in smaller
     }
     return changes | {"2 times larger": lambda x: x * 2, f"larger by {far}": lambda x: x + far}
 
@@ -148,6 +150,7 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
         try:
             with warnings.catch_warnings(action="ignore"):
                 subject = short.replaced(list(operands))
+                subject.strict = "larger by" in name
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
                 entries = all_entries(subject, limits._replace(groups=1))

@@ -2,8 +2,9 @@
 
 A reference runs in float64, and the result of each NumPy function is moved by one random rounding
 error of the precision in question. How far the results of a few such runs lie apart is how much
-rounding alone explains. Sums, and what is computed from sums alone (means, variances, roots of
-them), have the errors of float32, because kernels are expected to keep statistics in float32.
+rounding alone explains. Inside a sum, the errors are those of float32, because kernels are expected
+to accumulate in float32. If `strict`, what is computed from sums alone (means, variances, roots of
+them) has such errors too: kernels are expected to keep statistics in float32.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ class Rounding:
     place: Any = None  # where the one result was computed
 
     def __init__(
-        self, dtype: str, rng: np.random.Generator, only: int | None = None, nearest: Any = None
+        self,
+        dtype: str,
+        rng: np.random.Generator,
+        only: int | None = None,
+        nearest: Any = None,
+        strict: bool = False,
     ) -> None:
         self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
         self.only, self.nearest = only, nearest
         self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
-        self.count = 0
+        self.count, self.strict = 0, strict
 
     def moved(self, y: Array, size: Any = 0.0, fine: bool = False) -> Array:
         """Move the result of a function, or a sum whose terms have this size.
@@ -53,7 +59,9 @@ class Rounding:
             return np.asarray(self.nearest(y))
         if self.only:
             return y
-        error = (self.of_sums if fine else self.unit) * np.abs(y) + self.of_sums * size
+        error = (self.of_sums if fine and self.strict else self.unit) * np.abs(
+            y
+        ) + self.of_sums * size
         error = (error + self.tiny) * (2 * self.rng.random(y.shape, np.float32) - 1)
         return np.where(np.isfinite(y), y + error, y)
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..tree import tree_leaves
 from .backend import Array, Backend, Call, user_place
-from .rounding import Rounding
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 
@@ -119,28 +117,6 @@ class TorchBackend(Backend):
         with returns(look):
             self.vjp(outputs, inputs, cotangents)
         return any(isinstance(t, torch.Tensor) for t in replaced)
-
-
-class RoundedOps(TorchDispatchMode):  # type: ignore[misc]
-    """Moves the new arrays that torch's functions return by random rounding errors."""
-
-    def __init__(self, rounding: Rounding) -> None:
-        super().__init__()
-        self.rounding = rounding
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        tensors = [t for t in tree_leaves([args, kwargs]) if isinstance(t, torch.Tensor)]
-        memory = {t.untyped_storage().data_ptr() for t in tensors}
-        size = max((t.numel() for t in tensors), default=0)
-        for t in tree_leaves(result):
-            is_new = isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in memory
-            if is_new and t.is_floating_point() and tensors:
-                t._fine = t.numel() < size or all(getattr(x, "_fine", False) for x in tensors)
-                t.copy_(torch.as_tensor(self.rounding.moved(t.numpy(), fine=t._fine)))
-        return result
 
 
 @contextmanager
