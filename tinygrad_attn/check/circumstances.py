@@ -65,7 +65,7 @@ def of_gradients(dtype: str) -> dict[str, Change]:
 def of_inputs(kernel: Kernel) -> dict[str, Change]:
     """Return other sizes of inputs, by name."""
     far = 2 if kernel.precision < 1e-6 else 64  # shows statistics in the inputs' own precision
-    own = getattr(kernel.reference, "f", None) is kernel.f  # and may have an eps of its dtype
+    own = getattr(kernel.reference, "f", kernel) is kernel.f  # and may have an eps of its dtype
     smaller = (16,) if own else (16, 256, 4096)
     changes: dict[str, Change] = {
         f"{n} times smaller": partial(np.multiply, 1 / n) for n in smaller
@@ -127,8 +127,10 @@ def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, li
         if operands[i].shape == operands[j].shape:
             operands[j] = operands[i]
             yield "same array", f"inputs {i} and {j} are the same array", operands, same
+    others_than_one = isinstance(kernel.reference, Kernel)  # without steps, 1 hides cancellation
     for n in lengths(kernel):
-        others = (n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 1, 0)
+        others = [n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 0]
+        others += [] if others_than_one else [1]
         for m in dict.fromkeys(m for m in others if m >= 0 and m != n):
             yield f"length {n}", str(m), resized(kernel, n, m), same
         if (m := long(kernel, n, seconds)) > n:
