@@ -276,9 +276,8 @@ class Plain(GraphSubject):
 
     def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of a run with random rounding errors."""
-        # Inputs are what they are, but tolerance for moved ones is safe where none is far away.
-        move = np.positive if rounding.strict else rounding.moved
-        moved = [rounding.rounded(move(x)) for x in self.inputs]
+        # Far inputs hide statistics if they move far; they still move, so that no two are equal.
+        moved = [rounding.rounded(rounding.moved(x, fine=True)) for x in self.inputs]
         with self.at(moved), plain():
             outputs = self.outputs()
             weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]
