@@ -243,7 +243,7 @@ class Marks:
             raise Forbidden(
                 f"calls {called}",
                 f"{name} calls {called} in line {line}, which does the exercise for you, so this "
-                "part gets no points. Write it yourself with NumPy.",
+                "part gets no points. Write it yourself.",
             )
 
     @contextmanager

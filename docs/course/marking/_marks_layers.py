@@ -181,8 +181,10 @@ def _(marks: Marks) -> None:
             "The mask is upside down. Block the keys after the query.": soft(
                 np.where(free.T, scores, -np.inf)
             ),
-            "The mask is inverted. np.tri is True where a query may look, so put -inf where it is False. Here the last query has no key left.": soft(
-                np.where(free, -np.inf, scores)
+            **either(
+                "The mask is inverted. np.tri is True where a query may look, so put -inf where it is False. Here the last query has no key left.",
+                soft(np.where(free, -np.inf, scores)),
+                soft(scores - 1e9 * free),
             ),
             "The mask is applied after the softmax, so the rows no longer sum to 1. Apply it to the scores.": weights
             * free,
@@ -384,6 +386,10 @@ def _(marks: Marks) -> None:
             "The second sublayer has no residual connection.": two(feed_forward(after)),
             "The norm is applied only to the output of the sublayer. Apply it to the sum.": inside
             + two(feed_forward(inside)),
+            "The norm is applied before the sum. In the post-norm form it is applied to the sum, norm(x + sublayer(x)).": two(
+                first := one(t) + attend(t)
+            )
+            + feed_forward(first),
             twice: one(after + feed_forward(after)),
         },
     )
