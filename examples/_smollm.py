@@ -105,6 +105,7 @@ class Decoder:
         self.weights = [[part.weight.numpy() for part in parts(layer)] for layer in model.layers]
         self.norm, self.table = model.norm.weight.numpy(), model.embed_tokens.weight.numpy()
 
+    @np.errstate(over="ignore")  # silu of a very negative number is 0
     def __call__(self, token, cache):
         x = self.table[token]  # (E,)
         base, half = self.model.layers[0].self_attn.rotary_base, self.model.head_dim // 2
