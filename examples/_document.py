@@ -25,12 +25,13 @@ class Document:
     statements.
     """
 
-    def __init__(self, title):
+    def __init__(self, title, in_chinese):
         self.equal = self.different = self.false = 0
-        print(title)
+        print(f"{title}  {in_chinese}")
 
-    def say(self, text):
-        print(f"\n{text}")
+    def say(self, text, in_chinese):
+        """Print a heading in both languages."""
+        print(f"\n{text}  {in_chinese}")
 
     def prints(self, what, found, printed):
         """Compare an array or Tensor with the rows of text `printed`, number by number, and print

@@ -6,6 +6,9 @@ prints one row of the output and one of the weights, and ends with a question: *
 embedding size be a multiple of the number of heads?* This program reproduces the numbers, trains the
 unchanged code by passing Tensors instead of arrays, and answers the question.
 
+文档用纯 NumPy 计算多头注意力。这个程序重现它印出的数，把张量交给一字未改的代码来训练，并回答文末的问题：
+嵌入的大小为什么必须是头数的倍数？（不必。）
+
 Letters: B sequences, T tokens, E embedding, H heads, D size of a query or key, V size of a value.
 """
 
@@ -16,7 +19,7 @@ from _document import QUICK, Document
 
 from tinygrad_attn import Tensor, nn, optim
 
-page = Document("000: multi-head attention in plain NumPy")
+page = Document("000: multi-head attention in plain NumPy", "纯 NumPy 的多头注意力")
 
 
 # ---- The code. It uses only NumPy and does not compute any gradients.
@@ -49,7 +52,7 @@ Wq, Wk, Wv = (np.random.randn(H, E, D) for _ in range(3))
 Wo = np.random.randn(H * D, E)
 output, weights = attention(x, Wq, Wk, Wv, Wo)
 
-page.say("The numbers in the document")
+page.say("The numbers in the document", "文档里的数")
 page.prints("shape of Wq", Wq.shape, "5 35 7")
 page.prints("shape of Wo", Wo.shape, "35 35")
 page.prints("shape of the output", output.shape, "3 11 35")
@@ -85,7 +88,7 @@ def safe_softmax(scores):
     return softmax(scores - np.max(scores, axis=-1, keepdims=True))
 
 
-page.say("The same scores in float32")
+page.say("The same scores in float32", "用 float32 计算同样的分数")
 scores = ((x[:, None] @ Wq) @ (x[:, None] @ Wk).swapaxes(-1, -2) / math.sqrt(D)).astype(np.float32)
 with np.errstate(over="ignore", invalid="ignore"):
     broken = np.isnan(softmax(scores))
@@ -123,7 +126,7 @@ def train(start, target, fixed=()):
     return losses
 
 
-page.say("The same code learns when it receives Tensors")
+page.say("The same code learns when it receives Tensors", "把张量交给同样的代码，它就能学习")
 rng = np.random.default_rng(0)
 scaled = [W / math.sqrt(E) for W in (Wq, Wk, Wv, Wo)]
 teacher = [rng.normal(0, 1 / math.sqrt(E), W.shape) for W in scaled]
@@ -134,7 +137,7 @@ page.check("the loss falls below a tenth of its first value", losses[-1] < losse
 # derivative of a weight w with respect to its own score is w (1 - w), which is 0 if w is 1. To show
 # this, we pass a random gradient back through softmax and measure what remains in each row.
 
-page.say("How much of a gradient gets through softmax")
+page.say("How much of a gradient gets through softmax", "有多少梯度能穿过 softmax")
 through = {}
 for name, factor in (("the document's scores", 1), ("scores from scaled weights", 1 / E)):
     s = Tensor(scores.astype(np.float64) * factor, requires_grad=True)
@@ -166,7 +169,10 @@ page.check(
 # same size (D). The values may have their own size (V), and Wo maps H V numbers back to E. D = E / H
 # is just a convention, which makes H heads cost as much as one.
 
-page.say("Any head size works: E = 35, H = 5, D = 6, V = 4")
+page.say(
+    "Any head size works: E = 35, H = 5, D = 6, V = 4",
+    "头的大小可以任取：E = 35，H = 5，D = 6，V = 4",
+)
 D, V = 6, 4
 Wq, Wk, Wv, Wo = (
     rng.normal(0, 0.2, shape) for shape in ((H, E, D), (H, E, D), (H, E, V), (H * V, E))

@@ -5,6 +5,9 @@ of width 6. It has three parts: attention with 2 heads, the sinusoidal position 
 6 -> 12 -> 6 with ReLU. The second and third parts never ran, because the one-hot sentence contains
 integers, and NumPy cannot add real numbers to integers in place. The document also could not train.
 
+文档的三个部分是注意力、位置表和前馈网络，后两部分从未运行过。这个程序把整个流程跑通，并训练它说出每个词
+的前一个词；没有位置，它就做不到。
+
 Letters: B sentences, T words, E embedding, H heads.
 """
 
@@ -17,7 +20,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 
-page = Document("001: attention, positions, feed-forward")
+page = Document("001: attention, positions, feed-forward", "注意力、位置与前馈网络")
 WORDS = ["I", "like", "eating", "apples"]
 sentence = np.eye(4, 6, dtype=int)[None]  # (B, T, E) = (1, 4, 6)
 
@@ -33,7 +36,7 @@ def positions(length, width):
     )  # sin, cos, sin, cos, ...
 
 
-page.say("The position table in the document")
+page.say("The position table in the document", "文档里的位置表")
 table = positions(4, 6)
 page.prints("position 1", table[1], "0.841471 0.540302 0.046399 0.998923 0.002154 0.999998")
 page.prints("position 3", table[3], "0.141120 -0.989992 0.138798 0.990321 0.006463 0.999979")
@@ -44,7 +47,7 @@ page.check(
 
 # ---- The point where the document stopped.
 
-page.say("Adding the table to the sentence")
+page.say("Adding the table to the sentence", "把位置表加到句子上")
 try:
     sentence += table
     stopped = False
@@ -74,7 +77,10 @@ class Pipeline(nn.Module):
         return self.feed_forward(x), weights
 
 
-page.say("The complete pipeline: attention, positions and feed-forward")
+page.say(
+    "The complete pipeline: attention, positions and feed-forward",
+    "完整的流程：注意力、位置和前馈网络",
+)
 ta.manual_seed(1)
 output, weights = Pipeline(embed=6, heads=2, hidden=12)(sentence)
 page.prints("shape of the sentence", sentence.shape, "1 4 6")
@@ -86,7 +92,10 @@ page.check("every row of weights sums to 1", np.allclose(weights.numpy().sum(axi
 # that exp cannot overflow. But then one large score turns all other rows into exp(-800) = 0, and 0 / 0
 # is NaN. Each row must subtract its own maximum.
 
-page.say("Scores of shape (1, 2, 4, 4), one of which is 800")
+page.say(
+    "Scores of shape (1, 2, 4, 4), one of which is 800",
+    "形状为 (1, 2, 4, 4) 的分数，其中一个是 800",
+)
 scores = np.zeros((1, 2, 4, 4))
 scores[0, 0, 0, 0] = 800
 e = np.exp(scores - scores.max())
@@ -130,11 +139,14 @@ def train(with_positions, steps):
     return model, loss.item(), np.mean(logits.argmax(axis=-1) == before)
 
 
-page.say("Which word comes before each word? With positions:")
+page.say("Which word comes before each word? With positions:", "每个词的前一个词是什么？有位置时：")
 model, loss, right = train(True, 80 if QUICK else 500)
-page.say("Without positions:")
+page.say("Without positions:", "没有位置时：")
 _, blind_loss, blind_right = train(False, 80 if QUICK else 500)
-page.say(f"Correct: {right:.0%} with positions, {blind_right:.0%} without")
+page.say(
+    f"Correct: {right:.0%} with positions, {blind_right:.0%} without",
+    f"正确率：有位置 {right:.0%}，没有位置 {blind_right:.0%}",
+)
 page.check(
     "the model learns with positions, but can only guess among four words without them",
     loss < 0.7 and blind_loss > np.log(4) - 1e-3,

@@ -7,6 +7,9 @@ batch so that one product computes them all, and presents additive scoring as we
 only test uses inputs of all ones and prints a shape. Such a test passes even without a mask. This
 program adds tests that fail without a mask, and the case of a sequence of length 0.
 
+文档讲一批长短不一的句子：有效长度、把各个头折叠进批量，以及加性评分。它唯一的测试在没有掩码时也会通过；
+这个程序补上没有掩码就通不过的测试，以及长度为 0 的序列。
+
 Letters: B batch, T queries, S keys, E embedding, H heads, D size of a head.
 """
 
@@ -17,7 +20,9 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn
 
-page = Document("002: valid lengths, folded heads, additive scoring")
+page = Document(
+    "002: valid lengths, folded heads, additive scoring", "有效长度、折叠的头与加性评分"
+)
 ta.manual_seed(0)
 
 
@@ -52,7 +57,7 @@ def unfold(x, heads):
     return F.merge_heads(x.reshape(-1, heads, *x.shape[1:]))
 
 
-page.say("The shapes in the document")
+page.say("The shapes in the document", "文档里的形状")
 x = ta.randn(2, 3, 8)
 page.prints("x", x.shape, "2 3 8")
 page.prints("two heads folded into the batch", fold(x, 2).shape, "4 3 4")
@@ -87,7 +92,7 @@ page.prints(
 # keys are equal here, so all have the same weight, and the output is the mean of the valid values: rows
 # 0 and 1 of arange(40), and rows 0 to 5.
 
-page.say("Additive scoring")
+page.say("Additive scoring", "加性评分")
 additive = nn.AdditiveAttention(query_dim=20, key_dim=2, hidden_dim=8, dropout=0.1).eval()
 values = np.tile(np.arange(40.0, dtype=np.float32).reshape(1, 10, 4), (2, 1, 1))
 output, weights = additive(
@@ -100,7 +105,7 @@ page.prints("length 6", output[1, 0], "10 11 12 13")
 # values are equal, and their mean is the same for any weights. With random numbers, the difference is
 # obvious.
 
-page.say("Testing the mask")
+page.say("Testing the mask", "检验掩码")
 
 
 def without_mask(queries, keys):
@@ -155,7 +160,7 @@ page.check(
 # mask of -infinity, the weights are 0 / 0, which is NaN. Here the weights, the output and the gradient
 # of an empty sequence are all zero.
 
-page.say("A sequence of length 0")
+page.say("A sequence of length 0", "长度为 0 的序列")
 empty = np.array([3, 0])
 tracked = Tensor(keys.numpy(), requires_grad=True)
 output, weights = multi_head(queries, tracked, empty)
@@ -171,7 +176,7 @@ page.check(
 # ---- A length for each query. With lengths [1, 2, 3, 4], query t sees the first t + 1 keys. This is
 # the causal mask of a decoder.
 
-page.say("Two-dimensional lengths")
+page.say("Two-dimensional lengths", "二维的有效长度")
 q = ta.randn(2, 4, 8)
 own, _ = attention(q, q, q, np.array([[1, 2, 3, 4], [1, 2, 3, 4]]))
 page.check(
@@ -184,7 +189,7 @@ page.check(
 # ---- The same in a single layer. In training, dropout removes some of the weights; eval() turns it
 # off.
 
-page.say("nn.MultiheadAttention with the same weights")
+page.say("nn.MultiheadAttention with the same weights", "权重相同的 nn.MultiheadAttention")
 layer = nn.MultiheadAttention(E, H, dropout=0.5, bias=False, batch_first=True)
 layer.load_state_dict(
     {

@@ -7,6 +7,9 @@ at the heading "the decoder by hand". This program reproduces the encoder and co
 It uses our layers and does not need torch: after `ta.manual_seed(42)`, every number is the same as in
 torch.
 
+文档手算了 PyTorch 的编码器层，到“手算解码器”的标题为止。这个程序重现编码器，写完解码器，并手算它们的梯度。
+它用这里的层，不需要 torch：设定种子后，每个数都相同。
+
 Letters: T positions of the target, S of the source (the memory), B batch, E width, H heads, D size
 of a head. Sequence first.
 """
@@ -20,7 +23,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import nn
 
-page = Document("003: the encoder layer and the decoder layer by hand")
+page = Document("003: the encoder layer and the decoder layer by hand", "手算编码器层与解码器层")
 E, H, FEED_FORWARD = 4, 2, 8
 
 
@@ -34,7 +37,7 @@ def decoder():
 
 # ---- The document's encoder. First the input is drawn, and then the weights of the layer.
 
-page.say("Encoder: the layer")
+page.say("Encoder: the layer", "编码器：直接用层")
 ta.manual_seed(42)
 x = ta.randn(3, 1, E)
 layer = encoder()
@@ -95,7 +98,7 @@ def feed_forward(layer, x):
 # ---- The encoder layer. It takes the same step twice: it adds the output of a sublayer to its input,
 # and normalises the sum.
 
-page.say("Encoder: by hand")
+page.say("Encoder: by hand", "编码器：手算")
 page.prints("norm1.weight", layer.norm1.weight, "1 1 1 1")
 page.prints("norm1.bias", layer.norm1.bias, "0 0 0 0")
 page.prints("norm2.weight", layer.norm2.weight, "1 1 1 1")
@@ -116,7 +119,7 @@ page.prints("by hand", by_hand, ENCODED)
 # advanced the random numbers. The order below reproduces the output of the document: two runs that
 # are not in it each created an encoder layer and a decoder layer.
 
-page.say("Decoder: the layer")
+page.say("Decoder: the layer", "解码器：直接用层")
 ta.manual_seed(42)
 ta.randn(3, 1, E), encoder()  # the first half, above
 encoder(), decoder()  # a run that is not in the document
@@ -154,7 +157,7 @@ def decoder_layer(layer, x, memory):
     return norm(layer.norm3, x + feed_forward(layer, x))
 
 
-page.say("Decoder: by hand")
+page.say("Decoder: by hand", "解码器：手算")
 by_hand = decoder_layer(decode, target, memory)
 page.prints("by hand", by_hand, DECODED)
 page.check(
@@ -165,7 +168,7 @@ page.check(
 # ---- One step further. Both versions can be trained, so their gradients must agree for all 18
 # parameters of the decoder and, through the memory, for the 12 parameters of the encoder.
 
-page.say("The gradients by hand and from the layers")
+page.say("The gradients by hand and from the layers", "手算的梯度与层给出的梯度")
 cotangent = ta.randn(5, 1, E)
 parameters = {
     **{f"encoder.{name}": p for name, p in encode.named_parameters()},

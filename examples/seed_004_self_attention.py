@@ -7,6 +7,9 @@ program reproduces the numbers with `ta.manual_seed`, shows that the two classes
 trains the head to predict the next word. Then it adds two things that many language models use: a
 mask that hides the future, and dropout on the weights.
 
+文档一步步计算一个注意力头，再写成类，但没有训练。这个程序重现那些数，训练这个头预测下一个词，再加上因果掩码
+和对权重的 dropout。
+
 Letters: T words, d_in numbers per word, d_out numbers per query, key, value or context.
 """
 
@@ -19,7 +22,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim
 
-page = Document("004: self-attention with trainable weights")
+page = Document("004: self-attention with trainable weights", "带可训练权重的自注意力")
 WORDS = ["Your", "journey", "starts", "with", "one", "step"]
 inputs = Tensor(
     [
@@ -36,7 +39,7 @@ d_in, d_out = 3, 2
 # ---- One word, step by step. The query of the second word is compared with the keys of all six words,
 # and the resulting weights mix their values.
 
-page.say("Step by step for 'journey'")
+page.say("Step by step for 'journey'", "以 journey 一词为例，逐步计算")
 ta.manual_seed(123)
 W_query, W_key, W_value = (ta.rand(d_in, d_out) for _ in range(3))
 query_2 = inputs[1] @ W_query  # (d_out,)
@@ -67,7 +70,7 @@ class PlainSelfAttention(nn.Module):
         return F.softmax(q @ k.T / math.sqrt(k.shape[-1])) @ v
 
 
-page.say("All words")
+page.say("All words", "所有的词")
 ta.manual_seed(123)
 plain = PlainSelfAttention(d_in, d_out)
 page.prints(
@@ -114,7 +117,7 @@ def train(attention, words, follower, steps):
     return model
 
 
-page.say("Training")
+page.say("Training", "训练")
 ta.manual_seed(123)
 model = train(
     nn.SelfAttention(d_in, d_out), inputs, np.array([1, 2, 3, 4, 5, 0]), steps=150 if QUICK else 500
@@ -132,7 +135,7 @@ if not QUICK:
 # ---- The causal mask. A model that predicts the next word must not see it. A score of -infinity
 # becomes a weight of 0, and the rest of the row still sums to 1.
 
-page.say("The causal mask")
+page.say("The causal mask", "因果掩码")
 ta.manual_seed(789)
 causal = nn.SelfAttention(d_in, d_out, causal=True)
 scores = causal.W_query(inputs) @ causal.W_key(inputs).T
@@ -158,7 +161,7 @@ page.check(
 # relies on just one other. The remaining weights are multiplied by 1 / (1 - p), so that their mean does
 # not change.
 
-page.say("Dropout on the weights, with p = 0.5")
+page.say("Dropout on the weights, with p = 0.5", "对权重做 dropout，p = 0.5")
 ta.manual_seed(123)
 thinned = F.dropout(weights, p=0.5, training=True)
 print("           step    " + " ".join(f"{w:.4f}" for w in thinned[5]))

@@ -23,7 +23,7 @@ import copy
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -57,7 +57,7 @@ def _draws(method: Any) -> Any:
     """Let one thread at a time use a generator, and a checkpoint repeat what it drew."""
 
     @functools.wraps(method)
-    def call(self: Generator, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args, **kwargs):
         with _one_at_a_time:
             if context.noted_draws is not None and self is _default:
                 self = context.noted_draws(self)
@@ -66,11 +66,11 @@ def _draws(method: Any) -> Any:
     return call
 
 
-def noting(generators: list[Generator]) -> Callable[[Generator], Generator]:
+def noting(generators):
     """Return `noted_draws` for the first run of a checkpoint, which notes each use in a list."""
     outer = context.noted_draws  # of an enclosing checkpoint
 
-    def use(default: Generator) -> Generator:
+    def use(default):
         generator = default if outer is None else outer(default)
         generators.append(copy.deepcopy(generator))
         return generator
@@ -78,11 +78,11 @@ def noting(generators: list[Generator]) -> Callable[[Generator], Generator]:
     return use
 
 
-def repeating(generators: list[Generator]) -> Callable[[Generator], Generator]:
+def repeating(generators):
     """Return `noted_draws` for a second run, which draws from copies of the noted generators."""
     remaining = iter(generators)
 
-    def use(default: Generator) -> Generator:
+    def use(default):
         noted = next(remaining, None)
         if noted is None:
             raise ValueError(
@@ -129,16 +129,18 @@ class Generator:
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
         self._spare_normal = spare
 
-    def _words(self, count: int) -> Array:
+    def _words(self, count):
+        """Return the next words of the twister, as uint32 (count,)."""
         if count < 1000:
             return self._bits.random_raw(count).astype(np.uint32)  # the same words, but faster
         return np.random.Generator(self._bits).integers(2**32, size=count, dtype=np.uint32)
 
-    def _double_words(self, count: int) -> Array:
+    def _double_words(self, count):
+        """Return numbers of 64 bits, each from two words, the first one high."""
         words = self._words(2 * count)
         return (words[0::2] << np.uint64(32)) | words[1::2]
 
-    def _unit(self, count: int, dtype: np.dtype[Any]) -> Array:
+    def _unit(self, count, dtype):
         """Return `count` uniform numbers in [0, 1) that use all bits of the mantissa."""
         if dtype.itemsize >= 8:
             return (self._double_words(count) & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
@@ -176,7 +178,8 @@ class Generator:
             n[-16:] = _box_muller(self._unit(16, dtype))
         return _scaled(n, std, mean).astype(dtype, copy=False).reshape(shape)
 
-    def _one_normal(self) -> float:
+    def _one_normal(self):
+        """Return the spare normal, or the first of a new pair."""
         spare, self._spare_normal = self._spare_normal, math.nan
         if not math.isnan(spare):
             return spare
@@ -220,7 +223,7 @@ class Generator:
         return np.array(order, dtype=np.int64)
 
 
-def _box_muller(u: Array) -> Array:
+def _box_muller(u):
     """Turn each block of 16 uniforms, 8 for radii and 8 for angles, into 16 normals."""
     u = u.reshape(-1, 2, 8)
     radius = np.sqrt(-2 * np.log(1 - u[:, 0]))
@@ -228,13 +231,13 @@ def _box_muller(u: Array) -> Array:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
 
 
-def _scaled(x: Array, factor: float, offset: float) -> Array:
+def _scaled(x, factor, offset):
     """Return x * factor + offset, with a single rounding for float32."""
     rounded = [float(x.dtype.type(number)) for number in (factor, offset)]
     return (x.astype(np.float64) * rounded[0] + rounded[1]).astype(x.dtype)
 
 
-def _size(shape: Any) -> int:
+def _size(shape):
     return math.prod(shape) if isinstance(shape, Sequence) else index(shape)
 
 
@@ -249,7 +252,7 @@ def default_generator() -> Generator:
     return _default
 
 
-def _drawn(draw: Any, shape: tuple[Any, ...], dtype: Any, requires_grad: bool) -> Tensor:
+def _drawn(draw, shape, dtype, requires_grad):
     lengths = shape[0] if len(shape) == 1 else shape  # rand((2, 3)) or rand(2, 3)
     array = draw(lengths, dtype=get_default_dtype() if dtype is None else dtype)
     return Tensor(array, requires_grad=requires_grad)

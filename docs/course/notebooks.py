@@ -33,8 +33,6 @@ except ImportError as error:
 from tinygrad_attn.files import write_atomically
 
 COURSE = Path(__file__).resolve().parent
-PACKAGED = "_docs"
-"""The folder of the installed package that contains this one."""
 OUT = COURSE.parent / "_build" / "notebooks"
 BLOCK = re.compile(
     r"(?:^<!-- *(?P<note>skip|raises): .*?-->\n+)?"
@@ -45,6 +43,7 @@ MARKING = re.compile(r"python (-m tinygrad_attn exercise \w+)\n")
 LINK = re.compile(
     r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)(?P<rest>[^)]*)\)", re.S
 )  # f[i](x) in code is not a link
+SOLUTIONS = re.compile(r'Path\(ta\.__file__\)\.parents\[1\] / "docs/course/exercises/solutions/?')
 DIRECTIVE = re.compile(r"^ *(?:`{3,}|:{3,})\{[\w:-]+\}|(?<![^\s(])\{[a-z][\w:-]*\}`", re.M)
 
 
@@ -59,8 +58,8 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
     Sphinx understands.
     """
     text = chapter.read_text("utf-8")
-    if own and COURSE.parent.name == PACKAGED:  # where an installed package has the solutions
-        text = text.replace('parents[1] / "docs/course', f'parent / "{PACKAGED}/course')
+    if own:  # what a chapter takes from the solutions, a reader has written
+        text = SOLUTIONS.sub('Path("', text)
     if found := DIRECTIVE.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(

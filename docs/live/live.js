@@ -249,6 +249,33 @@ const Live = (() => {
     exercise.load();
   }
 
+  /** Practice: a button for each level makes a task, an exercise with hints. The page's table has the topics. */
+  async function addPractice(block) {
+    const pre = make("pre"), exercise = new Exercise(pre, "practice", ""), task = new Output("the task"), topic = make("select", { ariaLabel: "Topic" });
+    for (const code of document.querySelectorAll("td:first-child code")) topic.append(make("option", {}, code.textContent));
+    let hints = 0, level = 1;
+    const another = wanted => inTurn(() => {
+      [level, hints] = [wanted, 0];
+      task.clear();
+      return call("practice", [topic.value, level], (kind, text) => {
+        if (kind !== "stub") return task.show(kind, text);
+        exercise.stub = text;
+        exercise.restore();
+      });
+    });
+    const levels = [1, 2, 3, 4, 5, 6].map(n => make("button", { type: "button", onclick: () => another(n) }, `Level ${n}`));
+    levels.push(make("button", { type: "button", onclick: () => another(level) }, "Another one"));
+    exercise.button("Hint", () => inTurn(() => {
+      exercise.output.clear();
+      return call("hint", [exercise.text, hints++ % 3 + 1], (kind, text) => exercise.output.show(kind, text));
+    }));
+    task.box.classList.add("formula");
+    block.after(make("div", { className: "live-exercise" }, make("div", { className: "live-buttons" }, topic, ...levels), task.box, pre, exercise.buttons, exercise.output.box));
+    await exercise.open(false).catch(error => exercise.output.show("error", error.message));
+    exercises.push(exercise);
+    exercise.load();
+  }
+
   /** In the course's table: which exercises are begun and which are done, and all answers as one file. */
   function showProgress(table) {
     for (const code of table.querySelectorAll("td code")) {
@@ -274,8 +301,9 @@ const Live = (() => {
     visits += 1;
     document.querySelectorAll("div.highlight-python, div.highlight-pycon").forEach(addBlock);
     for (const block of document.querySelectorAll("div.highlight-sh")) {
-      const found = block.querySelector("pre").textContent.trim().match(/^python -m tinygrad_attn (?:exercise (?!zoo)(\w+)|exam (engine)\.py)$/);
-      if (found) addExercise(block, found[1] ?? "exam", found[1] ?? found[2]);
+      const found = block.querySelector("pre").textContent.trim().match(/^python -m tinygrad_attn (?:exercise (?!zoo)(\w+)|exam (engine)\.py|practice)$/);
+      if (found?.[1] || found?.[2]) addExercise(block, found[1] ?? "exam", found[1] ?? found[2]);
+      else if (found) addPractice(block);
     }
     document.querySelectorAll("table:has(a[href^='00-'])").forEach(showProgress);
     if (byId("digit")) readDigits(byId("digit"));

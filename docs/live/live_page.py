@@ -157,6 +157,13 @@ def use_graphviz(draw: Callable[[str, str], str]) -> None:
     sys.modules["pygraphviz"] = SimpleNamespace(AGraph=graph)  # type: ignore[assignment]
 
 
+def use_marker() -> None:
+    """Let the marker's modules be imported."""
+    course = HERE / "docs" / "course"
+    if str(course / "marking") not in sys.path:
+        sys.path[:0] = [str(course / "marking"), str(course / "exercises")]
+
+
 def fitted(draw: Callable[[str, str], str], dot: str) -> str:
     """Draw a picture in which each text has the width that Graphviz has laid out for it, whatever
     font the reader's machine has.
@@ -189,9 +196,7 @@ def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
     """Mark an exercise and print what the command line prints. `known` are the marks of a worker
     that did not come back from a check within `limit` seconds, or nothing.
     """
-    course = HERE / "docs" / "course"
-    if str(course / "marking") not in sys.path:
-        sys.path[:0] = [str(course / "marking"), str(course / "exercises")]
+    use_marker()
     from _apart import Shortened, mark_here
     from _language import in_language
     from mark import find, outcome
@@ -203,6 +208,32 @@ def mark(emit: Emit, code: str, name: str, known: str, limit: float) -> bool:
     out.write(in_language(outcome(chosen, marks, path)) + "\n")
     out.flush()
     return marks.ok
+
+
+def practice(emit: Emit, topic: str, level: int) -> bool:
+    """Make a task of practice: its formulas, and the stub for its rule."""
+    use_marker()
+    from _language import in_language
+    from _practice import make, new_seed, stub
+    from latex2mathml.converter import convert
+
+    task = make(topic, level, new_seed())
+    rows = [f"<p>{convert(step.formula)}</p>" for step in task.steps]
+    emit("page", "<html><style>p { margin: 0.5em 0 }</style>" + "".join(rows))
+    emit("stub", in_language(stub(task)))
+    return True
+
+
+def hint(emit: Emit, code: str, number: int) -> bool:
+    """Show a hint on a task of practice."""
+    use_marker()
+    from _language import in_language
+    from _practice import hint_for
+
+    path = Path("practice.py")
+    path.write_text(code, "utf-8")
+    emit("text", in_language(hint_for(path, number)) + "\n")
+    return True
 
 
 def demo_data(weights: bool) -> dict[str, Any]:

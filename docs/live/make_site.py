@@ -24,6 +24,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,6 +185,12 @@ def package(course: bool = True, more: Mapping[Path, str] | None = None) -> byte
         **{
             path: Path("pydoc_data") / path.name
             for path in Path(pydoc_data.__file__).parent.glob("*.py")
+        },
+        # The formulas of practice are made in the browser.
+        **{
+            Path(file.locate()): Path(file)
+            for file in metadata.files("latex2mathml")
+            if file.suffix in (".py", ".txt") or file.name == "METADATA"
         },
     }
     into = io.BytesIO()

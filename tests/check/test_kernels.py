@@ -1,5 +1,7 @@
 """Kernels of other libraries and precisions: no right one is accused, and every mistake is found and named."""
 
+import sys
+import types
 import warnings
 import zlib
 
@@ -124,6 +126,113 @@ def test_sizes_that_a_kernel_refuses_are_not_offered():
 
     report = gradcheck(f, [X[:4]], vjp=lambda g, y, x: 2 * g * x)
     assert report and any("must be a multiple of 4" in note for note in report.notes)
+
+
+def test_an_error_that_is_no_refusal_is_a_mistake():
+    def vjp(g, y, x):
+        return 2 * g * x * (1.0 if len(x) < 9 else {}["tile"])
+
+    report = gradcheck(lambda x: x * x, [X], vjp=vjp, raise_exception=False)
+    assert not report and "fails at" in report.diagnosis and "KeyError" in report.diagnosis, report
+
+
+def test_one_array_for_two_inputs():
+    def vjp(g, y, a, b):
+        return g * b, np.zeros_like(b) if a is b else g * a
+
+    report = gradcheck(lambda a, b: a * b, [X, X + 1], vjp=vjp, raise_exception=False)
+    assert not report and "inputs 0 and 1 are the same array" in report.diagnosis, report
+
+
+def test_sums_in_another_order_are_noted_and_no_fault():
+    runs = []
+
+    def f(x):
+        runs.append(1)
+        return x * x * (1 + 1e-16 * (len(runs) % 3)) + (len(runs) % 2) * 1e-16
+
+    report = gradcheck(f, [X], vjp=lambda g, y, x: 2 * g * x)
+    assert any("last bits" in note for note in report.notes), report
+
+
+def norm(x, low, outside):
+    """A norm of rows without weights, and what its backward pass needs."""
+    v = x.astype(np.float32)
+    mean, variance = v.mean(-1, keepdims=True), v.var(-1, keepdims=True)
+    if low:
+        mean, variance = (a.astype(x.dtype).astype(np.float32) for a in (mean, variance))
+    right, wrong = 1 / np.sqrt(variance + 1e-5), 1 / (np.sqrt(variance) + 1e-5)
+    return ((v - mean) * right).astype(x.dtype), (v - mean, wrong if outside else right)
+
+
+def norm_back(saved, g):
+    centred, r = saved
+    h, mean = centred * r, lambda a: a.astype(np.float32).mean(-1, keepdims=True)
+    return (r * (g - mean(g) - h * mean(g * h))).astype(g.dtype)
+
+
+def plain_norm(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "low, outside, words", [(0, 0, ""), (1, 0, "Keep sums and statistics"), (0, 1, "constant")]
+)
+def test_statistics_and_eps_in_float16(low, outside, words):
+    forward = lambda x: norm(x, low, outside)
+    x = np.random.default_rng(1).standard_normal((6, 24)).astype(np.float16)
+    options = dict(reference=plain_norm, dtype="float16", raise_exception=False)
+    report = gradcheck(None, [x], vjp=(forward, norm_back), **options)
+    assert bool(report) == (not words) and words in report.diagnosis, report
+
+
+def chain(a, b):
+    return a @ b
+
+
+CAUSES = {  # a VJP of a function of two matrices, and words of the diagnosis
+    "wrong order": (chain, lambda g, y, a, b: (b.T @ g, a.T @ g), "(input 1).mT @ g, but should be g @ (input 1).mT"),
+    "exchanged": (lambda a, b: a * b, lambda g, y, a, b: (g * a, g * b), "is that of input"),
+    "g twice": (chain, lambda g, y, a, b: (g @ b.T * g, a.T @ g), "used twice"),
+    "sigmoid's slope": (lambda a, b: np.tanh(a) + b, lambda g, y, a, b: (g * (y - b) * (1 - y + b), g), "VJP"),
+    "upside down": (
+        lambda a, b: np.where(UPPER, a, 0.0) * 2 + b, lambda g, y, a, b: (np.where(UPPER, 0.0, 2 * g), g), "upside down"),
+}  # fmt: skip
+UPPER = np.triu(np.ones((4, 4), bool))
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_cause_is_named(name):
+    f, vjp, words = CAUSES[name]
+    report = gradcheck(f, [X[:4], X[1:] * 1.5 + 0.2], vjp=vjp, raise_exception=False)
+    assert not report and words in report.diagnosis, report
+
+
+def test_arrays_of_any_library_come_by_dlpack(monkeypatch):
+    class Device:
+        """An array that NumPy can read only by DLPack."""
+
+        def __init__(self, values):
+            self.values, self.dtype, self.shape = values, values.dtype, values.shape
+
+        def __dlpack__(self, **options):
+            return self.values.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.values.__dlpack_device__()
+
+        def __mul__(self, other):
+            return Device(self.values * getattr(other, "values", other))
+
+    Device.__module__ = "device_arrays"
+    library = types.ModuleType("device_arrays")
+    library.asarray = lambda x, dtype: Device(np.array(x, dtype))
+    monkeypatch.setitem(sys.modules, "device_arrays", library)
+    for factor in (2, 1):
+        vjp = lambda g, y, x, factor=factor: g * x * factor
+        report = gradcheck(lambda x: x * x, [Device(X)], vjp=vjp, raise_exception=False)
+        assert bool(report) == (factor == 2), report
 
 
 def test_strides_that_a_kernel_refuses_are_no_fault():

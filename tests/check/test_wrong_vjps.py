@@ -589,6 +589,15 @@ def test_a_hook_that_changes_the_gradient_is_named(place):
     assert not report and "hook" in report.diagnosis, report
 
 
+def test_a_hook_of_a_parameter_is_named_and_stays():
+    model = nn.Linear(4, 2).astype(np.float64)
+    model.weight.register_hook(lambda g: 2 * g)
+    report = gradcheck(model, rand(3, 4), raise_exception=False)
+    assert not report and "hook" in report.diagnosis and "weight" in report.worst.name, report
+    np.sum(model.weight * 1.0).backward()
+    assert (model.weight.grad == 2).all()
+
+
 @pytest.mark.parametrize(
     "f, inputs",
     [

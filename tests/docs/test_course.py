@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from support import EXERCISES, ROOT, changed
+from wrong_answers import WRONG
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -307,7 +308,7 @@ MISTAKES = [
     ("encoder_layer", "@ (g * s).reshape", "@ g.reshape", "The gate is missing"),
     ("train", "        optimizer.zero_grad()\n", "", "earlier groups are still included"),
     ("train", "(len(y) / samples)", "(1 / len(group))", "All parts count the same here"),
-    ("train", " * (len(y) / samples)", "", "The losses of the parts are added as they are"),
+    ("train", " * (len(y) / samples)", "", "sum of the parts' means"),
     (
         "train",
         "            total += loss.item()\n        optimizer.step()",
@@ -380,6 +381,15 @@ MISTAKES = [
         "np.isclose(abs(np.sum(gradients[name] * u)), abs(up - down) / (2 * eps), rtol",
         "Do you compare absolute values?",
     ),
+    ("opened", "log_p = F.log_softmax(", "log_p = F.softmax(", "gradient of p. Use log p"),
+    (
+        "opened",
+        "(x.grad * x).sum(axis=-1)",
+        "np.sqrt((x.grad**2).sum(axis=-1))",
+        "lengths of the gradients",
+    ),
+    ("opened", "weights, 1 - n,", "weights, -n,", "weight of the same token, n places back"),
+    ("opened", "order[[a, b]] = b, a", "order[a] = b", "head b still has its own"),
 ]
 
 
@@ -391,6 +401,20 @@ def test_a_usual_mistake_is_named(marker, tmp_path, name, right, wrong, said):
     path.write_text(changed(text, right, wrong), "utf-8")
     marks = mark(marker, name, path)
     assert not marks.ok and said in marks.help, str(marks)
+
+
+@pytest.mark.parametrize("name, wrong, said, share", WRONG)
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_answer_is_explained_first_and_gets_fair_points(
+    marker, tmp_path, name, wrong, said, share
+):
+    solution = (EXERCISES / "solutions" / f"{name}.py").read_text("utf-8")
+    path = tmp_path / f"{name}.py"
+    path.write_text(f"{solution}\n\n{wrong}\n", "utf-8")
+    marks = mark(marker, name, path)
+    points = importlib.import_module("_points").points(marks)
+    assert said in " ".join(marks.help.splitlines()[:2]), str(marks)
+    assert points.total <= share * points.most + 1e-9, str(marks)
 
 
 CAST = """    def __array_ufunc__(self, ufunc, method, *inputs, **settings):
@@ -422,6 +446,7 @@ RIGHT = [  # other right ways
     ("dual", "return constant(other) - self", "return -self + other"),
     ("dual", "    __array_priority__ = 1 ", CAST),
     ("written", "return changed, before", f"return {MENDED!r}"),
+    ("opened", "[0, -1])\n    log_p[log_p.numpy().argmax()]", "[0, -1]).max()\n    log_p"),
 ]
 
 

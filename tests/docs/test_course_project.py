@@ -217,6 +217,29 @@ def test_a_usual_mistake_is_named(first, right, wrong, said):
     assert said in marks.help, str(marks)
 
 
+def test_a_wrong_rule_costs_its_own_checks_alone(marker, tmp_path):
+    """The rule of products for the first factor; the network is trained with right methods."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        changed(SOLUTION, "g @ other.data.swapaxes(-1, -2)", "g * 2 @ other.data.swapaxes(-1, -2)")
+    )
+    marks = marker.mark(marker.find("engine"), path)
+    off = [line for line in marks.lines if not line.ok]
+    assert off and all(
+        line.name.startswith("7 ") and line.name.endswith(": a") or not line.weight for line in off
+    )
+
+
+def test_a_step_is_marked_alone(marker, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SOLUTION.replace("y = np.exp", "y = np.exp2"))
+    for step, ok in (("2", True), ("5", False)):
+        marks = marker.mark(marker.find(f"engine, step {step}"), path)
+        assert marks.ok is ok and {line.name[0] for line in marks.lines} == {step}, str(marks)
+    with pytest.raises(ValueError, match="the steps of engine are 1, 2, 3"):
+        marker.find("engine, step 9")
+
+
 @pytest.fixture(scope="module")
 def exam(marker, tmp_path_factory):
     """Returns the exam's verdicts on the text of an engine."""

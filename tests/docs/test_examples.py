@@ -10,7 +10,8 @@ import pytest
 from support import IN_CI, ROOT
 
 ELSEWHERE = {  # run by tests of their own, here and in tests/parallel
-    *("language_model", "sort_sequences", "sentence_embeddings", "data_parallel")
+    *("language_model", "sort_sequences", "sentence_embeddings", "data_parallel"),
+    *("chat", "inside", "lora"),
 }
 EXAMPLES = sorted(
     path for path in (ROOT / "examples").glob("[!_]*.py") if path.stem not in ELSEWHERE

@@ -87,13 +87,13 @@ def test_marks_as_gradescope_reads_them(capfd, tmp_path):
     written(tmp_path, endless=function("while True: pass"), broken="def softmax(x:")
     limit = "--json", "--time-limit", 1
     out = json.loads(said(capfd, "softmax", tmp_path / "endless.py", *limit, code=1))
-    assert [test["score"] for test in out["tests"]] == [0, 0, *[1] * (CHECKS - 2)]
+    scores, most = ([test[key] for test in out["tests"]] for key in ("score", "max_score"))
+    assert len(scores) == CHECKS and scores[:2] == [0, 0] and scores[2:] == most[2:]
+    assert out["score"] == sum(scores) and sum(most) == 9
+    assert all(test["extra_data"]["idea"] for test in out["tests"])
     assert out["tests"][0]["status"] == "failed" and "no end in 1 s" in out["tests"][0]["output"]
     both = json.loads(said(capfd, "softmax", *sorted(tmp_path.glob("*.py")), *limit, code=1))
-    assert len(both) == 2 and {sum(t["score"] for t in one["tests"]) for one in both.values()} == {
-        0,
-        7,
-    }
+    assert sorted(one["score"] for one in both.values()) == [0, 8]
 
 
 def test_a_right_rule_is_not_marked_down_for_a_function_that_is_wrong(capfd, tmp_path):
@@ -125,12 +125,44 @@ def test_a_check_that_does_not_come_back_costs_itself_alone(capfd, tmp_path):
     assert failing(out) == ["rule of softmax: x", "rule of shares"], out
 
 
-def test_a_file_that_lets_a_library_do_it_is_flagged(capfd, tmp_path):
-    text = "import tinygrad_attn.functional as F\ndef softmax(x, temperature): return F.softmax(x / temperature)\n"
-    path = written(tmp_path, mine=RIGHT + text) / "mine.py"
-    out = said(capfd, "softmax", path, code=1)
-    assert failing(out) == ["softmax", "softmax of large numbers"]
-    assert "softmax calls tinygrad_attn's softmax in line" in out and "Write it yourself" in out
+BORROWED = """
+import importlib
+
+
+def softmax(x, temperature):
+    from helper import soft
+    return soft(x / temperature)
+
+
+def shares_vjp(g, y, x):
+    return importlib.import_module("tinygrad_attn").vjp(shares, x)[1](g)[0]
+
+
+def log_softmax_vjp(g, y, x, *, allowed):
+    from tinygrad_attn import Tensor
+    import scipy.special
+
+    t = Tensor(np.where(allowed, x, -1e9), requires_grad=True)
+    e = np.exp(t - x.max())
+    (np.log(e / e.sum(axis=-1, keepdims=True)) * np.where(allowed, g, 0)).sum().backward()
+    return np.where(allowed, t.grad.numpy(), 0)
+"""
+
+
+def test_a_function_that_lets_a_library_do_it_gets_no_points(capfd, tmp_path):
+    """The library is imported in the function, in another file, or by its name; an import is no call."""
+    helper = "def soft(x):\n    import tinygrad_attn.functional as F\n    return F.softmax(x)\n"
+    path = written(tmp_path, mine=RIGHT + BORROWED, helper=helper) / "mine.py"
+    out = said(capfd, "softmax", path, "--all", code=1)
+    wrong = ["softmax", "softmax of large numbers", "rule of log_softmax", "rule of shares"]
+    assert failing(out) == wrong
+    for called in (
+        "softmax calls tinygrad_attn's softmax in line 3",
+        "log_softmax_vjp calls tinygrad_attn's Tensor",
+        "shares_vjp calls tinygrad_attn's vjp",
+    ):
+        assert called in out and "Write it yourself" in out
+    assert out.count("  calls tinygrad_attn's") == 4
 
 
 def test_a_pass_names_the_next_exercise(capfd, tmp_path):
@@ -138,8 +170,8 @@ def test_a_pass_names_the_next_exercise(capfd, tmp_path):
     out = said(capfd, "softmax", path, code=0)
     assert "The next is exercise 7, layer_norm: " in out
     assert "exercise layer_norm" in out.splitlines()[-1]
-    last = EXERCISES / "solutions" / "written.py"
-    assert "the last exercise of the course" in said(capfd, "written", last, code=0)
+    last = EXERCISES / "solutions" / "opened.py"
+    assert "the last exercise of the course" in said(capfd, "opened", last, code=0)
 
 
 # ---- a class
@@ -179,7 +211,7 @@ def test_a_class_is_a_table(capfd, handed_in, tmp_path):
     assert lines == {
         "ann": "9 of 9",
         "j\u00f8rgen": "9 of 9",
-        "carl": "8 of 9 rule of softmax: x: missing sum",
+        "carl": "4.5 of 9 rule of softmax: x: missing sum",
         "dora": "0 of 9 the file runs: syntax error in line 1",
         "emil": "0 of 9 softmax: not written yet",
         "fay": "0 of 9 the file runs: ends Python, exit code 7",
@@ -196,7 +228,7 @@ def test_a_class_is_a_table(capfd, handed_in, tmp_path):
     assert header[-1] == "the file runs" and len(header) == 5 + CHECKS + 1
     assert found[0] == [str(handed_in / "ann" / "softmax.py"), "9", "9", "", "", *["ok"] * 9, ""]
     (carl,) = [one for one in found if "carl" in one[0]]
-    assert carl[1:8] == ["8", "9", "rule of softmax: x", "missing sum", "ok", "ok", "missing sum"]
+    assert carl[1:8] == ["4.5", "9", "rule of softmax: x", "missing sum", "ok", "ok", "missing sum"]
     assert len(found) == 8
     assert not list(tmp_path.glob(".saving*"))
 

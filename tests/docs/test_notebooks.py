@@ -41,7 +41,7 @@ def read(path):
 def test_each_chapter_has_a_notebook(made):
     assert (
         sorted(path.stem for path in made.glob("*.ipynb")) == [path.stem for path in CHAPTERS]
-        and len(CHAPTERS) == 24
+        and len(CHAPTERS) == 25
     )
 
 

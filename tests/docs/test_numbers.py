@@ -18,7 +18,7 @@ def test_bugs_of_the_zoo():
 
 def test_chapters_of_the_course():
     projects = [path for path in CHAPTERS if path.name.startswith("07b")]
-    assert len(CHAPTERS) - len(projects) == 23 and "twenty-three chapters and a project" in README
+    assert len(CHAPTERS) - len(projects) == 24 and "twenty-four chapters and a project" in README
 
 
 def test_pages_about_the_engine():

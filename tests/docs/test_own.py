@@ -26,7 +26,7 @@ ANSWERS = {  # right and wrong lines in place of `return None`, and what is said
         NORM,
         "return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5) * weight",
         "return x / np.sqrt((x * x).mean(axis=-1) + 1e-5) * weight",
-        "keepdims=True gives it the shape (2, 1)",
+        "(2, 1) fits",
     ),
     "relu": (
         RELU,

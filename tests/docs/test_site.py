@@ -21,6 +21,11 @@ INSIDE = """() => {
   return [...new DOMParser().parseFromString(svg.slice(svg.indexOf("<svg")), "image/svg+xml").querySelectorAll("text")]
     .filter(text => !text.hasAttribute("textLength")).map(text => text.textContent);
 }"""
+PRACTICE = """async () => {
+  const found = [];
+  await Live.call("practice", ["norms", 3], (kind, text) => found.push(text));
+  return found;
+}"""
 MARK = """async ([text, name]) => {
   let said = "";
   await Live.call("mark", [text, name, "", 0], (kind, text) => { if (kind === "text") said += text; });
@@ -53,6 +58,17 @@ def address(site):
         yield address
 
 
+def test_the_first_page_shows_the_inside_of_a_language_model(browser, address):
+    page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
+    page.locator("iframe.inside").scroll_into_view_if_needed()
+    inside = page.frame_locator("iframe.inside")
+    inside.locator("#tokens button").first.wait_for()
+    assert "30 layers of 9 heads" in inside.locator("body").inner_text()
+    assert "\u00b7Mary" in inside.locator("#next").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.close()
+
+
 def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     begun = time.monotonic()
     page = opened(browser, f"{address}{CHAPTER}.html", viewport={"width": 1300, "height": 900})
@@ -70,6 +86,8 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     for name in ("unbroadcast", "matmul"):
         found = page.evaluate(MARK, [solution(name), name])
         assert same(found) == same(native(name, solution(name), tmp_path))
+    formulas, begun_rule = page.evaluate(PRACTICE)
+    assert formulas.count("<math") == 3 and "def backward(g, y, x" in begun_rule
     blocks.nth(1).locator("button:text-is('Edit')").click()
     write(page, blocks.nth(1), "while True: pass")
     blocks.nth(1).locator("button:text-is('Run')").click()

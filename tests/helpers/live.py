@@ -89,6 +89,12 @@ def write(page, box, text):
     box.locator(".CodeMirror").evaluate("(host, text) => host.CodeMirror.setValue(text)", text)
 
 
+HINTS = re.compile(
+    r"\n(?:\d+ more: --all .*|--time-limit .*|Write your answer .*|    python -m .*)\n?"
+)
+"""What the command line says about itself after a report. A page does not."""
+
+
 def native(name, text, folder):
     """The command line's report on a solution."""
     path = folder / f"{name}.py"
@@ -98,7 +104,7 @@ def native(name, text, folder):
         command, cwd=folder, env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True,
     )  # fmt: skip
-    return done.stdout
+    return HINTS.sub("", done.stdout)
 
 
 def rounded(number):

@@ -668,6 +668,14 @@ def test_each_operator_beside_each_is_bracketed_where_and_only_where_it_has_to_b
     assert asked > 600
 
 
+def test_a_constant_that_updates_write_as_a_number_has_no_line():
+    first, second = np.array([0, 1, 1]), np.array([2, 3, 3])
+    f = lambda x: (x[first] * 0.3).sum() + (x[second] * 0.3).sum()
+    program = ta.source(f, SRC[0])
+    assert_tidy(program.text)
+    assert_right(program, f, [SRC[1]])
+
+
 def test_a_single_number_is_written_into_as_an_array_is():
     @ta.op
     def counted(x):

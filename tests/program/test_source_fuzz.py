@@ -87,11 +87,14 @@ def wrong(seed):
     return None
 
 
+FOUND = (83,)  # seeds that have found a fault
+
+
 def test_random_programs_are_written_right():
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for seed in range(SEED, SEED + N):
+        for seed in (*FOUND, *range(SEED, SEED + N)):
             complaint = wrong(seed)
             if complaint:
                 found[seed] = complaint

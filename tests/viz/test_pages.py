@@ -1,5 +1,6 @@
 """The pages in a real browser: clicks, keys, both colour schemes, a telephone's width and a desktop's."""
 
+import base64
 import os
 import re
 
@@ -10,6 +11,7 @@ import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, viz
 from tinygrad_attn.cli import main
+from tinygrad_attn.viz.page import as_json, page
 
 UNNAMED = """[...document.querySelectorAll("button, select, input, [role=button], [role=region], [role=img]")]
   .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML)"""
@@ -19,6 +21,35 @@ RATIO = """(() => {
   const style = getComputedStyle(document.body), [a, b] = [light(style.color), light(style.backgroundColor)];
   return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), b];
 })()"""
+
+
+def inside():
+    """What examples/inside.py tells the page about a model of 3 layers of 2 heads, made of random numbers."""
+    rng = np.random.default_rng(0)
+    table = lambda *shape: rng.standard_normal(shape).round(3).tolist()
+    words, causal = [" <b>", "\u672c", " to"], np.tri(3) / np.arange(1, 4)[:, None]
+    weights = np.tile(np.round(255 * causal[np.tril_indices(3)]).astype(np.uint8), (3, 2, 1))
+    prompt = lambda answer: {
+        "tokens": words,
+        "answer": answer,
+        "lens": [
+            [[[f" {answer}{n}{t}{i}", 0.3] for i in range(5)] for t in range(3)] for n in range(4)
+        ],
+        "saliency": {"gradient": [0.1, 2.0, 1.0], "times": [0.5, -0.25, 0.125]},
+        "effects": {"mean": table(3, 2), "zero": [[0, 0], [0, -2.5], [0, 0]]},
+        "weights": base64.b64encode(weights.tobytes()).decode(),
+    }
+    test = {"heads": [[1, 1], [2, 0]], "whole": 2.0, "without": -1.0, "controls": [1.5, 2.5]}
+    names = {"sentences": [["Mary", " and"], ["John", " and"]], "names": ["Mary", "John"]}
+    return {
+        "scores": {
+            name: rng.random((3, 2)).round(3).tolist()
+            for name in ("induction", "names", "previous", "first")
+        },
+        "tests": dict.fromkeys(("repeated", "text", "names"), test),
+        "patching": names | {"ends": [3.0, -3.0], "effects": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]},
+        "prompts": [prompt("one"), prompt("two")],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +62,7 @@ def folder(tmp_path_factory):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2)
     tokens = ta.randn(1, 4, 8)
     viz.attention_html(model, tokens, queries="ab<本").save(path / "attention.html")
+    page("Inside", "inside", data=as_json(inside())).save(path / "inside.html")
     main(["demo", "--epochs", "1", "--runs", "1", "--out", str(path)])
     return path
 
@@ -76,6 +108,39 @@ def drive_attention(page):
     assert page.locator("#sums tr").count() == 5
 
 
+def drive_inside(page):
+    said, next_ = lambda: page.inner_text("#said"), lambda: page.inner_text("#next")
+    assert "3 layers of 2 heads" in page.inner_text("body") and "one320" in next_()
+    assert "answer one depends most on \u672c (2.00)" in page.inner_text("#weighs")
+    page.select_option("#kind", "times")
+    assert "\u00b7<b> (+0.50), \u672c (\u22120.25)" in page.inner_text("#weighs")
+    page.click("#lens tr:nth-child(3) td:nth-of-type(1)")  # below the last layer
+    assert "if layer 1 were the last" in next_() and "one200" in next_()
+    page.select_option("#metric", "zero")
+    page.hover("#grid .cells > :nth-child(4)")
+    assert page.inner_text("#grid figcaption") == "layer 1, head 1: \u22122.50 nats"
+    page.click("#grid .cells > :nth-child(4)")
+    assert said().startswith("Layer 1, head 1.") and "set to zero by \u22122.50" in said()
+    page.click("#map .cells > :nth-child(4)")  # the second row
+    assert page.inner_text("#looks") == "\u672c looks at \u00b7<b> 50%, \u672c 50%."
+    page.check("#sink")
+    assert page.inner_text("#looks") == "\u672c looks at \u672c 50%."
+    page.focus("#grid .cells")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert said().startswith("Layer 0, head 0.")  # the cell after the one that was clicked
+    page.select_option("#metric", "induction")
+    assert "after the last occurrence" in page.inner_text("#meaning")
+    assert (
+        "Heads 1.1, 2.0" in page.inner_text("#names-said")
+        and page.locator("#names .bar").count() == 4
+    )
+    page.hover("#patching .cells > :nth-child(3)")
+    assert page.inner_text("#patching figcaption") == "layer 1, at John from Mary: 0.30"
+    page.select_option("#prompts", "1")
+    assert "two320" in next_() and "log p of two" in said()
+
+
 def drive_report(page):
     page.click("#choose button >> nth=3")
     page.focus("#large")
@@ -84,7 +149,7 @@ def drive_report(page):
     page.click("summary >> nth=0")
 
 
-@pytest.mark.parametrize("drive", [drive_steps, drive_attention, drive_report])
+@pytest.mark.parametrize("drive", [drive_steps, drive_attention, drive_inside, drive_report])
 @pytest.mark.parametrize("width, scheme", [(420, "dark"), (1300, "light")])
 def test_a_page_does_what_it_says(browser, folder, drive, width, scheme):
     name = drive.__name__.removeprefix("drive_")

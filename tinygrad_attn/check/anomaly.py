@@ -92,6 +92,7 @@ class _Detector(Listener):
 
 
 def numeric(x: Any) -> bool:
+    """Return whether x is a tensor, an array or a number."""
     return isinstance(x, (Variable, Array, np.generic, float, int))
 
 

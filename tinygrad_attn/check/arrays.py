@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from .backend import Array, array_of
 
 
 def is_array(x: Any) -> bool:
+    """Return whether x is an array of any library."""
     return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, np.generic)
 
 
@@ -32,7 +34,11 @@ def numbers_of(x: Any) -> Array:
     if library_of(x) == "torch":
         x = x.detach().cpu().resolve_conj()
         x = (x.double() if x.is_floating_point() else x).numpy()
-    a = array_of(x.get() if hasattr(x, "get") else x)  # CuPy's arrays are on a GPU
+    x = x.get() if hasattr(x, "get") else x  # CuPy's arrays are on a GPU
+    if hasattr(x, "__dlpack__"):
+        with suppress(Exception):  # NumPy may not know the dtype
+            x = np.from_dlpack(x)
+    a = array_of(x)
     if a.dtype.kind == "c":
         raise TypeError(
             f"complex numbers are not checked here, but there is a complex array {a.shape}: pass "

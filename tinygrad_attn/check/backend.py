@@ -76,7 +76,8 @@ class Backend:
         t._data = array
 
     def track(self, t: Any, wants: bool) -> None:
-        t._tracked = wants
+        if bool(t._tracked) != wants:  # it may hold the hooks of the tensor
+            t._tracked = wants
 
     def keep(self, t: Any) -> Callable[[], None]:
         """Return a function that restores the tensor's present values, gradient and flag."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from .backend import user_place
 from .explain import Finding, wrong_slope
 from .kernel import Kernel, Plain, results_of
 from .measure import Limits, all_entries
-from .report import Entry, greatest
+from .report import Entry, greatest, worst_of
 from .rounding import UNIT, Rounding
 from .subject import flatten
 
@@ -22,18 +23,18 @@ FACTORS = {1: "missing", -1: "counted twice", 2: "of the wrong sign"}
 
 def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = False) -> str:
     """Say what is wrong with a kernel that fails, at the given inputs or elsewhere."""
-    entry = off[-1]
-    if entry.name.startswith("result"):
-        return (
-            f"forward: {entry.name} differs from the reference at index {entry.index}: "
-            f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
-        )
+    entry: Any = worst_of(off)
     if finding := lost(entry, elsewhere):
         return finding
     if wide := widened(kernel):
         if not any(e.wrong.any() for e in all_entries(wide, limits)):
             return imprecise(kernel, entry)
         kernel = wide
+    if entry.name.startswith("result"):
+        return (
+            f"forward: {entry.name} differs from the reference at index {entry.index}: "
+            f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
+        )
     finding = constant(kernel) or wrong_slope(kernel) or pattern(entry)
     return (finding.startswith(VAGUE) and wrong_term(kernel)) or finding
 
@@ -70,17 +71,19 @@ def constant(kernel: Kernel) -> Finding:
     if kernel.reference is None:
         return None
     errors = []
-    for scale in (1 / 16, 1.0, 16.0):
+    for scale in (1 / 16, 1.0, 16.0, 256.0):
         with kernel.at([scale * x for x in kernel.inputs]):
             right = flatten(kernel.right(kernel.cotangents)[len(kernel.values) :])
             came = flatten(kernel.gradients())
             errors.append(greatest(came - right) / (greatest(right) + 1e-300))
-    small, here, large = errors
-    if 1e3 * kernel.precision < here < 0.05 and small > 8 * here and here > 8 * large:
+    small, here, large, largest = errors
+    vanishes = small > here > 8 * large and largest < min(1e-3, here / 50)
+    if here > 100 * kernel.precision and vanishes:
         return (
-            f"constant: the relative error is {here:.1g}, and {small:.1g} for inputs that are 16 "
-            "times smaller: a small constant such as eps is missing, has another value, or stands "
-            "in another place than in the forward pass, such as outside the root."
+            f"constant: the relative error is {here:.1g}, {small:.1g} for inputs that are 16 times "
+            f"smaller, and {large:.1g} for 16 times larger ones: a small constant such as eps is "
+            "missing, has another value, or stands in another place than in the forward pass, such "
+            "as outside the root."
         )
     return None
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .causes import how
 from .explain import Finding
+from .faults import refuses
 from .kernel import Kernel
 from .measure import Limits, all_entries
 from .report import Array, Entry, Report
@@ -42,6 +46,7 @@ Change = Callable[[Array], Array]
 
 
 def one_hot(at: int) -> Change:
+    """Return a change to zeros with a single 1."""
     return lambda g: np.eye(1, g.size, at % max(1, g.size)).reshape(g.shape)
 
 
@@ -57,11 +62,15 @@ def of_gradients(dtype: str) -> dict[str, Change]:
     }
 
 
-OF_INPUTS: dict[str, Change] = {
-    "16 times smaller": lambda x: x / 16,
-    "2 times larger": lambda x: x * 2,
-    "larger by 2": lambda x: x + 2,
-}
+def of_inputs(kernel: Kernel) -> dict[str, Change]:
+    """Return other sizes of inputs, by name."""
+    far = 2 if kernel.precision < 1e-6 else 64  # shows statistics in the inputs' own precision
+    own = getattr(kernel.reference, "f", kernel) is kernel.f  # and may have an eps of its dtype
+    smaller = (16,) if own else (16, 256, 4096)
+    changes: dict[str, Change] = {
+        f"{n} times smaller": partial(np.multiply, 1 / n) for n in smaller
+    }
+    return changes | {"2 times larger": lambda x: x * 2, f"larger by {far}": lambda x: x + far}
 
 
 def changed(kernel: Kernel, change: Change) -> list[Any]:
@@ -97,53 +106,68 @@ def shortened(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def long(kernel: Kernel, n: int, seconds: float) -> int:
+    """Return a multiple of a length with which all operands have at most MOST elements."""
+    shapes = [x.shape for x in kernel.operands if isinstance(x, Array)]
+    size = lambda k: sum(math.prod(shape) * k ** shape.count(n) for shape in shapes)
+    most = max(16.0, 0.5 / max(1e-3, seconds))
+    return n * max([1, *(k for k in (2**e for e in range(1, 12)) if k < most and size(k) < MOST)])
+
+
 def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, list[Any], Change]]:
     """Yield (group, name, operands, change of the incoming gradient)."""
     same: Change = lambda g: g
     if kernel.reference is not None:
         for name, change in of_gradients(kernel.dtype).items():
             yield "incoming gradient", f"the incoming gradient is {name}", kernel.operands, change
-    for name, change in OF_INPUTS.items():
+    for name, change in of_inputs(kernel).items():
         yield "inputs", f"the inputs are {name}", changed(kernel, change), same
-    longest = max(16.0, 2.0 / max(1e-3, seconds))
+    for i, j in combinations(kernel.checked if kernel.takes_twice else (), 2):
+        operands = list(kernel.operands)
+        if operands[i].shape == operands[j].shape:
+            operands[j] = operands[i]
+            yield "same array", f"inputs {i} and {j} are the same array", operands, same
+    others_than_one = isinstance(kernel.reference, Kernel)  # without steps, 1 hides cancellation
     for n in lengths(kernel):
-        size = sum(x.size for x in kernel.inputs if n in x.shape)
-        long = n << int(math.log2(max(1, min(longest, MOST / max(1, size)))))
-        for m in dict.fromkeys(
-            (n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 1, 0, long)
-        ):
-            if m >= 0 and m != n:
-                operands = resized(kernel, n, m)
-                yield f"length {n}", str(m), operands, np.abs if m == long else same
-                if m == long:  # sums of positive numbers stop growing in low precision
-                    positive = [
-                        np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)
-                    ]
-                    yield f"length {n}", str(m), positive, np.abs
+        others = [n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 0]
+        others += [] if others_than_one else [1]
+        for m in dict.fromkeys(m for m in others if m >= 0 and m != n):
+            yield f"length {n}", str(m), resized(kernel, n, m), same
+        if (m := long(kernel, n, seconds)) > n:
+            operands = resized(kernel, n, m)
+            yield f"length {n}", str(m), operands, np.abs
+            # Sums of positive numbers stop growing in low precision.
+            positive = [np.abs(x) if i in kernel.checked else x for i, x in enumerate(operands)]
+            yield f"length {n}", str(m), positive, np.abs
 
 
 def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     """Find circumstances in which a kernel is wrong that is right for the given inputs."""
-    trials, short = [], shortened(kernel)
+    trials, failures, short = list[Trial](), list[str](), shortened(kernel)
     started = time.process_time()
     with suppress(Exception):
         all_entries(short, limits._replace(groups=1))
     for group, name, operands, change in circumstances(short, time.process_time() - started):
+        offered = name != "0" and short.is_offered(operands)
         try:
-            with np.errstate(all="ignore"):
+            with warnings.catch_warnings(action="ignore"):
                 subject = short.replaced(list(operands))
+                subject.strict = "larger by" in name
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
                 entries = all_entries(subject, limits._replace(groups=1))
-        except Exception as refusal:
-            if group.startswith("length") and not isinstance(refusal, OverflowError):
-                text = f"{type(refusal).__name__}: {str(refusal).partition(chr(10))[0]:.80}"
-                report.notes.append(f"not offered: axes of {name} elements ({text})")
+                trials.append(Trial(group, name, subject, entries))
+        except OverflowError:
             continue
-        trials.append(Trial(group, name, subject, entries))
+        except Exception as failure:
+            text = f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]:.80}"
+            if offered and not refuses(failure):
+                failures.append(f"{group}: fails at {name}: {text}")
+            elif group.startswith("length"):
+                report.notes.append(f"not offered: axes of {name} elements ({text})")
     wrong = [trial for trial in trials if trial.off]
     if not wrong:
-        return None
+        return failures[0] if failures else None
     first = min(wrong, key=lambda trial: sum(x.size for x in trial.kernel.inputs))
     report.entries = first.entries
     return f"{where(trials, wrong)} {how(first.kernel, first.off, limits, True)}"
@@ -160,16 +184,15 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
     right = {n} | {int(t.name) for t in trials if t.group == group} - bad - {0}
     text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
     text += f"and wrong with {some(bad)}"
-    block = math.gcd(*right)
+    block = math.gcd(*(right - {1}))
     if block > 1 and all(m % block for m in bad):
         return (
             f"{text}: right where the length is a multiple of {block}, so look at the last, "
             "partial block."
         )
-    if min(bad) > max(right):
-        return f"{text}: wrong beyond a length."
-    return f"{text}."
+    return f"{text}: wrong beyond a length." if min(bad) > max(right) else f"{text}."
 
 
 def some(numbers: Iterable[int]) -> str:
+    """Write different numbers in order."""
     return ", ".join(map(str, sorted(set(numbers))))

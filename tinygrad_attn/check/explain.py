@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .measure import STRICT, Limits, all_entries
-from .report import Entry, greatest, index_of_largest, near
+from .report import Entry, agree, greatest, index_of_largest, near, worst_of
 from .subject import Subject, flatten
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
@@ -26,7 +26,8 @@ LARGE = 10_000  # elements of the largest Jacobian that is computed
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
-    "(1 - {}^2)": lambda v: 1 - v * v, "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
+    "{0} (1 - {0})": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
+    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
 }  # fmt: skip
 
 
@@ -53,7 +54,9 @@ class Case:
         self.R = np.where(np.isinf(self.y).reshape(-1, 1), 0, R)  # infinite outputs have no slope
         self.J = np.where(np.abs(J) < 1e-8 * greatest(np.nan_to_num(J)), 0, J)
         least = max(1e-7, 8 * f.precision)
-        self.in_R, self.in_J = (np.abs(M) > least * greatest(M) for M in (self.R, self.J))
+        self.in_R, self.in_J = (
+            np.abs(M) > least * greatest(np.nan_to_num(M)) for M in (self.R, self.J)
+        )
         self.off = ~close(self.R, self.J, self.rtol / 10)
         kinds = [getattr(a, "dtype", None) for a in f.operands]
         self.operands = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.float64}
@@ -103,6 +106,17 @@ def simple(R: Any, J: Any, shape: tuple[int, ...], rtol: float = RTOL) -> Findin
     return f"constant factor: the gradient is {c:.6g} times what it should be."
 
 
+def inverted(c: Case) -> Finding:
+    """Find a gradient that is nonzero exactly where the slope is zero."""
+    for_R, for_J = (c.in_R | np.isnan(c.R)).any(axis=0), c.in_J.any(axis=0)
+    if for_J.any() and not for_J.all() and (for_R != for_J).all():
+        return (
+            f"mask or index: the mask is upside down: the slope is zero at "
+            f"{places(~for_J.reshape(c.x.shape))}, and just there the gradient is not."
+        )
+    return None
+
+
 def at_some(R: Any, J: Any, bad: Any) -> Finding:
     """Name the elements with a wrong gradient if most are right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
@@ -111,44 +125,38 @@ def at_some(R: Any, J: Any, bad: Any) -> Finding:
     return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
-def permuted_axes(axes: int) -> list[tuple[int, ...]]:
-    """Return all permutations of up to four axes except the identity."""
-    return list(permutations(range(axes)))[1:] if axes < 5 else []
+def permuted_axes(axes: int) -> dict[tuple[int, ...], str]:
+    """Return the permutations of up to four axes except the identity, and what they are called."""
+    names = {}
+    for order in list(permutations(range(axes)))[1:] if axes < 5 else []:
+        swapped = [k for k, axis in enumerate(order) if k != axis]
+        names[order] = f"with its axes in the order {order}"
+        if len(swapped) == 2:
+            names[order] = f"with axes {swapped[0]} and {swapped[1]} exchanged"
+            names[order] += " (.mT)" * (swapped == [axes - 2, axes - 1])
+        elif order == (*range(axes)[::-1],):
+            names[order] = "with all axes reversed (.T, where .mT exchanges the last two)"
+    return names
 
 
 def other_operands(c: Case) -> Iterator[Claim]:
-    """Yield claims for a VJP that is right if an operand is all ones or is transposed."""
+    """Yield claims for a VJP that is right for another value of one operand."""
     for k, a in c.operands.items():
-        text = (
-            f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong for "
-            "other values: the operand is a factor in the wrong place, such as outside a sum"
-        )
+        name = f"{c.f.argument} {k}"
         if 0 < a.ndim < c.x.ndim:
+            text = (
+                f"operand misplaced: the VJP is right if {name} is all ones, and wrong for other "
+                "values: the operand is a factor in the wrong place, such as outside a sum"
+            )
             with suppress(Exception):  # the op may refuse it
                 f = c.with_operand(k, np.ones_like(a))
                 yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
-        for order in permuted_axes(a.ndim):
-            text = (
-                f"transposed: the VJP is right for {c.f.argument} {k} transposed to {order} (.mT)"
+        for order, how in permuted_axes(a.ndim).items():
+            yield from c.claim(
+                f"transposed: the VJP is right for {name} {how}", k, a.transpose(order)
             )
-            yield from c.claim(text, k, a.transpose(order))
-
-
-def moved(c: Case) -> Iterator[Claim]:
-    """Yield claims for gradients or operands that are reversed, or shifted by one."""
-    columns = np.arange(c.x.size).reshape(c.x.shape)
-    for axis, n in enumerate(c.x.shape):
-        text = f"reversed: the gradient is right, but reversed along axis {axis}"
-        yield text, c.R, c.J[:, np.flip(columns, axis).ravel()]
-        for by, border in ((1, 0), (-1, n - 1)):  # what comes in at the border is left out
-            inside = np.indices(c.x.shape)[axis].ravel() != border
-            neighbours = np.roll(columns, by, axis).ravel()[inside]
-            text = f"shifted by one: each gradient is that of its neighbour along axis {axis}"
-            if n > 2:
-                yield text, c.R[:, inside], c.J[:, neighbours]
-    for k, a in c.operands.items():
         for axis in range(a.ndim if k != c.f.checked[c.which] else 0):
-            text = f"reversed: the VJP is right for {c.f.argument} {k} reversed along axis {axis}"
+            text = f"reversed: the VJP is right for {name} reversed along axis {axis}"
             yield from c.claim(text, k, np.flip(a, axis))
 
 
@@ -160,15 +168,57 @@ def other_values(c: Case) -> Iterator[Claim]:
             yield from c.claim(text, k, c.y)
 
 
+def matrix_products(c: Case) -> Iterator[Claim]:
+    """Yield claims for a gradient that is a product of g and an operand in another order."""
+    g = c.f.cotangents[0]
+    known = {"g": g} | {f"{c.f.argument} {k}": a for k, a in c.operands.items()}
+    known = {name: a for name, a in known.items() if a.ndim > 1}
+    known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items()}
+    products = {}
+    for (left, a), (other, b) in permutations(known.items(), 2):
+        with suppress(ValueError):  # the shapes do not fit
+            products[left, other] = a @ b
+    gradients = [(np.ravel(g) @ M).reshape(1, -1) for M in (c.R, c.J)]
+    fits = lambda v, of: v.size == of.size and close(of, v.reshape(1, -1), c.rtol).all()
+    came, right = ([n for n, v in products.items() if fits(v, of)] for of in gradients)
+    for wrong, wanted in product(came, right):
+        kind = "wrong order" if wrong == wanted[::-1] else "transposed"
+        text = f"{kind}: the gradient is {' @ '.join(wrong)}, but should be {' @ '.join(wanted)}"
+        yield text, c.R, c.R
+
+
+def moved(c: Case) -> Iterator[Claim]:
+    """Yield claims for gradients or operands that are reversed, or shifted by one."""
+    columns = np.arange(c.x.size).reshape(c.x.shape)
+    for axis, n in enumerate(c.x.shape):
+        text = f"reversed: the gradient is right, but reversed along axis {axis}"
+        yield text, c.R, c.J[:, np.flip(columns, axis).ravel()]
+        for by, border in ((1, 0), (-1, n - 1)):  # what comes in at the border is left out
+            inside = np.indices(c.x.shape)[axis].ravel() != border
+            neighbours = np.roll(columns, by, axis).ravel()[inside]
+            text = (
+                f"shifted by one: each gradient is that of its neighbour along axis {axis}: look "
+                "for an index that is off by one, or a sum that leaves out its own element"
+            )
+            if n > 2:
+                yield text, c.R[:, inside], c.J[:, neighbours]
+
+
 def elsewhere(c: Case) -> Iterator[Claim]:
     """Yield claims for an R that has the numbers of J at other indices."""
     columns, rows = (np.arange(v.size).reshape(v.shape) for v in (c.x, c.y))
-    text = "transposed: the gradient is right, but with axes swapped: transpose it (.mT)"
-    if c.x.size != c.y.size:
-        text = "wrong axis: the gradient is summed over, or spread along, the wrong axis"
-    for order in permuted_axes(c.x.ndim):
+    wrong_axis = (
+        "wrong axis: the gradient is summed over, or spread along, the wrong axis. Broadcasting "
+        "matches axes from the right, and a sum without keepdims=True moves the others"
+    )
+    for order, how in permuted_axes(c.x.ndim).items():
+        text = wrong_axis
+        if c.x.size == c.y.size:
+            text = f"transposed: the gradient is right, but {how}: transpose it back"
         yield text, c.R, c.J[:, columns.transpose(order).ravel()]
     for order in permuted_axes(c.y.ndim):
+        text = "transposed: the VJP is right for g with its axes in another order"
+        text = text if c.x.size == c.y.size else wrong_axis
         yield text, c.R, c.J[rows.transpose(order).ravel()]
     text = (
         "transposed: the VJP applies the function itself to g, not the transposed function: "
@@ -257,38 +307,49 @@ def of_elements(entry: Entry) -> str:
     )
 
 
-def all_off(f: Subject, limits: Limits = STRICT) -> dict[int, Entry]:
-    """Return the entries with a wrong gradient in a dict, keyed by the index of the input."""
-    entries = all_entries(f, limits)[-len(f.names) :]  # without results
-    return {k: e for k, e in enumerate(entries) if e.wrong.any()}
+def off_entries(f: Subject, limits: Limits = STRICT) -> list[Entry]:
+    """Return the entries of the inputs, without results, if a gradient is wrong."""
+    entries = all_entries(f, limits)[-len(f.names) :]
+    return entries if any(e.wrong.any() for e in entries) else []
 
 
 def wrong_slope(f: Any) -> Finding:
     """Find a gradient of an op or a kernel that differs from the slope, and explain it."""
-    cut = lambda a: a[(slice(5),) * a.ndim] if isinstance(a, np.ndarray) else a
-    note, off = "", all_off(f)
-    if not off:
+    note, entries = "", off_entries(f)
+    for length in (5, 4) if entries else ():
+        cut = lambda a: a[(slice(length),) * a.ndim] if isinstance(a, np.ndarray) else a  # noqa: B023
+        with suppress(Exception):  # a setting may contain a size, or the size must be even
+            shorter = f.replaced([cut(a) for a in f.operands])
+            if still_off := off_entries(shorter):
+                if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
+                    note = f" (Its operands were cut to {length} elements along each axis.)"
+                f, entries = shorter, still_off
+                break
+    if not (entry := worst_of(entries)):
         return None
-    with suppress(Exception):  # a setting may contain a size
-        shorter = f.replaced([cut(a) for a in f.operands])
-        if still_off := all_off(shorter):
-            if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
-                note = " (Its operands were cut to 5 elements along each axis.)"
-            f, off = shorter, still_off
-    which, entry = next(iter(off.items()))
+    which = entries.index(entry)
     finding = of_elements(entry)
     if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
         with suppress(Exception):  # f may refuse other values or another g
-            finding = of_jacobians(Case(f, which)) or finding
+            finding = exchanged(f, which, entries) or of_jacobians(Case(f, which)) or finding
     if len(f.operands) > 1:
         finding += f" Look at its VJP for {f.names[which]}."
     return finding + note
 
 
+def exchanged(f: Any, which: int, entries: list[Entry]) -> Finding:
+    """Find a gradient that is the right one of another input."""
+    for name, e in zip(f.names, entries):
+        if name != f.names[which] and agree(entries[which].analytic, e.numeric, RTOL, 1e-9):
+            return f"wrong factor: the gradient is that of {name}: the two may be exchanged."
+    return None
+
+
 def explanations(c: Case) -> Iterator[Finding]:
     """Yield explanations, the simplest first."""
+    yield inverted(c)
     yield simple(c.R, c.J, c.x.shape, c.rtol)
-    yield multiples(c, other_operands, elsewhere, factors, moved)
+    yield multiples(c, matrix_products, other_operands, elsewhere, factors, moved)
     yield zeros(c)
     yield multiples(c, other_values)
     yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))

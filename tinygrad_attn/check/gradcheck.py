@@ -18,11 +18,11 @@ from .arrays import dtype_name, is_array
 from .backend import Array, Backend
 from .causes import how
 from .circumstances import shortened, wrong_elsewhere
-from .explain import Finding, all_off, of_elements, places, wrong_slope
+from .explain import Finding, of_elements, off_entries, places, wrong_slope
 from .faults import accuse, alike, outcome, scaled
 from .kernel import Kernel, is_float, reference_of
 from .measure import SMALL, Limits, all_entries
-from .report import Diagnosis, Report, greatest
+from .report import Diagnosis, Report, greatest, worst_of
 from .rounding import UNIT
 from .state import restored
 from .subject import GraphSubject, flatten
@@ -236,7 +236,9 @@ def _explanation(report: Report, subject: Any, limits: Limits) -> Finding:
             "other inputs, or find the op with ta.detect_anomaly()."
         )
     if off := isinstance(subject, Kernel) and [e for e in report.entries if e.wrong.any()]:
-        return how(subject, off, limits)
+        short = shortened(subject)  # the mistake is explained faster for small arrays
+        off_short = [e for e in all_entries(short, limits) if e.wrong.any()]
+        return how(short, off_short, limits) if off_short else how(subject, off, limits)
     if not any(e.wrong.any() for e in report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
@@ -276,6 +278,8 @@ def _note(report: Report, subject: Any) -> None:
     """Add notes about what the check did not cover."""
     if np.isinf(flatten(subject.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
+    if faults.changes_bits(subject):
+        report.notes.append("two runs differ in their last bits, as sums in another order do.")
     if report and not any(e.analytic.any() for e in report.entries):
         report.notes.append("every gradient is zero here; try other inputs for a better check.")
     if isinstance(subject, Kernel):
@@ -296,10 +300,10 @@ def _wrong_elsewhere(subject: GraphSubject, limits: Limits, report: Report) -> F
     for by in (0.0, 0.1, 0.1, 0.1):  # a single trial might miss it
         moved = [scaled(x, subject.rng.uniform(1 - by, 1 + by, x.shape)) for x in subject.inputs]
         with suppress(Exception), subject.at(moved):  # f may refuse them
-            if off := all_off(subject, limits._replace(groups=1)):
+            if off := worst_of(off_entries(subject, limits._replace(groups=1))):
                 op = accuse(report, subject, wrong_slope) or ""
                 return (
-                    f"wrong nearby: {subject.names[min(off)]}: the gradient looks right at these "
+                    f"wrong nearby: {off.name}: the gradient looks right at these "
                     "inputs, but is wrong at nearby inputs, or for a result that is much smaller "
                     "than the others. Try random inputs, because these may be special (a weight of "
                     f"ones, zeros). Or the VJP uses a value from an earlier call. {op}"
@@ -328,6 +332,6 @@ def _check_gradient(subject: GraphSubject, limits: Limits, first: Report) -> Rep
     except Exception as failure:
         finding = UNRECORDED.format(f"the gradient cannot be differentiated: {failure}".rstrip("."))
     else:
-        if alike(subject.pull(subject.cotangents), gradients):
+        if alike(subject, subject.pull(subject.cotangents), gradients):
             return _check(second, limits, order=2)
     return Report(first.entries, Diagnosis(finding), order=2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from .subject import Gradients, GraphSubject, Run, Subject
 
 
 def is_float(x: Any) -> bool:
+    """Return whether x is an array of floats of any library."""
     return is_array(x) and dtype_name(x) in UNIT
 
 
@@ -35,6 +37,7 @@ class Kernel(Subject):
 
     argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
+    strict = False  # whether statistics must be kept in float32
 
     def __init__(
         self,
@@ -53,7 +56,11 @@ class Kernel(Subject):
         self.operands = operands or [numbers_of(x) if is_array(x) else x for x in like]
         self.checked = [i for i, x in enumerate(like) if is_float(x)]
         self.library = next(library_of(like[i]) for i in self.checked)
-        floats = [self.representable(self.operands[i], like[i]) for i in self.checked]
+        nearest = {
+            id(self.operands[i]): self.representable(self.operands[i], like[i])
+            for i in self.checked
+        }  # one array for operands that are the same
+        floats = [nearest[id(self.operands[i])] for i in self.checked]
         for i, x in zip(self.checked, floats):
             self.operands[i] = x
         self.reference = reference(list(self.operands)) if reference else None
@@ -63,6 +70,21 @@ class Kernel(Subject):
     def replaced(self, operands: list[Any]) -> Kernel:
         make = self.make_reference
         return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
+
+    @property
+    def takes_twice(self) -> bool:
+        """Whether one array may be passed for two inputs: the gradients come apart."""
+        return self.vjp is not None and not of_jax(self.vjp)
+
+    def is_offered(self, operands: list[Any]) -> bool:
+        """Return whether the reference, or without one the function itself, takes the operands."""
+        with suppress(Exception):
+            if self.make_reference:
+                self.make_reference(list(operands))
+            else:
+                self.recorded([x if is_array(x) else x for x in operands])
+            return True
+        return False
 
     def representable(self, x: Array, like: Any) -> Array:
         """Return the nearest numbers that the kernel's dtype has."""
@@ -83,10 +105,11 @@ class Kernel(Subject):
         arguments = list(self.operands)
         for i, x in zip(self.checked, self.inputs):
             arguments[i] = x
-        arrays = [
-            array_like(x, like, self.dtype) if is_array(like) else x
+        made = {
+            id(x): array_like(x, like, self.dtype) if is_array(like) else x
             for x, like in zip(arguments, self.like)
-        ]
+        }
+        arrays = [made[id(x)] for x in arguments]
         if self.rounding and self.library == "numpy":
             for i in self.checked:
                 arrays[i] = self.rounding.rounded(arrays[i])
@@ -206,7 +229,7 @@ class Kernel(Subject):
 
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
-        run, rounding = self.run(), Rounding(self.rounds_to, self.rng)
+        run, rounding = self.run(), Rounding(self.rounds_to, self.rng, strict=self.strict)
         came = results_of(self, run.values, self.pull(self.cotangents, run))
         names = [f"result {k}" for k in range(len(run.values))] + self.names
         right = self.right(self.cotangents)
@@ -231,10 +254,12 @@ class Kernel(Subject):
 
 
 def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> list[Array]:
+    """Return values and gradients as one list, with zeros for missing gradients."""
     return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
 
 
 def of_jax(vjp: Any) -> bool:
+    """Return whether this is jax.vjp."""
     module = str(getattr(vjp, "__module__", "")).partition(".")[0]
     return getattr(vjp, "__name__", "") == "vjp" and module in ("jax", "jaxlib")
 
@@ -251,7 +276,8 @@ class Plain(GraphSubject):
 
     def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of a run with random rounding errors."""
-        moved = [rounding.rounded(rounding.moved(x)) for x in self.inputs]
+        # Far inputs hide statistics if they move far; they still move, so that no two are equal.
+        moved = [rounding.rounded(rounding.moved(x, fine=True)) for x in self.inputs]
         with self.at(moved), plain():
             outputs = self.outputs()
             weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]

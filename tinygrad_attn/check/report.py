@@ -105,8 +105,7 @@ class Report(Verdict):
     @property
     def worst(self) -> Entry | None:
         """The entry with the largest error, or None if all are right."""
-        off = [e for e in self.entries if not e.ok]
-        return max(off, key=lambda e: greatest(e.error), default=None)
+        return worst_of(self.entries)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for a program: verdict, kind of mistake, operand, index and texts."""
@@ -133,6 +132,13 @@ class Report(Verdict):
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n  ".join(filter(None, lines))
+
+
+def worst_of(entries: list[Entry]) -> Entry | None:
+    """Return the entry with the largest error, or None; results come before gradients."""
+    off = [e for e in entries if not e.ok]
+    off = [e for e in off if e.name.startswith("result")] or off
+    return max(off, key=lambda e: greatest(e.error), default=None)
 
 
 def deviation(a: Array, b: Array) -> Array:

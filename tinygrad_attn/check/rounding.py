@@ -3,7 +3,8 @@
 A reference runs in float64, and the result of each NumPy function is moved by one random rounding
 error of the precision in question. How far the results of a few such runs lie apart is how much
 rounding alone explains. Inside a sum, the errors are those of float32, because kernels are expected
-to accumulate in float32.
+to accumulate in float32. If `strict`, what is computed from sums alone (means, variances, roots of
+them) has such errors too: kernels are expected to keep statistics in float32.
 """
 
 from __future__ import annotations
@@ -35,25 +36,34 @@ class Rounding:
     place: Any = None  # where the one result was computed
 
     def __init__(
-        self, dtype: str, rng: np.random.Generator, only: int | None = None, nearest: Any = None
+        self,
+        dtype: str,
+        rng: np.random.Generator,
+        only: int | None = None,
+        nearest: Any = None,
+        strict: bool = False,
     ) -> None:
         self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
         self.only, self.nearest = only, nearest
         self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
-        self.count = 0
+        self.count, self.strict = 0, strict
 
-    def moved(self, y: Array, size: Any = 0.0) -> Array:
-        """Move the result of a function, or a sum whose terms have this size."""
+    def moved(self, y: Array, size: Any = 0.0, fine: bool = False) -> Array:
+        """Move the result of a function, or a sum whose terms have this size.
+
+        `fine` says that the result is a sum, or computed from sums alone.
+        """
         self.count += 1
-        finite = np.isfinite(y)
         if self.only == self.count:
             self.place = user_place()
             return np.asarray(self.nearest(y))
         if self.only:
             return y
-        error = self.unit * np.abs(y) + self.of_sums * size
+        error = (self.of_sums if fine and self.strict else self.unit) * np.abs(
+            y
+        ) + self.of_sums * size
         error = (error + self.tiny) * (2 * self.rng.random(y.shape, np.float32) - 1)
-        return np.where(finite, y + error, y)
+        return np.where(np.isfinite(y), y + error, y)
 
     def added_at(self, ufunc: Any, total: Array, index: Any, values: Any) -> None:
         """Add values at repeated indices, as ufunc.at does, and move the sums."""
@@ -62,10 +72,10 @@ class Rounding:
         ufunc.at(total, index, values)
         total[...] = self.moved(total, 4 * size)
 
-    def rounded(self, x: Array) -> Rounded:
+    def rounded(self, x: Array, fine: bool = False) -> Rounded:
         """Return an array whose results are moved."""
         y = np.asarray(x).view(Rounded)
-        y.rounding = self
+        y.rounding, y.fine = self, fine
         return y
 
 
@@ -73,17 +83,18 @@ class Rounded(np.ndarray):
     """An array that moves each result of a NumPy function by a rounding error."""
 
     rounding: Rounding
+    fine = False  # whether it was computed from sums alone
     __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
 
     def __array_finalize__(self, origin: Any) -> None:
         if isinstance(origin, Rounded):
-            self.rounding = origin.rounding
+            self.rounding, self.fine = origin.rounding, origin.fine
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
     ) -> Any:
-        rounding = next(x.rounding for x in (*inputs, *(out or ())) if isinstance(x, Rounded))
-        arrays = [bare(x) for x in inputs]
+        rounded = [x for x in (*inputs, *(out or ())) if isinstance(x, Rounded)]
+        rounding, arrays = rounded[0].rounding, [bare(x) for x in inputs]
         if method == "at":
             return rounding.added_at(ufunc, *arrays)
         if out:
@@ -92,16 +103,17 @@ class Rounded(np.ndarray):
         if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
             return y
         size: Any = 0.0
+        fine = method == "reduce" or all(getattr(x, "fine", np.ndim(x) == 0) for x in inputs)
         if (ufunc is np.add and method != "__call__") or ufunc is np.matmul:
             terms = arrays[0].size / max(1, y.size) if method == "reduce" else arrays[0].shape[-1]
             options.pop("out", None)
             size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
         if ufunc not in EXACT:
-            moved = rounding.moved(np.asarray(y), size)
+            moved = rounding.moved(np.asarray(y), size, fine)
             if out:
                 out[0][...] = moved
             y = moved
-        return out[0] if out else rounding.rounded(y)
+        return out[0] if out else rounding.rounded(y, fine)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         y = super().__array_function__(function, types, args, kwargs)
@@ -122,6 +134,7 @@ def bare(x: Any) -> Any:
 
 
 def magnitude(x: Any) -> Any:
+    """Return absolute values of floats, and anything else as it is."""
     return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
 
 
@@ -152,13 +165,19 @@ def allowed(
 
 
 def biased(came: Array, right: Array, samples: Any, dtype: str, cancelled: float) -> bool:
-    """Return whether an error is a multiple of the result, where roundings would average out."""
+    """Return whether an error is a multiple of the result, where roundings would average out.
+
+    One rounding may belong to a whole row or column, as that of a mean does.
+    """
+    norm = lambda a, axis: np.sqrt(np.sum(a**2, axis))
+    lines = [norm(norm(right, axis) ** 2, None) for axis in range(right.ndim)]
     for axis in {None, right.ndim - 1 if right.ndim else None}:  # the whole array, and its rows
         size = np.sum(right**2, axis)
         share = lambda a: np.sum((a - right) * right, axis) / size  # noqa: B023
         noise = np.sqrt(np.mean([share(s) ** 2 for s in samples]))
-        independent = UNIT[dtype] * np.sqrt(np.sum(right**4, axis)) / size
+        independent = UNIT[dtype] * norm(right**2, axis) / size
+        common = UNIT[dtype] * (1 if axis is not None else max(lines, default=size) / size)
         fixed = cancelled * np.sum(np.abs(right), axis) / size
-        if np.any(np.abs(share(came)) > ALLOWED * (noise + independent + fixed)):
+        if np.any(np.abs(share(came)) > ALLOWED * (noise + independent + fixed) + common):
             return True
     return False

@@ -50,7 +50,9 @@ class Subject:
 
     def __init__(self, names: Iterable[str], inputs: Iterable[Array], rng: Any) -> None:
         self.names, self.rng = list(names), rng
-        self.inputs = [x.copy() for x in inputs]
+        arrays = [*inputs]
+        copies = {id(x): x.copy() for x in arrays}  # one array may be passed twice
+        self.inputs = [copies[id(x)] for x in arrays]
         self.originals = [x.copy() for x in self.inputs]  # the function may write into its inputs
         with self.at(self.inputs):
             self.values = [np.array(y) for y in self.run().values]
@@ -211,6 +213,7 @@ class OpSubject(GraphSubject):
 
 
 def flatten(arrays: Sequence[Array]) -> Array:
+    """Return the elements of all arrays in one."""
     return np.concatenate([np.ravel(a) for a in arrays])
 
 

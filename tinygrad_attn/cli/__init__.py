@@ -6,6 +6,7 @@ Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C).
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     options = vars(make_parser().parse_args(argv))
     run, command, traceback = (options.pop(key) for key in ("run", "command", "traceback"))
+    if language := options.pop("lang", None):
+        os.environ["TINYGRAD_ATTN_LANG"] = language  # the marker's catalogue is looked up by it
     try:
         return int(run(**options) or 0)
     except KeyboardInterrupt as stop:  # its text says which exercises were marked
@@ -105,12 +108,24 @@ def _add_teaching(command: Any) -> None:
     add("--time-limit", type=float, default=10, help="seconds per case (default 10)")
     add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
     add("--lang", **LANGUAGE)
+    add = command(commands.practice)
+    add("target", nargs="?", metavar="TOPIC|FILE.py", help="a topic (default: mixed), or your file")
+    add("--level", type=int, default=1, help="number of lines, 1 to 6 (default 1)")
+    add("--seed", type=int, help="the same seed gives the same function (default: any)")
+    add("--count", type=int, default=1, help="number of functions (default 1)")
+    add("--mark", metavar="FILE.py", help="mark this file, as FILE.py alone does")
+    add("--time-limit", type=float, default=60, help="seconds for the marking (default 60)")
+    add("--hint", type=int, metavar="1..3", help="1: a derivative, 2: what is wrong, 3: the rule")
+    add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add("--lang", **LANGUAGE)
     add = command(commands.page)
     add("file", metavar="FILE.py", help="a file that calls exercise(...): docs/own-exercises.md")
     add("-o", "--output", metavar="DIR", required=True, help="the folder of the page")
     add("--offline", action="store_true", help="put Python into the folder too")
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
+    add("--release", action="store_true", help="for lecturers: autograders, slides, variants")
+    add("--students", metavar="FILE.csv", help="a line email,number for each student")
     add("--lang", **LANGUAGE)
 
 

@@ -93,11 +93,8 @@ def seeds(name: str) -> bool:
     return reproduced < len(scripts) or not scripts
 
 
-def exercise(
-    name: str | None, files: list[str], hidden: str | None, lang: str | None, **options: Any
-) -> int:
+def exercise(name: str | None, files: list[str], hidden: str | None, **options: Any) -> int:
     """Mark an exercise of the course."""
-    speak(lang)
     if hidden:
         os.environ["TINYGRAD_ATTN_HIDDEN"] = str(Path(hidden).resolve(strict=True))
     return load(_source("docs/course/marking") / "mark.py").main(name, *files, **options)
@@ -109,22 +106,23 @@ def page(file: str, output: str, offline: bool) -> None:
     print(writer.write(Path(file), Path(output), offline))
 
 
-def exam(file: str, lang: str | None, **options: Any) -> int:
+def exam(file: str, **options: Any) -> int:
     """Examine the gradients of any engine through an adapter of a few lines."""
-    speak(lang)
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
 
 
-def course(folder: str, lang: str | None) -> None:
-    """Copy the exercises and notebooks of the course into a folder."""
-    speak(lang)
-    print(load(_source("docs/course") / "layout.py").lay_out(Path(folder)))
+def practice(target: str | None, mark: str | None, **options: Any) -> int:
+    """Make a function to differentiate by hand, and mark your backward rule."""
+    return load(_source("docs/course/marking") / "_practice.py").main(mark or target, **options)
 
 
-def speak(language: str | None) -> None:
-    """Choose the language of what the marker prints; None leaves it to the environment."""
-    if language:
-        os.environ["TINYGRAD_ATTN_LANG"] = language
+def course(folder: str, release: bool, students: str | None) -> None:
+    """Copy the exercises and notebooks of the course, or make a lecturer's release."""
+    place, into = _source("docs/course"), Path(folder)
+    if release:
+        print(load(place / "release.py").release(into, students))
+    else:
+        print(load(place / "layout.py").lay_out(into))
 
 
 def _source(name: str) -> Path:

@@ -22,21 +22,13 @@ from ..errors import describe
 from . import inplace
 from .graph import Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
 from .kernels import reference
-from .op import Gone, Op, released
+from .op import Gone, released
 from .run import context, heard
 
 NO_SETTINGS: dict[str, Any] = {}
 
 
-def sweep(
-    roots: Sequence[Variable],
-    seeds: Sequence[Any],
-    *,
-    wanted: Sequence[Variable] | None = None,
-    create_graph: bool = False,
-    retain_graph: bool = False,
-    inner: bool = False,
-) -> dict[Variable, Any]:
+def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, inner=False):
     """Return the gradients of sum(seed * root) by tensor: those in `wanted`, or all leaves.
 
     `create_graph` records the pass itself. It or `retain_graph` keeps the nodes. With `inner`, the
@@ -84,24 +76,17 @@ def sweep(
                     heappush(queue, (-x._node.number, x))
                 elif op.trusted and contribution is not g and _is_alone(contribution):
                     own.add(x)
-            elif x in own:
-                total += contribution
             else:
-                total = total + contribution
-                if _is_alone(total):
-                    own.add(x)
+                total = _sum(x, total, contribution, own)
             gradients[x] = total
-            for hear in pulled:
-                if kind is not Parts:
-                    hear(y, node, _one_of(g), i, x, contribution, total)
+            for hear in pulled if kind is not Parts else ():
+                hear(y, node, _one_of(g), i, x, contribution, total)
         if not (retain_graph or create_graph):
             node.op, node.inputs, node.settings, node.saved = released, (), NO_SETTINGS, None
     return gradients | complete if inner else _finished(gradients, complete, own)
 
 
-def _paths(
-    roots: Sequence[Variable], wanted: Sequence[Variable] | None, inner: bool
-) -> tuple[frozenset[Variable], set[Variable] | None, set[Variable] | None]:
+def _paths(roots, wanted, inner):
     """Return the wanted tensors, those computed from them (None: all), and both together."""
     if wanted is None:
         return frozenset(), None, None
@@ -110,9 +95,7 @@ def _paths(
     return goal, through, through | goal
 
 
-def _seeded(
-    roots: Sequence[Variable], seeds: Sequence[Any], needed: set[Variable] | None
-) -> tuple[dict[Variable, Any], list[tuple[int, Variable]]]:
+def _seeded(roots, seeds, needed):
     """Return the gradients of the roots, one of which may be given twice, and the queue."""
     gradients: dict[Variable, Any] = {}
     for root, seed in zip(roots, seeds, strict=True):
@@ -123,7 +106,7 @@ def _seeded(
     return gradients, queue
 
 
-def _hooked(x: Variable, g: Any) -> Any:
+def _hooked(x, g):
     """Return x's complete gradient after the hooks on it, and add it to .grad if x retains it."""
     hooks: Any = x._tracked
     if not hooks:  # frozen after the forward pass
@@ -153,31 +136,40 @@ def _hooked(x: Variable, g: Any) -> Any:
     return g
 
 
-def _one_of(g: Any) -> Any:
+def _one_of(g):
     """Return the gradient of a tensor, or of one that a bundle stands for."""
     return next(iter(g.values())) if isinstance(g, Parts) else g
 
 
-def _as_tensors(g: Any) -> Any:
+def _as_tensors(g):
     """Return a gradient as a Tensor for a hook, or each of its parts."""
     if isinstance(g, Parts):
         return Parts({i: _as_tensors(part) for i, part in g.items()})
     return g if isinstance(g, Variable) else tensor_of(g)
 
 
-def _as_arrays(g: Any) -> Any:
+def _as_arrays(g):
     """Return what a hook returned for a pass that is not recorded."""
     return Parts({i: array_of(x) for i, x in g.items()}) if isinstance(g, Parts) else g._data
 
 
-def _is_alone(new: Any) -> bool:
+def _sum(x, total, contribution, own):
+    """Return the sum of the contributions to x, in place if no one else can see it."""
+    if x in own:
+        total += contribution
+        return total
+    total = total + contribution
+    if _is_alone(total):
+        own.add(x)
+    return total
+
+
+def _is_alone(new):
     """Return whether a new value is an array in memory of its own, rather than a symbol or view."""
     return type(new) is ndarray and new.base is None
 
 
-def _finished(
-    gradients: dict[Variable, Any], complete: dict[Variable, Any], own: set[Variable]
-) -> dict[Variable, Any]:
+def _finished(gradients, complete, own):
     """Return all gradients in memory of their own, after the hooks on leaves."""
     while gradients:
         x, g = gradients.popitem()
@@ -188,11 +180,12 @@ def _finished(
     return complete
 
 
-def _copied(g: Any) -> Any:
+def _copied(g):
+    """Return a gradient in memory of its own."""
     return g if isinstance(g, (np.generic, Symbolic)) else g.copy()
 
 
-def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Variable]:
+def _leading_to(goal, order):
     """Return the tensors in `order` (oldest first) that were computed from a tensor in `goal`."""
     through: set[Variable] = set()
     oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
@@ -204,7 +197,7 @@ def _leading_to(goal: frozenset[Variable], order: Sequence[Variable]) -> set[Var
     return through
 
 
-def _fit(contribution: Any, x: Variable, op: Op, i: int, create_graph: bool) -> Any:
+def _fit(contribution, x, op, i, create_graph):
     """Convert a contribution to the shape and dtype of x, summing over broadcast axes."""
     if isinstance(contribution, Parts):
         return contribution
@@ -254,7 +247,7 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 class Pass:
     """A backward pass that is running."""
 
-    def __init__(self, wanted: Sequence[Variable] | None = None) -> None:
+    def __init__(self, wanted=None):
         self.wanted = wanted  # the inputs of grad(), or None in backward(), which fills .grad
         self.at_end: dict[Callable[[], None], None] = {}  # called once, after .grad is filled
 
@@ -262,7 +255,7 @@ class Pass:
 _accumulating = threading.Lock()
 
 
-def accumulate(gradients: dict[Any, Any]) -> None:
+def accumulate(gradients):
     """Add each gradient, an array or a tensor, to the .grad of its tensor."""
     with _accumulating:
         for t, g in gradients.items():
@@ -336,7 +329,7 @@ def grad(
     return tuple(results)
 
 
-def _inputs(inputs: Any) -> list[Variable]:
+def _inputs(inputs):
     """Return the inputs of `grad` as a list; raise ValueError if one requires no gradient."""
     several = isinstance(inputs, Iterable) and not isinstance(inputs, (Variable, ndarray, str))
     inputs = list(inputs) if several else [inputs]
@@ -349,7 +342,7 @@ def _inputs(inputs: Any) -> list[Variable]:
     return inputs
 
 
-def _seed(output: Any, gradient: Any, create_graph: bool, keyword: str) -> Any:
+def _seed(output, gradient, create_graph, keyword):
     """Return the seed in the output's shape and dtype, by default 1 for a single number."""
     if not tracked(output):
         raise _no_graph(output)
@@ -376,7 +369,7 @@ def _seed(output: Any, gradient: Any, create_graph: bool, keyword: str) -> Any:
     return array_of(gradient) if shape else array_of(gradient)[()]
 
 
-def _no_graph(output: Any) -> Exception:
+def _no_graph(output):
     """Return the error for an output that cannot be differentiated."""
     if not isinstance(output, Variable):
         return TypeError(

@@ -11,9 +11,6 @@ several outputs is a bundle, and so are the inputs of a module with backward hoo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
 from .graph import Hooks, Parts
@@ -25,18 +22,18 @@ class Bundling(Op):
 
 
 @Bundling
-def bundle(*tensors: Any) -> Any:
+def bundle(*tensors):
     """Return a number that stands for the tensors in the graph."""
     return np.zeros(())
 
 
 @bundle.vjp_all
-def _unbundled(g: Parts, _y: Any, *_tensors: Any) -> tuple:
+def _unbundled(g, _y, *_tensors):
     return tuple(g.get(i) for i in range(len(_tensors)))
 
 
 @Bundling
-def member(of: Any, *, position: int, values: list[Any]) -> Any:
+def member(of, *, position, values):
     """Return one of the arrays for which a bundle stands."""
     return values[position]
 
@@ -44,12 +41,12 @@ def member(of: Any, *, position: int, values: list[Any]) -> Any:
 member.vjp(lambda g, _y, _of, *, position, values: Parts({position: g}))
 
 
-def members(of: Any, values: list[Any]) -> list[Any]:
+def members(of, values):
     """Return tensors with these arrays as values, whose gradients go to the bundle together."""
     return [member(of, position=i, values=values) for i in range(len(values))]
 
 
-def bundled(tensors: Sequence[Any], hook: Callable[[Parts], Parts | None]) -> list[Any]:
+def bundled(tensors, hook):
     """Return tensors that stand for the given ones, and call hook(gradients) on the way back."""
     together = bundle(*tensors)
     together._tracked = hooks = Hooks()

@@ -29,9 +29,7 @@ class Node:
     scope: Any  # the call of a module or a reference function that ran the op
     checksums: dict[Any, int] | None  # of memory that the user can write to; see inplace.py
 
-    def __init__(
-        self, op: Any, inputs: tuple, settings: dict[str, Any], saved: Any, scope: Any
-    ) -> None:
+    def __init__(self, op, inputs, settings, saved, scope):
         self.number = next_number()
         self.op = op
         self.inputs = inputs
@@ -46,13 +44,13 @@ class Hooks:
 
     __slots__ = ("functions", "retains", "others", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.functions: list[Any] = []
         self.wanted = True  # False while the tensor is frozen
         self.retains = False  # whether the output of an op keeps its .grad
         self.others: list[Any] = []  # tensors of the first run of a checkpoint that keep it
 
-    def __bool__(self) -> bool:
+    def __bool__(self):
         return self.wanted
 
 
@@ -82,7 +80,7 @@ class Symbolic:
 _new = object.__new__
 
 
-def tensor_of(array: Any, node: Node | None = None) -> Any:
+def tensor_of(array, node=None):
     """Wrap an array in a tensor: part of a graph if a node is given, otherwise a constant."""
     t = _new(Variable._kind)
     t._data = array
@@ -95,11 +93,12 @@ def tensor_of(array: Any, node: Node | None = None) -> Any:
 class Parts(dict[int, Any]):
     """The gradient of a bundle of tensors: {position: gradient}, see bundle.py."""
 
-    def __add__(self, other: Parts) -> Parts:
+    def __add__(self, other):
         both = {i: self[i] + g if i in self else g for i, g in other.items()}
         return Parts({**self, **both})
 
-    def copy(self) -> Parts:
+    def copy(self):
+        """Return other Parts with the same gradients."""
         return Parts(self)
 
 
@@ -108,7 +107,7 @@ def tracked(x: Any) -> bool:
     return isinstance(x, Variable) and bool(x._tracked)
 
 
-def array_of(x: Any) -> Any:
+def array_of(x):
     """Return the plain values of an input."""
     return x._data if isinstance(x, Variable) else x
 

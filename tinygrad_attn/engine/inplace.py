@@ -16,7 +16,6 @@ creation of a node. This module never affects a result.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from typing import Any
 from weakref import finalize
 
@@ -25,7 +24,7 @@ from numpy import ndarray
 
 from ..errors import describe
 from ..tree import tree_leaves
-from .graph import Node, Symbolic, Variable, array_of, next_number
+from .graph import Symbolic, Variable, array_of, next_number
 
 
 class Memory:
@@ -33,7 +32,7 @@ class Memory:
 
     __slots__ = ("written", "holders", "lent", "checksum")
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.written = 0  # the number of the last write
         self.holders = 0  # the number of arrays through which the user can write now
         self.lent = 0  # the number of the event when the first of them was handed out
@@ -50,7 +49,7 @@ latest = 0
 """The number of the last event. Newer nodes need no comparison."""
 
 
-def has_memory(array: Any) -> bool:
+def has_memory(array):
     """Return whether this is an array in memory rather than a NumPy scalar, number or symbol."""
     return isinstance(array, ndarray) and not isinstance(array, Symbolic)
 
@@ -89,7 +88,7 @@ def checksum_of(array: ndarray) -> int:
     return total % 2**64
 
 
-def memory_of(array: ndarray) -> Memory:
+def memory_of(array):
     """Return the Memory object of this array, creating it if needed."""
     base = owner(array)
     memory = known.get(id(base))
@@ -99,12 +98,12 @@ def memory_of(array: ndarray) -> Memory:
     return memory
 
 
-def _at_end_of(array: ndarray, function: Any, argument: Any) -> None:
+def _at_end_of(array, function, argument):
     """Call the function when the array is gone, but not when Python ends."""
     finalize(array, function, argument).atexit = False
 
 
-def changed(*arrays: ndarray) -> None:
+def changed(*arrays):
     """Report that the package has written to these arrays."""
     global latest
     number = latest = next_number()
@@ -133,7 +132,7 @@ def hand_out(array: Any) -> Any:
     return view
 
 
-def _returned(base: ndarray) -> None:
+def _returned(base):
     """Record that an array through which the user could write is gone."""
     memory = memory_of(base)
     memory.holders -= 1
@@ -144,12 +143,12 @@ def _returned(base: ndarray) -> None:
             changed(base)
 
 
-def unshared(array: Any) -> Any:
+def unshared(array):
     """Return a copy, or the array itself if its memory is that of another tensor."""
     return np.array(array) if has_memory(array) and id(owner(array)) not in exposed else array
 
 
-def was_changed(array: Any, since: int) -> bool:
+def was_changed(array, since):
     """Return whether the package or the user has written to this array after an event."""
     memory = known.get(id(owner(array))) if has_memory(array) else None
     return memory is not None and (
@@ -159,7 +158,7 @@ def was_changed(array: Any, since: int) -> bool:
     )
 
 
-def protect(node: Node, y: Any) -> None:
+def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
     for place, value in _read(node, y, _positions_read(node, True)):
         array = array_of(value)
@@ -173,13 +172,13 @@ def protect(node: Node, y: Any) -> None:
         node.checksums[place] = checksum_of(array)
 
 
-def _positions_read(node: Node, create_graph: bool) -> frozenset[int] | None:
+def _positions_read(node, create_graph):
     """Return which of y (0) and the inputs (from 1) a backward pass reads; None means all."""
     # Differentiating a reference reads all values.
     return None if create_graph and node.op.reference else node.op.stands_for.reads
 
 
-def _read(node: Node, y: Any, reads: frozenset[int] | None) -> Iterator[tuple[Any, Any]]:
+def _read(node, y, reads):
     """Yield the place and value of y (0), the inputs (from 1) and the settings that are arrays."""
     for place, value in enumerate((y, *node.inputs)):
         if (reads is None or place in reads) and has_memory(array_of(value)):
@@ -191,7 +190,7 @@ def _read(node: Node, y: Any, reads: frozenset[int] | None) -> Iterator[tuple[An
                 yield (name, i), part
 
 
-def check(y: Variable, create_graph: bool) -> None:
+def check(y, create_graph):
     """Raise ValueError if a value that the VJPs of y's op will read has been changed in place."""
     node = y._node
     for place, value in _read(node, y, _positions_read(node, create_graph)):
@@ -205,7 +204,8 @@ def check(y: Variable, create_graph: bool) -> None:
             raise _changed_since(node, place, value)
 
 
-def _changed_since(node: Node, place: Any, value: Any) -> ValueError:
+def _changed_since(node, place, value):
+    """Return the error for a value that was changed after the node's op used it."""
     role = "its own output"
     if place:
         role = f"its input {place - 1}" if isinstance(place, int) else f"its setting {place[0]!r}"

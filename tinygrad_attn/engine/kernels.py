@@ -16,7 +16,7 @@ class FunctionCall:
 
     __slots__ = ("function", "outer", "module")
 
-    def __init__(self, function: Any, outer: Any) -> None:
+    def __init__(self, function, outer):
         self.function, self.outer = function, outer
         self.module = getattr(outer, "module", None)  # the module that called the function
 
@@ -34,7 +34,7 @@ def reference(function: Function) -> Function:
     """
 
     @functools.wraps(function)
-    def call(*args: Any, **settings: Any) -> Any:
+    def call(*args, **settings):
         if call.kernel is not None and not context.plain:  # type: ignore[attr-defined]
             y = call.kernel(*args, **settings)  # type: ignore[attr-defined]
             if y is not NotImplemented:

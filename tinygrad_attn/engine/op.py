@@ -11,7 +11,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -75,10 +75,10 @@ class Op:
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
         self.reads: frozenset[int] | None = None  # which values the VJPs read: 0 is y; None for all
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<op {self.__name__}>"
 
-    def __reduce__(self) -> str:
+    def __reduce__(self):
         return self.__name__  # copied and pickled by name, like functions
 
     def vjp(self, *vjps: Function | None) -> Op:
@@ -174,7 +174,7 @@ class Op:
             listener.computed(self, inputs, settings, output)
         return output
 
-    def _pair(self, y: Any) -> Any:
+    def _pair(self, y):
         """Return the pair (y, saved); raise TypeError for anything else."""
         if type(y) is not tuple or len(y) != 2:
             raise TypeError(
@@ -183,18 +183,18 @@ class Op:
             )
         return y
 
-    def _bind(self, inputs: tuple, settings: dict[str, Any]) -> tuple[tuple, dict[str, Any], bool]:
+    def _bind(self, inputs, settings):
         """Move inputs passed by keyword to their positions, and fill in the default settings.
 
         Also return whether there are arrays among the settings.
         """
         any_array = not self.trusted  # the settings of a user's op may have any type
         for name, value in settings.items():
-            kind = type(value)
             if name in self.input_names:
                 bound = inspect.signature(self.forward).bind(*inputs, **settings)
                 bound.apply_defaults()
                 return self._bind(bound.args, bound.kwargs)
+            kind = value.__class__
             if kind in NUMBERS:
                 continue
             if isinstance(value, Variable):
@@ -202,12 +202,11 @@ class Op:
                     f"{self.__name__} takes {name}= as a plain setting without a derivative, not "
                     f"{describe(value)}. Pass {name}=t.numpy() to use the tensor as a constant."
                 )
-            any_array |= kind is ndarray or kind is tuple and ndarray in map(type, value)
+            if kind is ndarray or kind is tuple and ndarray in map(type, value):
+                any_array = True
         return inputs, {**self.defaults, **settings}, any_array
 
-    def pull(
-        self, y: Any, g: Any, needed: Any = None, create_graph: bool = False
-    ) -> list[tuple[int, Any]]:
+    def pull(self, y, g, needed=None, create_graph=False):
         """Return (i, contribution of y to the gradient of input i) for each input: g times dy/dx.
 
         `needed` contains the tensors that need a gradient; None means all.
@@ -232,9 +231,7 @@ class Op:
                 contributions.append((i, vjp(g, out, *values, **settings)))
         return contributions
 
-    def _pull_together(
-        self, y: Any, g: Any, needed: Any, create_graph: bool
-    ) -> list[tuple[int, Any]]:
+    def _pull_together(self, y, g, needed, create_graph):
         """Return the contributions by the joint VJP or, to be recorded, by the reference."""
         node, values, needs = y._node, [], []
         for x in node.inputs:
@@ -265,7 +262,7 @@ class Op:
             )
         return [(i, c) for i, c in enumerate(contributions) if c is not None and needs[i]]
 
-    def _pull_reference(self, g: Any, node: Node, needs: Sequence[bool]) -> list[tuple[int, Any]]:
+    def _pull_reference(self, g, node, needs):
         """Run the reference, a composition of ops, and differentiate it."""
         from .backward import sweep
 
@@ -276,7 +273,7 @@ class Op:
         gradients = sweep([output], [g], wanted=[*places], create_graph=True, inner=True)
         return [(i, gradients[x]) for x, i in places.items() if x in gradients]
 
-    def _values_read(self, vjps: Sequence[Function]) -> frozenset[int] | None:
+    def _values_read(self, vjps):
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""
         read: set[int] = set()
         for vjp in vjps:
@@ -291,7 +288,7 @@ class Op:
                     read.add(i)
         return frozenset(read)
 
-    def _check_saved(self, saved: Any) -> None:
+    def _check_saved(self, saved):
         """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
         values = saved.values() if isinstance(saved, dict) else saved
         if isinstance(values, (tuple, list)) or values is not saved:
@@ -306,7 +303,7 @@ class Op:
             )
 
 
-def _value_parameters(vjp: Function) -> list[inspect.Parameter] | None:
+def _value_parameters(vjp):
     """Return a VJP's parameters for y and the inputs, or None if it is not written in Python."""
     try:
         return list(inspect.signature(vjp).parameters.values())[1:]  # without g
@@ -317,11 +314,11 @@ def _value_parameters(vjp: Function) -> list[inspect.Parameter] | None:
 class Gone(Op):
     """The op of a node whose inputs are not kept."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name, reason):
         super().__init__(lambda: None)
         self.__name__, self.reason = name, reason
 
-    def pull(self, *_: Any) -> Any:
+    def pull(self, *_):
         raise RuntimeError(self.reason)
 
 
@@ -341,7 +338,7 @@ in_checkpoint = Gone(
 SHAPE = frozenset(("shape", "dtype", "ndim", "size"))
 
 
-def _is_unread(vjp: Function, name: str) -> bool:
+def _is_unread(vjp, name):
     """Return whether a function uses a parameter only as in `_x.shape`, by its bytecode."""
     code = getattr(getattr(vjp, "__func__", vjp), "__code__", None)
     if code is None or name in code.co_cellvars:
@@ -356,7 +353,7 @@ def _is_unread(vjp: Function, name: str) -> bool:
     return True
 
 
-def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
+def as_operand(op, x, inputs):
     """Convert an operand that is neither a Tensor nor a Python number to an array.
 
     If another operand is a Tensor, NumPy scalars and lists of numbers take the Tensor's dtype, as
@@ -387,7 +384,7 @@ def as_operand(op: Op, x: Any, inputs: Sequence[Any]) -> Any:
     return array
 
 
-def as_output(op: Op, y: Any) -> Any:
+def as_output(op, y):
     """Return an op's output as an array of real numbers or booleans, or raise TypeError."""
     array = np.asarray(y) if isinstance(y, (int, float, ndarray, generic)) else None
     if array is None or array.dtype.kind not in KINDS:

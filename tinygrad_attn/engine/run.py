@@ -24,7 +24,7 @@ VALUES_ONLY = "values only"
 class Context(threading.local):
     """The run of the current thread."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.recording: bool | str = True  # False inside no_grad(); or VALUES_ONLY
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
         self.scope: Any = None  # the module call that is running
@@ -37,7 +37,7 @@ class Context(threading.local):
         self.before_recording: Any = None  # the values before each block of no_grad() and similar,
         self.before_plain: Any = None  # and of plain(), as pairs (blocks outside, value)
 
-    def captured(self) -> dict[str, Any]:
+    def captured(self):
         """Return the settings of this run, for `entered`."""
         return dict(self.__dict__)
 
@@ -74,37 +74,35 @@ class Listener:
 
     hears_repeats = False  # whether it also hears of the second run of a checkpoint
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs, settings, output):
         """Called after an op has computed `output`."""
 
-    def calling(self, module: Any) -> None:
+    def calling(self, module):
         """Called before a module is called, or its parameters are replaced for a while."""
 
-    def changing(self, module: Any, name: str) -> None:
+    def changing(self, module, name):
         """Called before an attribute of a module changes."""
 
-    def returned(self, module: Any, output: Any) -> None:
+    def returned(self, module, output):
         """Called after a module has returned `output`."""
 
-    def attended(self, scope: Any, weights: Any) -> None:
+    def attended(self, scope, weights):
         """Called with the weights (B, H, T, S) of each attention module."""
 
-    def pulling(self, y: Any, g: Any) -> None:
+    def pulling(self, y, g):
         """Called when the gradient g of y is complete, before the VJPs of y's op run."""
 
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
+    def pulled(self, y, node, g, i, x, contribution, total):
         """Called after a VJP has added to the gradient of x, input i; total is the sum so far."""
 
-    def replaced(self, x: Any, before: Any, after: Any) -> None:
+    def replaced(self, x, before, after):
         """Called after a hook has returned another gradient of x, or `Parts` of a bundle."""
 
-    def repeated(self) -> Callable[[], Listener] | None:
+    def repeated(self):
         """Return what makes a listener for each second run of a checkpoint that starts now."""
 
 
-def heard(event: str) -> list[Any]:
+def heard(event):
     """Return the methods of this thread's listeners that hear of an event."""
     ignored = getattr(Listener, event)
     return [getattr(x, event) for x in context.listeners if getattr(type(x), event) is not ignored]

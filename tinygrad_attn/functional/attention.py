@@ -10,6 +10,7 @@ between the two. A float mask is added to the scores.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -103,12 +104,19 @@ def unpack_heads(packed, num_heads: int) -> Any:
 # ---- positions
 
 
+@lru_cache(maxsize=8)  # all layers ask for the same turns
+def _turns(positions: bytes, kind: Any, shape: Any, half: int, base: float, dtype: Any) -> Any:
+    """Return cos and sin of the angles t base^(-i/half), (..., T, half)."""
+    times = np.frombuffer(positions, kind).reshape(shape)
+    angles = times[..., None] * base ** (-np.arange(half) / half)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+
+
 @op
 def rotate(x: Any, *, positions: Any, base: float) -> np.ndarray:
     """y = (a cos - b sin, b cos + a sin), where a and b are the halves of x's last axis."""
     half = x.shape[-1] // 2
-    angles = positions[..., None] * base ** (-np.arange(half) / half)
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    cos, sin = _turns(positions.tobytes(), positions.dtype, positions.shape, half, base, x.dtype)
     a, b = x[..., :half], x[..., half:]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
@@ -125,7 +133,7 @@ def rotary(x: Any, positions: Any, base: float = 10000.0) -> Tensor:
     Llama in Hugging Face's library. Raises ValueError if D is odd. (Su et al. 2021,
     arXiv:2104.09864)
     """
-    x, positions = real(x, "rotary"), np.array(positions)
+    x, positions = real(x, "rotary"), np.array(positions, ndmin=1)
     if x.ndim < 2 or x.shape[-1] % 2 or (*positions.shape, 1)[-2] not in (1, x.shape[-2]):
         raise ValueError(
             "rotary takes x (..., T, D) with an even D, and positions (T,) or (..., T); got x "

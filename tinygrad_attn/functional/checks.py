@@ -60,6 +60,7 @@ def check_choice(value, known: Sequence[str], name: str, function: str) -> None:
 
 
 def check_probability(p, function: str, name: str = "p") -> None:
+    """Raise ValueError unless p is a number between 0 and 1."""
     if not is_number(p) or not 0 <= p <= 1:
         raise ValueError(f"{function}: {name} must be a number in [0, 1], got {describe(p)}.")
 

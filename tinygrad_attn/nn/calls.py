@@ -72,8 +72,13 @@ def tell_change(module: Any, name: str) -> None:
         listener.changing(module, name)
 
 
-def call_with_hooks(module, args, kwargs):
-    """Call `module.forward` and all hooks, in PyTorch's order, and then the patches."""
+def observed_call(module, args, kwargs):
+    """Call `module.forward` with all hooks, in PyTorch's order, and then the patches.
+
+    The listeners hear of the call before and after it.
+    """
+    for listener in context.listeners:
+        listener.calling(module)
     hooks = lambda when: [hook for hook in module._hooks if hook.when == when]
     keywords = lambda hook: [kwargs] if hook.with_kwargs else []
     for hook in hooks("before"):
@@ -96,6 +101,8 @@ def call_with_hooks(module, args, kwargs):
     for patched, function in context.patches:
         if patched is module:
             output = function(output)
+    for listener in context.listeners:
+        listener.returned(module, output)
     return output
 
 

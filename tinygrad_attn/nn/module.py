@@ -15,7 +15,7 @@ from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_array, floating_dtype
-from .calls import Hook, Scope, call_with_hooks, dotted_name, tell_change
+from .calls import Hook, Scope, dotted_name, observed_call, tell_change
 
 
 class StateValue(Tensor):
@@ -109,18 +109,13 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = context.__dict__
         outer = here["scope"]
-        for listener in here["listeners"]:
-            listener.calling(self)
-        scope = here["scope"] = Scope(self, outer)
+        here["scope"] = Scope(self, outer)
         try:
-            if self._hooks or here["patches"]:
-                output = call_with_hooks(self, args, kwargs)
-            else:
-                output = self.forward(*args, **kwargs)
-            for listener in here["listeners"]:
-                listener.returned(self, output)
-            return output
+            if self._hooks or here["listeners"] or here["patches"]:
+                return observed_call(self, args, kwargs)
+            return self.forward(*args, **kwargs)
         except BaseException as error:
+            scope = here["scope"]
             for undo in reversed(scope.undo):
                 undo()
             # Only the innermost module adds this note.
@@ -277,7 +272,7 @@ class Module:
 
     def children(self) -> Iterator[Module]:
         """Iterate over the direct children, each once."""
-        return (child for *_, child in self._named_parts(Module, recurse=False))
+        return (child for _, child in self.named_children())
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Iterate over (dotted name, parameter). A shared parameter appears once."""

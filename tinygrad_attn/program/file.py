@@ -68,6 +68,7 @@ def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[st
 
 
 def docstring(traced: TracedFunction, positional: list[str], what: str) -> list[str]:
+    """Return the docstring of the function: what it computes, and for which arrays."""
     arrays = [f"{n} {kind_of(traced.inputs[n].value)}" for n in positional]
     what += " and its gradients" * bool(traced.gradients)
     text = f'"""{what}{", for " * bool(arrays)}{", ".join(arrays)}."""'

@@ -155,4 +155,5 @@ def is_(a, kind: str, name=None) -> bool:
 
 
 def number_in(a):
+    """Return a if it is a number, else None."""
     return a if is_number(a) else None

@@ -10,6 +10,7 @@ from collections import Counter
 
 from .ir import Expression, expressions_in, reached
 from .names import deserves_a_line, identifier, name_giver, name_of
+from .simplify import uniform
 from .text import Sizes, Text, pattern
 from .trace import TracedFunction
 
@@ -48,7 +49,7 @@ class Layout:
 
     def needs_a_line(self, e: Expression) -> bool:
         """Return whether e gets its own line regardless of its length."""
-        if e.id in self.named or e.kind == "constant" and self.uses[e.id] == 1:
+        if e.id in self.named or e.kind == "constant" and self.uses[e.id] < 2:
             return False
         statement = e.kind in ("update", "check") or e.id in self.ends
         return statement or deserves_a_line(e) or self.uses[e.id] > 1
@@ -67,15 +68,12 @@ class Layout:
                 inner = [x for x in self.within(e) if not self.has_name(x) and x.name != "T"]
                 if not inner:
                     break
-                best = max(inner, key=self.worth)
+                # Statistics of rows are good lines; otherwise, the longer the better.
+                worth = lambda x: ("keepdims" in x.settings, len(self.text.spelled(x)[0]))
+                best = max(inner, key=worth)
                 self.lines.add(best.id)
                 ahead.append(best)
         return len(self.lines) - before
-
-    def worth(self, x: Expression) -> int:
-        """Score x as a candidate for its own line: the longer the better, if it fits there."""
-        width = len(self.text.spelled(x)[0])
-        return (width if width < COMMENT_AT else COMMENT_AT // 2) + 16 * ("keepdims" in x.settings)
 
     def within(self, e: Expression) -> list[Expression]:
         """Return the expressions that appear in e's line, written out or by name."""
@@ -169,9 +167,9 @@ class Layout:
 
 
 def spelled_in(e: Expression) -> list[Expression]:
-    """Return the operands in e's line, without a constant that is updated (it gets no name)."""
-    anew = e.kind == "update" and e.args[0].kind == "constant"
-    return e.operands[anew:]
+    """Return the operands in e's line, without constants that an update creates or writes out."""
+    inline = lambda x: uniform(x) or x is e.args[0] and x.kind == "constant"
+    return [x for x in e.operands if e.kind != "update" or not inline(x)]
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:

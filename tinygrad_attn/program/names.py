@@ -101,7 +101,7 @@ class Names(Listener):
         return "" if scope is None or scope.module is self.root else self.dotted_name(scope)
 
     def computed(self, op, inputs, settings, output):
-        """Name the input of modules that begin with it. Note what may be the output of which calls."""
+        """Name the input of modules that begin with it. Note what may be the outputs of calls."""
         note_function(output, op)
         running = [*calls(context.scope)]
         for scope in running:
@@ -131,8 +131,12 @@ class Names(Listener):
         if not (isinstance(total, Symbol) and isinstance(x._data, Symbol)):
             return
         e, by = total.expression, x._data.expression
-        passed_on = isinstance(g, Symbol) and g.expression is e and not by.nameless
-        if e.nameless or passed_on and sum(map(tracked, node.inputs)) == 1:
+        better = e.nameless
+        if not e.names and e.by is not None and e.by.nameless:
+            better = not by.nameless and by.kind != "input"
+        if isinstance(g, Symbol) and g.expression is e and not by.nameless:
+            better |= sum(map(tracked, node.inputs)) == 1
+        if better:
             e.names, e.by = {}, by
 
     def look(self) -> None:

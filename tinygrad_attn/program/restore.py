@@ -87,6 +87,7 @@ def held_by(x) -> Iterable:
 
 
 def package_of(x) -> str:
+    """Return the name of the package that defines a class or function."""
     return (x.__module__ or "").partition(".")[0]
 
 

@@ -274,14 +274,17 @@ def uniform(a) -> bool:
 
 
 def is_zero(a) -> bool:
+    """Return whether a is a constant of zeros."""
     return is_(a, "constant") and not a.value.any()
 
 
 def repeats(array) -> bool:
+    """Return whether all elements of an array are equal, and there is one."""
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
 def terms_of(e) -> list:
+    """Return the terms of a sum of sums."""
     return [t for x in e.args for t in terms_of(x)] if is_(e, "call", "add") else [e]
 
 

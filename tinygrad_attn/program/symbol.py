@@ -53,6 +53,7 @@ ACCESSORS = "__bool__ __float__ __int__ __index__ __contains__ item tolist"
 
 
 def concrete(a):
+    """Replace symbols by their values for the example arguments."""
     return tree_map(lambda x: x.value if isinstance(x, Symbol) else x, a)
 
 
@@ -74,6 +75,7 @@ def is_in(frame, *places: str) -> bool:
 
 
 def is_public(frame) -> bool:
+    """Return whether the frame runs a function of F."""
     return is_in(frame, FUNCTIONS) and frame.f_code.co_name in functional.__all__
 
 

@@ -25,7 +25,7 @@ SIGNS = {
 UNARY, ATOM = 6, 9
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "@": 5, "//": 5, "%": 5}
 """The precedence of operators. Comparisons, which are not listed, have the lowest."""
-PLAIN = {"0": "zeros", "0.0": "zeros", "False": "zeros", "1": "ones", "1.0": "ones", "True": "ones"}
+PLAIN = {0: "zeros", 1: "ones"}
 
 
 LETTERS = {"scores": "BHTS", "q": "BHTD", "attended": "BTE", "linear1": "BTF"}
@@ -98,7 +98,8 @@ def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
     d = "" if a.dtype == np.float64 else f", {dtype_text(a.dtype)}"
     if a.size == 0 or repeats(a):
         text = literal(a.flat[0], a.dtype) if a.size else "0"
-        shape, name = sizes.shape(a.shape), PLAIN.get(text)
+        shape, name = sizes.shape(a.shape), PLAIN.get(a.flat[0] if a.size else 0)
+        name = None if text == "-0.0" else name
         return f"np.{name}({shape}{d})" if name else f"np.full({shape}, {text}{d})"
     if a.dtype == bool and a.ndim == 2 and (a == np.tri(*a.shape)).all():
         return f"np.tri({sizes.several(a.shape)}, dtype=bool)"

@@ -71,7 +71,7 @@ class TracedFunction(Listing, Listener):
     def check(self, asked: Expression, answer, function: str) -> None:
         """Add a check that this value is the same in later calls."""
         self.checks.append(self.make("check", function, asked.value, asked, answer))
-        of_all = asked.name in ("any", "all") and not asked.settings
+        of_all = asked.name in ("any", "all") and not asked.settings and asked.operands
         if of_all and answer is (asked.name == "all") and asked.args[0].dtype == bool:
             array = asked.args[0]
             self.facts[array.id] = self.constant(np.full(array.shape, answer))
@@ -186,6 +186,7 @@ def replaced_class(tensor, other: Tensor, thread: int):
 
 
 def names_of_arguments(function: Callable, count: int) -> list[str]:
+    """Return the function's own names of its first arguments, or x0, x1, ..."""
     names: list[str] = []
     with suppress(ValueError):  # ufuncs have no signature in older versions of NumPy
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -209,6 +210,7 @@ def kind_of(array) -> Kind | None:
 
 
 def is_array(x) -> bool:
+    """Return whether x is a Tensor, an array, or a number of NumPy."""
     return isinstance(x, (Variable, np.ndarray, np.generic))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from ..engine import (
     Listener,
-    Parts,
     Symbolic,
     Variable,
     array_of,
@@ -34,16 +33,16 @@ Result = TypeVar("Result")
 class _Uses(Listener):
     """Notes the tensors that the ops of a call use and that existed before it."""
 
-    def __init__(self, stand_ins: Sequence[Any]) -> None:
+    def __init__(self, stand_ins):
         self.start, self.stand_ins = next_number(), frozenset(stand_ins)
         self.tensors: dict[Any, None] = {}
 
-    def is_outside(self, x: Any) -> bool:
+    def is_outside(self, x):
         """Return whether gradients flow to a Tensor that the call did not make."""
         older = tracked(x) and (x._node is None or x._node.number < self.start)
         return older and x not in self.stand_ins
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs, settings, output):
         self.tensors.update((x, None) for x in inputs if self.is_outside(x))
 
 
@@ -56,7 +55,7 @@ class _Attributes(Listener):
     They include parameters and buffers, which others may replace, hooks and `training`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.noted: dict[int, tuple[Any, dict[str, Any]]] = {}  # by id of the module in the value
         for module in context.replaced:
             self.calling(module)
@@ -66,14 +65,14 @@ class _Attributes(Listener):
                 self.calling(scope.module)
             scope = scope.outer
 
-    def calling(self, module: Any) -> None:
+    def calling(self, module):
         self.noted.setdefault(id(module), (module, dict(vars(module))))
 
-    def changing(self, module: Any, name: str) -> None:
+    def changing(self, module, name):
         self.calling(module)
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restored(self):
         """Give all modules these attributes inside the block, and undo what the block changes."""
         before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
         try:
@@ -85,7 +84,7 @@ class _Attributes(Listener):
                 _replace(attributes, old)
 
 
-def _replace(attributes: dict[str, Any], new: dict[str, Any]) -> None:
+def _replace(attributes, new):
     """Replace the attributes that differ; other threads may use the others."""
     for name in attributes.keys() - new.keys():
         del attributes[name]
@@ -95,21 +94,21 @@ def _replace(attributes: dict[str, Any], new: dict[str, Any]) -> None:
 class _Call:
     """A call of f, with what is needed to repeat it: the run in which it began."""
 
-    def __init__(self, f: Callable, args: tuple, keywords: dict[str, Any]) -> None:
+    def __init__(self, f, args, keywords):
         self.f, self.args, self.keywords = f, args, keywords
         self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.run = context.captured()
         self.modules = _Attributes()
         self.listeners = [new for x in context.listeners if (new := x.repeated())]
 
-    def call(self, tensors: Sequence[Any]) -> Any:
+    def call(self, tensors):
         """Run f with these Tensors in place of the Tensors among its arguments."""
         args = list(self.args)
         for i, x in zip(self.places, tensors, strict=True):
             args[i] = x
         return self.f(*args, **self.keywords)
 
-    def first(self) -> Any:
+    def first(self):
         """Run f without keeping its graph, and return its output.
 
         Afterwards, `values` has the arrays of the outputs that need a gradient, by their positions
@@ -134,7 +133,7 @@ class _Call:
         return output
 
     @contextmanager
-    def again(self, uses: _Uses) -> Iterator[None]:
+    def again(self, uses):
         """Enter the run of the first call again, with its modules, patches and random numbers."""
         present = [x for x in context.listeners if x.hears_repeats]
         settings = self.run | {
@@ -148,7 +147,7 @@ class _Call:
         with context.entered(**settings), self.modules.restored():
             yield
 
-    def pull(self, g: Parts, inputs: Sequence[Any], needs: Sequence[bool]) -> list[Any]:
+    def pull(self, g, inputs, needs):
         """Repeat the call, and run a backward pass through it."""
         recorded = any(isinstance(part, Variable) for part in g.values())
         count = len(self.places)
@@ -168,7 +167,7 @@ class _Call:
             found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, inner=True)
         return [found.get(x) for x in sources]
 
-    def compare(self, outputs: Sequence[Any], uses: _Uses) -> None:
+    def compare(self, outputs, uses):
         """Raise ValueError if the second run returned other values or used other tensors."""
         # A leaf may be one that the function makes anew in each run.
         outside = [x for x in self.inputs[len(self.places) :] if x._node]
@@ -188,7 +187,7 @@ class _Call:
             )
 
 
-def _differs(again: Any, first: Any) -> bool:
+def _differs(again, first):
     """Return whether the outputs differ by more than rounding, which may depend on threads."""
     if isinstance(first, Symbolic):
         return False
@@ -204,7 +203,7 @@ recomputed.__name__ = "checkpoint"
 
 
 @recomputed.vjp_all
-def _run_again(g: Any, _y: Any, *inputs: Any, call: _Call, needs: tuple[bool, ...]) -> list[Any]:
+def _run_again(g, _y, *inputs, call, needs):
     return call.pull(g, inputs, needs)
 
 

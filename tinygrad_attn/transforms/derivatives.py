@@ -19,7 +19,7 @@ from ..errors import describe, is_integer
 from ..tensor import Tensor
 
 
-def _input(x: Any, create_graph: bool) -> Tensor:
+def _input(x, create_graph):
     """Return x as a Tensor, which is a leaf unless its derivatives will be differentiated."""
     if not isinstance(x, Tensor):
         several = isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x)
@@ -37,7 +37,7 @@ def _input(x: Any, create_graph: bool) -> Tensor:
     return leaf
 
 
-def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
+def _direction(v, like, requirement):
     """Return the cotangent or tangent v as a Tensor with the shape of `like`."""
     if not isinstance(v, Variable):
         v = Tensor(v, dtype=like.dtype)
@@ -46,7 +46,7 @@ def _direction(v: Any, like: Tensor, requirement: str) -> Tensor:
     return v
 
 
-def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = None) -> Tensor:
+def _call(f, inputs, keywords=None):
     """Call f and return its output, which must be one Tensor."""
     context.depth += 1
     try:
@@ -63,9 +63,7 @@ def _call(f: Callable, inputs: Sequence[Any], keywords: dict[str, Any] | None = 
     return y
 
 
-def _gradients(
-    ys: Sequence[Tensor], inputs: Sequence[Tensor], gs: Any, create_graph: bool, retain: bool
-) -> tuple[Tensor, ...]:
+def _gradients(ys, inputs, gs, create_graph, retain):
     """Return d(sum of <g, y>) / d(inputs), with zeros for an input that no y depends on."""
     pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y._tracked]
     found: Sequence[Any] = [None] * len(inputs)
@@ -77,12 +75,12 @@ def _gradients(
     return tuple(zeros(x) if d is None else d for x, d in zip(inputs, found, strict=True))
 
 
-def _recorded(create_graph: bool | None) -> bool:
+def _recorded(create_graph):
     """Return `create_graph`, which by default is True inside another transform."""
     return context.depth > 0 and bool(context.recording) if create_graph is None else create_graph
 
 
-def _returned(result: Tensor, create_graph: bool, *arguments: Any) -> Any:
+def _returned(result, create_graph, *arguments):
     """Return a result as it is if it will be differentiated, and otherwise outside the graph.
 
     The result is then an array, unless one of the arguments is a Tensor.
@@ -107,7 +105,7 @@ def vjp(
     inputs = [_input(x, recorded) for x in xs]
     y = _call(f, inputs)
 
-    def pullback(g: Any) -> tuple[Any, ...]:
+    def pullback(g):
         cotangent = _direction(g, y, "g must have y's shape")
         # g may come from an enclosing transform although no input does.
         again = recorded or cotangent.requires_grad and _recorded(create_graph)
@@ -159,7 +157,7 @@ def value_and_grad(
         what = "argnums must be an index, or indices. Pass values as in value_and_grad(f)(x)"
         raise TypeError(f"{what}; got {describe(argnums)}.")
 
-    def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def both(*args, **kwargs):
         recorded = _recorded(create_graph)
         places = [range(len(args))[i] for i in chosen]  # IndexError if f gets fewer arguments
         taken = {i: _input(args[i], recorded) for i in places}  # one, even if listed twice

@@ -23,6 +23,7 @@ def computed(x) -> bool:
 
 
 def gradient_of(x) -> np.ndarray | None:
+    """Return the .grad of a tensor as an array, or None."""
     return array_of(x._grad) if isinstance(x, Variable) else None
 
 

@@ -11,6 +11,7 @@ WIDEST = 16  # rows or columns of a heat map
 
 
 def number(x) -> str:
+    """Format a number with four digits."""
     return f"{x:.4g}" if isinstance(x, (float, np.floating)) else str(x)
 
 
@@ -21,6 +22,7 @@ def numbers(array: np.ndarray) -> str:
 
 
 def norm(array: np.ndarray) -> str:
+    """Format the Euclidean norm of an array."""
     with np.errstate(all="ignore"):
         return f"{np.linalg.norm(array.astype(np.float64)):.3g}"
 

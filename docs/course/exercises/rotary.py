@@ -6,7 +6,7 @@ rotated by an angle. Pairs with a small i turn faster:
     angle = t * 10000^(-2i / D)
     (a, b) becomes (a cos(angle) - b sin(angle), a sin(angle) + b cos(angle))
 
-Write three functions without loops: `rotate`, its VJP for g = dL/dy, and `rotary_attention`, which computes softmax(scores) v with
+Write three functions without loops: `rotate`, its backward rule for g = dL/dy, and `rotary_attention`, which computes softmax(scores) v with
 rotated queries and keys. No query looks at a later position. Of H query heads, the first H / G look at the first head of the keys
 and values, the next H / G at the second, and so on.
 

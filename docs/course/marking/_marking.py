@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import os
 import runpy
 import traceback
@@ -20,7 +21,7 @@ from _compare import Line, compare
 from _points import points, table
 from _rules import VAGUE, Rule, WrongForm, explanation, line_of, names_of, numbers
 from _watch import library_calls
-from _words import about_shape, about_shapes, short, unchanged
+from _words import about_shape, about_shapes, misplaced, short, unchanged
 
 import tinygrad_attn as ta
 
@@ -36,9 +37,13 @@ class Wrong(Exception):
 
 
 class Forbidden(Wrong):
-    """A check's message about how an answer works, which matters more than its results."""
+    """A check's verdict and message about how an answer works, which matters more than its results."""
 
     rank = 5
+
+    def __init__(self, verdict: str, text: str) -> None:
+        super().__init__(text)
+        self.verdict = verdict
 
 
 class Idea(NamedTuple):
@@ -79,11 +84,12 @@ HIDDEN = "TINYGRAD_ATTN_HIDDEN"
 
 
 def exercise(
-    number: int, name: str, task: str, part: str = "", allowed: tuple[str, ...] = ()
+    number: int, name: str, task: str, part: str = "", allowed: tuple[str, ...] | None = ()
 ) -> Callable[[Callable[[Marks], None]], None]:
     """Register a marker under its name. This is a decorator.
 
-    An answer may call no function of a library but NumPy's and those whose names are `allowed`.
+    An answer may call no function of a library but NumPy's and those whose names are `allowed`, or
+    any if that is None.
     """
 
     def enter(mark: Callable[[Marks], None]) -> None:
@@ -97,6 +103,12 @@ def exercise(
         exercises[name] = Exercise(number, part, name, task, with_hidden)
 
     return enter
+
+
+NAN = (
+    "NaN comes from 0 / 0, from inf - inf, or from the root or the logarithm of a negative number; "
+    "Inf from x / 0 or from e^x for a large x."
+)
 
 
 def plan(chosen: Exercise) -> Marks:
@@ -126,7 +138,7 @@ class Marks:
         self.about = ""  # the idea of the checks that follow
         self.helps: dict[str, str] = {}  # by name, for the checks that fail
         self.step = ""  # if not empty, the only step that is marked
-        self.allowed: tuple[str, ...] = ()  # library functions that the answer may call
+        self.allowed: tuple[str, ...] | None = ()  # library functions that the answer may call
         self.references: dict[str, Callable] = {}
         self.changing: set[str] = set()  # the functions already reported for changing an argument
         self.module = ModuleType("answer")
@@ -134,6 +146,7 @@ class Marks:
 
     def load(self) -> bool:
         """Run the file. A syntax error becomes a line of the report."""
+        linecache.checkcache(str(self.file))
         self.begin("the file runs")
         if "the file runs" in self.known:
             return False
@@ -210,9 +223,10 @@ class Marks:
             if changed and name not in self.changing:
                 self.changing.add(name)
                 raise Forbidden(
+                    "changes an argument",
                     f"{name} changes an array that it is given, but other code may still use that "
                     "array. Make a new one: write x = x - 1, not x -= 1. (For the other checks, "
-                    "the marker restores the array.)"
+                    "the marker restores the array.)",
                 )
             self.last_call = name, value, arguments_of(own, args, settings)
             return written(value, name)
@@ -227,8 +241,9 @@ class Marks:
         if calls:
             called, line = calls[0]
             raise Forbidden(
+                f"calls {called}",
                 f"{name} calls {called} in line {line}, which does the exercise for you, so this "
-                "part gets no points. Write it yourself with NumPy."
+                "part gets no points. Write it yourself.",
             )
 
     @contextmanager
@@ -248,13 +263,15 @@ class Marks:
         """Register the right functions by their names in the learner's file."""
         self.references.update(functions)
 
-    def op(self, forward: str, *rules: str) -> Any:
-        """Make an op from the learner's VJPs and the marker's forward function, or the learner's if
-        the marker has none. The op broadcasts. The first check reports arguments that do not fit.
+    def op(self, forward: str, *rules: str, broadcasts: bool = True) -> Any:
+        """Make an op from the learner's rules and the marker's forward function, or the learner's if
+        the marker has none. The first check reports arguments that do not fit.
         """
         try:
             right = self.references.get(forward) or self.function(forward, may_change=True)
-            return ta.op(_named(right, forward), broadcasts=True).vjp(*map(self.function, rules))
+            return ta.op(_named(right, forward), broadcasts=broadcasts).vjp(
+                *map(self.function, rules)
+            )
         except (TypeError, ValueError) as error:
             refusal = error
 
@@ -330,6 +347,8 @@ class Marks:
                 if compare(found, wrong, atol=atol, rtol=rtol)
             ]
         said = listed[0] if listed else unchanged(*self.last_call) if self.last_call else ""
+        said = said or misplaced(found, expected)
+        hint = hint or (NAN if "NaN" in line.verdict and not said else "")
         shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
         alike = shapes[0] == shapes[1]
         numbers = f"expected\n{short(expected)}\nfound\n{short(found)}" if alike else ""
@@ -338,7 +357,7 @@ class Marks:
             if alike
             else f"The shape is {shapes[0]}, but it should be {shapes[1]}. {about_shape(*shapes)}"
         )
-        line.rank = 4 if said else 3 if about or ": " in line.verdict else 2 if hint else 1
+        line.rank = 4 if said else 3 if about or ": " in line.verdict else 1
         return self.failed(name, line, "\n\n".join(filter(None, [said, about, hint, numbers])))
 
     def gradient(
@@ -346,14 +365,14 @@ class Marks:
         name: str,
         f: Any,
         *inputs: np.ndarray,
-        mistakes: Mapping[str, Callable] | None = None,
+        mistakes: Mapping[str, Any] | None = None,
         weight: float = 1,
         names: tuple[str, ...] = (),
         hint: str = "",
         **settings: Any,
     ) -> None:
         """Run gradcheck on a function, or on an op made from the learner's rules. `mistakes` maps
-        help texts to wrong rules, `names` are those of the inputs, and `hint` helps with errors.
+        help texts to wrong rules, or the name of an input to such a mapping; `names` are those of the inputs, and `hint` helps with errors.
 
         Each rule of an op is a check of its own, in which the others have no part. A function that
         the learner wrote is compared only with itself, so give it the weight 0.
@@ -365,7 +384,8 @@ class Marks:
         ]
         for rule in rules:
             ending = f": {rule.names[rule.which]}" * (len(rules) > 1)
-            self.rule(name + ending, rule, mistakes or {}, weight, hint)
+            own = (mistakes or {}).get(rule.names[rule.which], mistakes or {})
+            self.rule(name + ending, rule, own, weight, hint)
         if rules or self.begin(name, weight):
             return None
         try:
@@ -394,14 +414,17 @@ class Marks:
             said = "" if report else rule.mistake(mistakes)
         except (Exception, SystemExit) as error:
             return self.failed_by(name, error, hint)
-        return self.judge(line_of(name, report), report, list(rule.names), said)
+        names = list(rule.names)
+        return self.judge(line_of(name, report), report, names, said, names[rule.which])
 
-    def judge(self, line: Line, report: Any, names: list[str], said: str = "") -> None:
+    def judge(
+        self, line: Line, report: Any, names: list[str], said: str = "", argument: str = "x"
+    ) -> None:
         """Add the line of a gradcheck report, with a help text if a gradient is wrong."""
         if report:
             return self.add(line)
         line.rank = 4 if said else 1 if report.diagnosis.kind in VAGUE else 3
-        texts = said or explanation(report, names), numbers(report, names)
+        texts = said or explanation(report, names, argument), numbers(report, names)
         return self.failed(line.name, line, "\n".join(filter(None, texts)))
 
     def that(self, name: str, test: Callable[[], Any], hint: str, weight: float = 1) -> None:
@@ -439,7 +462,7 @@ class Marks:
         if isinstance(error, NotWritten):
             return "not written yet", f"{error}.\nThe task is at the top of {self.file.name}."
         if isinstance(error, (Wrong, WrongForm)):
-            return "wrong shape" if isinstance(error, WrongForm) else "no", str(error)
+            return getattr(error, "verdict", "no"), str(error)
         if isinstance(error, SyntaxError):
             return (
                 f"syntax error in line {error.lineno}",
@@ -456,12 +479,11 @@ class Marks:
             if isinstance(error, RecursionError)
             else str(error)
         )
-        notes = [about_shapes(what), *getattr(error, "__notes__", ())]
+        notes = list(filter(None, dict.fromkeys(getattr(error, "__notes__", ()))))
+        line = linecache.getline(str(self.file), lines[-1]) if lines else ""
         text = f"{type(error).__name__}{f' in line {lines[-1]} of {self.file.name}' if lines else ''}: {what}"
-        return (
-            f"raises {type(error).__name__}{where}",
-            "\n".join([text, *filter(None, dict.fromkeys(notes))]),
-        )
+        said = filter(None, [about_shapes(what, line, " ".join(notes)), text, *notes])
+        return f"raises {type(error).__name__}{where}", "\n".join(said)
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -322,19 +322,19 @@ def operations(marks: Marks, mine: Duals) -> None:
             with mine.only(own):
                 return mine.run(text, f, *map(mine.make, values, tangents))
 
-        marks.idea(text, 1, main=text == "a * b", each=True)
-        marks.compare(
-            f"{text}: value",
-            lambda both=both: both()[0],
-            f(*values),
-            mistakes={"This is b - a.": b - a, "This is b / a.": b / a},
-        )
+        marks.idea(text, 2 if text in ("a * b", "a / b") else 1)
         marks.compare(
             f"{text}: tangent",
             lambda both=both: both()[1],
             tangent(*values, *tangents),
             mistakes=mistakes(*values, *tangents),
             weight=2,
+        )
+        marks.compare(
+            f"{text}: value",
+            lambda both=both: both()[0],
+            f(*values),
+            mistakes={"This is b - a.": b - a, "This is b / a.": b / a},
         )
         if text[2:-2] in FOUR:
             constants(marks, mine, text[2:-2])

@@ -51,6 +51,8 @@ def _(marks: Marks) -> None:
             "This is the change, not the slope. Divide it by the distance between the two points, 2 eps.": 4e-5
             * x,
             "The sign is wrong. It is f(x + eps) - f(x - eps).": -2 * x,
+            "Both calls of f get the same numbers. a = x does not copy: both names stand for one array. Write "
+            "x + step, or x.copy().": 0 * x,
             **either(
                 "All elements are moved at once, so this is the sum of all slopes. Move one element at a time.",
                 np.full(3, 2 * x.sum()),
@@ -74,7 +76,10 @@ def _(marks: Marks) -> None:
         hint="Move one element of x at a time. np.ndindex(x.shape) works for any shape of x.",
     )
     marks.compare(
-        "a single number", lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5), np.exp(0.5)
+        "a single number",
+        lambda: slope(lambda x: np.exp(x), np.array(0.5), 1e-5),
+        np.exp(0.5),
+        hint="x may have no axes at all. np.ndindex(x.shape) works for any shape of x.",
     )
     kept = matrix.copy()
     marks.that(
@@ -122,7 +127,13 @@ def _(marks: Marks) -> None:
             f"{name}: slopes",
             lambda: run(f, *values)[1],
             [x.grad.item() for x in xs],
-            mistakes=mistakes,
+            mistakes=mistakes
+            | {
+                "The result remembers no parents, so the walk ends there. Scalar takes them, and a slope for each.": [
+                    0.0
+                ]
+                * len(xs)
+            },
             weight=weight,
         )
 
@@ -145,6 +156,11 @@ def _(marks: Marks) -> None:
             "The slope with respect to b is -a / b^2. The minus sign is missing here.": [0.5, 0.75],
             "The slope with respect to b is -a / b^2. The factor a is missing here.": [0.5, -0.25],
             "The slope with respect to b is -a / b^2. The square is missing here.": [0.5, -1.5],
+            "The slope with respect to b is -a / b^2. The minus sign and the square are missing here.": [
+                0.5,
+                1.5,
+            ],
+            "The slope with respect to a is 1 / b.": [2.0, -0.75],
         },
     )
     marks.idea("the slopes of tanh(x)", 2)
@@ -154,6 +170,7 @@ def _(marks: Marks) -> None:
         0.7,
         mistakes={
             "This is 1 - x^2. The slope is 1 - y^2, where y = tanh(x).": [1 - 0.7**2],
+            "This is 1 - y. The slope is 1 - y^2.": [1 - np.tanh(0.7)],
             "This is the slope at the output, 1 - tanh(y)^2. The slope is 1 - y^2.": [
                 1 - np.tanh(np.tanh(0.7)) ** 2
             ],
@@ -289,6 +306,10 @@ def _(marks: Marks) -> None:
                 [[16, 8, 1, 1], [6, 8, 1, 1]],
                 [[10, 8, 1, 1], [6, 8, 1, 1]],
             ),
+            "The gradients are passed on before there are any. Begin with `last`, and go from users to parents.": [
+                [0, 3, 1, 1]
+            ]
+            * 2,
             **either(
                 "Node a keeps only one of its contributions. Add up all of them.",
                 [[6, 3, 1, 1], [10, 5, 1, 1]],
@@ -323,9 +344,15 @@ def _(marks: Marks) -> None:
         marks.op("softplus", "softplus_vjp"),
         random(3, 4),
         mistakes={
-            "This is g / (1 + e^x). Check the sign of the exponent.": lambda g, y, x: (
+            "This is the slope of the sigmoid, s (1 - s). The derivative of softplus is the sigmoid itself.": (
+                lambda g, y, x: g / (1 + np.exp(-x)) / (1 + np.exp(x))
+            ),
+            "This is the slope of e^x. The derivative of log(1 + e^x) is e^x / (1 + e^x), by the chain rule.": (
+                lambda g, y, x: g * np.exp(x)
+            ),
+            "This is g / (1 + e^x). Check the sign of the exponent, or the factor e^x of the chain rule.": lambda g, y, x: (
                 g / (1 + np.exp(x))
-            )
+            ),
         },
     )
     marks.idea("an element that is used often: the sum over its uses", 3, main=True)
@@ -339,6 +366,8 @@ def _(marks: Marks) -> None:
             "the product with the transposed matrix, a running sum from the end.": lambda g, y, x: (
                 np.cumsum(g, axis=-1)
             ),
+            "This is the sum of g over the whole row. x[i] is part of y[i] and of all later outputs, but not of the earlier "
+            "ones.": lambda g, y, x: np.broadcast_to(g.sum(axis=-1, keepdims=True), g.shape),
             "This is g times the output. The Jacobian of a linear function does not depend on y.": lambda g, y, x: (
                 g * y
             ),
@@ -356,6 +385,11 @@ def _(marks: Marks) -> None:
         over = tuple(i for i, n in enumerate(full) if n == 1)
         left = shape + (1,) * (g.ndim - len(shape))
         from_left = tuple(i for i, n in enumerate(left) if n == 1)
+        matched = {
+            "The axes are matched from the left. Broadcasting matches them from the right, so the axes that were added are the first ones.": g.sum(
+                axis=from_left
+            )
+        }
         marks.compare(
             f"{g.shape} to {shape}",
             lambda: unbroadcast(g, shape),
@@ -364,13 +398,11 @@ def _(marks: Marks) -> None:
                 "This is a mean. It should be a sum, because every copy contributes its whole gradient.": g.mean(
                     axis=over
                 ).reshape(shape),
-                "The axes are matched from the left. Broadcasting matches them from the right, so the axes that were added are the first ones.": g.sum(
-                    axis=from_left
-                ),
                 "The copies are not added up: this is one of them, or a slice of g.": g[
                     tuple(slice(1) if i in over else slice(None) for i in range(g.ndim))
                 ].reshape(shape),
-            },
+            }
+            | (matched if from_left != over else {}),
         )
 
     marks.idea("an axis that broadcasting added is summed away", 2, main=True)
@@ -441,14 +473,18 @@ def _(marks: Marks) -> None:
         "added.": lambda g, y, x, A: _products(g, x) / g.size,
     }
     rules = "quadratic_vjp_x", "quadratic_vjp_A"
-    marks.idea("a matrix that all rows share", 3, main=True, each=True)
+    marks.idea("a matrix that all rows share", 3)
     for title, x in (
-        ("quadratic, one row", random(1, 3)),
         ("quadratic, 4 rows", random(4, 3)),
+        ("quadratic, one row", random(1, 3)),
         ("quadratic, a stack", random(2, 4, 3)),
     ):
         marks.gradient(
-            title, marks.op("quadratic", *rules), x, random(3, 3, seed=1), mistakes=of_quadratic
+            title,
+            marks.op("quadratic", *rules, broadcasts=False),
+            x,
+            random(3, 3, seed=1),
+            mistakes=of_quadratic,
         )
 
 
@@ -552,14 +588,12 @@ def _(marks: Marks) -> None:
             lambda g, y, x, t: -(g * y * (1 - y) * x).sum() / t**2
         ),
     }
-    marks.idea("every output depends on every score", 2, main=True, each=True)
-    marks.gradient(
-        "rule of softmax",
-        marks.op("softmax", "softmax_vjp_x", "softmax_vjp_temperature"),
-        x,
-        temperature,
-        mistakes=of_scores | of_temperature,
-    )
+    marks.idea("every output depends on every score", 3, main=True)
+    by_x, by_temperature = map(marks.function, ("softmax_vjp_x", "softmax_vjp_temperature"))
+    of_x, of_t = op(softmax).vjp(by_x, None), op(softmax).vjp(None, by_temperature)
+    marks.gradient("rule of softmax: x", of_x, x, temperature, mistakes=of_scores)
+    marks.idea("a number that all outputs share", 1)
+    marks.gradient("rule of softmax: temperature", of_t, x, temperature, mistakes=of_temperature)
 
     allowed = np.array([[True, True, False, True], [False, True, False, False], [True] * 4])
     logs = log_softmax(x, allowed=allowed)
@@ -626,7 +660,7 @@ def _(marks: Marks) -> None:
         },
     )
 
-    marks.idea("dividing by a sum that depends on every element", 2, main=True)
+    marks.idea("dividing by a sum that depends on every element", 2)
     marks.compare(
         "shares",
         lambda: my_shares(x),
@@ -654,6 +688,9 @@ def _(marks: Marks) -> None:
             "over the row.": lambda g, y, x: g * (1 - np.abs(y)) / size(x),
             "g stands outside the sum: the sum is over i of g_i y_i.": lambda g, y, x: (
                 g * (1 - np.sign(x) * row_sum(y)) / size(x)
+            ),
+            "This has x where its sign belongs: the slope of |x_j| is 1 or -1.": lambda g, y, x: (
+                g / size(x) - x * row_sum(g * x) / size(x) ** 2
             ),
             "The result is not divided by the sum of |x|.": lambda g, y, x: (
                 g - np.sign(x) * row_sum(g * y)
@@ -716,6 +753,14 @@ def _(marks: Marks) -> None:
         "row.": lambda g, y, x: g * (1 - y * y) / length(x),
         "The result is divided by the square of the length. Once is enough.": lambda g, y, x: (
             (g - y * row_sum(g * y)) / length(x) ** 2
+        ),
+    }
+    of_unit |= {
+        "There is one length for the whole array. Each row has its own: axis=-1, keepdims=True.": (
+            lambda g, y, x: (g - y * row_sum(g * y)) / np.sqrt((x * x).sum())
+        ),
+        "The sum is over the whole array. Each row is normalised by itself: axis=-1, keepdims=True.": (
+            lambda g, y, x: (g - y * (g * y).sum()) / length(x)
         ),
     }
     marks.idea("no gradient along x", 3, main=True)
@@ -805,14 +850,23 @@ def _(marks: Marks) -> None:
         "The result is not divided by the deviation.": lambda g, y, x, w, groups: (
             g * w - projected(g * w, x, groups)
         ),
+    }
+    of_weight = {
         "This is g * x. The weight multiplies the normalised n.": lambda g, y, x, w, groups: g * x,
         "This is g * weight. The slope with respect to weight is n.": lambda g, y, x, w, groups: (
             g * w
         ),
+        "This is g * y. The slope with respect to weight is n, without the weight.": (
+            lambda g, y, x, w, groups: g * y
+        ),
+        "This is the sum of g. The weight multiplies the normalised n, so g is multiplied by n first.": (
+            lambda g, y, x, w, groups: g.reshape(-1, x.shape[-1]).sum(axis=0)
+        ),
     }
+    mistakes = {"x": mistakes, "weight": of_weight}
     rules = [f"group_norm_vjp_{name}" for name in ("x", "weight")]
     op = marks.op("group_norm", *rules)
-    marks.idea("the rules of group norm", 3, main=True, each=True)
+    marks.idea("the rules of group norm", 3)
     marks.gradient("rules of group_norm", op, x, weight, groups=2, mistakes=mistakes)
     marks.gradient(
         "rules of group_norm, a batch of sequences",

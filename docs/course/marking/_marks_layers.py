@@ -29,7 +29,10 @@ def _(marks: Marks) -> None:
         p, m, v = start, np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
             m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
-            a, b = (m, v) if variant == "uncorrected" else (m / (1 - beta1**t), v / (1 - beta2**t))
+            at = t + (variant == "late")
+            a, b = (
+                (m, v) if variant == "uncorrected" else (m / (1 - beta1**at), v / (1 - beta2**at))
+            )
             p = p - lr * a / (
                 np.sqrt(b + eps)
                 if variant == "eps"
@@ -63,9 +66,7 @@ def _(marks: Marks) -> None:
             mistakes=swapped | mistakes,
         )
 
-    corrected = (
-        "This is the corrected {0}, which is only for the update of p. Return the uncorrected {0}."
-    )
+    corrected = "The factor 1 - beta is missing, or this is the corrected {0}, which is only for the update of p."
     squares = gradients[0] ** 2
     marks.idea("running means of the gradient and of its square", 2)
     for steps in (1, 5):
@@ -79,7 +80,12 @@ def _(marks: Marks) -> None:
             "eps is under the root. Add it to the root.": "eps",
             "The square root of v is missing.": "no root",
         }
-        uphill = {"The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"]}
+        late = {
+            "t is counted from 1 already: the correction is 1 - beta^t, not 1 - beta^(t + 1).": right(
+                steps, "late"
+            )["p"]
+        }
+        uphill = late | {"The step goes uphill. Subtract it from p.": 2 * start - right(1)["p"]}
         check(steps, "p", {text: right(steps, key)["p"] for text, key in wrong.items()} | uphill)
     old = [start.copy(), gradients[0].copy(), gradients[1].copy(), gradients[2] ** 2]
     given = [array.copy() for array in old]
@@ -145,7 +151,10 @@ def _(marks: Marks) -> None:
         mistakes={
             "The weights are normalised over the queries. For each query they should sum to 1 over the keys, the last axis.": soft(
                 scores, -2
-            )
+            ),
+            "The weights are normalised over the first axis. For each query they should sum to 1 over the keys, the last axis.": soft(
+                scores, 0
+            ),
         },
     )
     marks.compare("output", part("output"), weights @ v)
@@ -172,8 +181,10 @@ def _(marks: Marks) -> None:
             "The mask is upside down. Block the keys after the query.": soft(
                 np.where(free.T, scores, -np.inf)
             ),
-            "The mask is inverted. np.tri is True where a query may look, so put -inf where it is False. Here the last query has no key left.": soft(
-                np.where(free, -np.inf, scores)
+            **either(
+                "The mask is inverted. np.tri is True where a query may look, so put -inf where it is False. Here the last query has no key left.",
+                soft(np.where(free, -np.inf, scores)),
+                soft(scores - 1e9 * free),
             ),
             "The mask is applied after the softmax, so the rows no longer sum to 1. Apply it to the scores.": weights
             * free,
@@ -227,7 +238,7 @@ def of_attention(marks: Marks) -> None:
 
     learned = ta.op(lambda scale: scaled(q, k, v, scale)).vjp(scale_rule)
     learned.__name__, scale_rule.__name__ = "scaled", "scaled_vjp_scale"
-    marks.idea("back through the softmax, to a learned scale", 2, main=True)
+    marks.idea("back through the softmax, to a learned scale", 2)
     p_times = lambda g, scale: g @ v.T * F.softmax(scale * (q @ k.T))
     marks.gradient(
         "rule of scaled: scale",
@@ -278,7 +289,7 @@ def of_attention(marks: Marks) -> None:
         **either(untransposed, *kept.values()),
     }
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
-    marks.idea("the rules of causal attention without a softmax", 3, main=True, each=True)
+    marks.idea("the rules of causal attention without a softmax", 3)
     marks.gradient("rules of linear", marks.op("linear", *rules), q, k, v, mistakes=mistakes)
 
 
@@ -375,6 +386,10 @@ def _(marks: Marks) -> None:
             "The second sublayer has no residual connection.": two(feed_forward(after)),
             "The norm is applied only to the output of the sublayer. Apply it to the sum.": inside
             + two(feed_forward(inside)),
+            "The norm is applied before the sum. In the post-norm form it is applied to the sum, norm(x + sublayer(x)).": two(
+                first := one(t) + attend(t)
+            )
+            + feed_forward(first),
             twice: one(after + feed_forward(after)),
         },
     )
@@ -397,13 +412,18 @@ def _(marks: Marks) -> None:
             )
             + feed_forward(two(normed)),
             twice: half + feed_forward(one(half)),
+            "The norm is applied to the output of the sublayer. In the pre-norm form it is applied to its input.": inside
+            + two(feed_forward(inside)),
             "The residual connections are missing, such as x + attend(norm(x)).": feed_forward(
                 two(attend(one(t)))
             ),
             "The second sublayer has no residual connection.": feed_forward(two(half)),
+            "Both sublayers get the same x. The second one should get the result of the first.": t
+            + attend(one(t))
+            + feed_forward(two(t)),
         },
     )
-    marks.idea("the rules of a net with a gate", 3, main=True, each=True)
+    marks.idea("the rules of a net with a gate", 3)
     marks.reference(gated=gated)
     rules = "gated_vjp_x", "gated_vjp_W", "gated_vjp_V"
     both = lambda x, W, V: (sigmoid(x @ W), x @ V)
@@ -416,6 +436,12 @@ def _(marks: Marks) -> None:
         ),
         "This is the path through x V alone. x is used twice, so add the path through the gate.": (
             lambda g, y, x, W, V: (g * both(x, W, V)[0]) @ V.T
+        ),
+        "The path through the gate lacks the factor x V.": lambda g, y, x, W, V: (
+            of_gate(g, both(x, W, V)[0], 1) @ W.T + (g * both(x, W, V)[0]) @ V.T
+        ),
+        "W and V are exchanged: each product goes back through its own matrix.": lambda g, y, x, W, V: (
+            of_gate(g, *both(x, W, V)) @ V.T + (g * both(x, W, V)[0]) @ W.T
         ),
         slope: lambda g, y, x, W, V: (g * both(x, W, V)[1]) @ W.T + (g * both(x, W, V)[0]) @ V.T,
         f"{slope} ": lambda g, y, x, W, V: whole(x, g * both(x, W, V)[1]),
@@ -437,11 +463,16 @@ def _(marks: Marks) -> None:
     }
     W, V = random(3, 4), random(3, 4, seed=1)
     marks.gradient(
-        "rules of gated", marks.op("gated", *rules), random(5, 3), W, V, mistakes=mistakes
+        "rules of gated",
+        marks.op("gated", *rules, broadcasts=False),
+        random(5, 3),
+        W,
+        V,
+        mistakes=mistakes,
     )
     marks.gradient(
         "rules of gated, a stack",
-        marks.op("gated", *rules),
+        marks.op("gated", *rules, broadcasts=False),
         random(2, 5, 3),
         W,
         V,
@@ -635,6 +666,11 @@ def _(marks: Marks) -> None:
                 [2, 7, 10],
                 [1, 3, 10],
             ],
+            "START is missing in front.": np.roll(answers, 1, axis=1) * [0, 1, 1]
+            + answers * [1, 0, 0],
+            "The last digit has come to the front. START belongs there, and the last digit is dropped.": np.roll(
+                answers, 1, axis=1
+            ),
             "The digits are not shifted, so the decoder would see what it should write.": answers,
         },
     )
@@ -670,7 +706,11 @@ def _(marks: Marks) -> None:
         lambda: greedy(score, source, 4, 10),
         right,
         mistakes={
-            "The answer should not include START.": np.insert(right, 0, 10, axis=1)[:, :4],
+            **either(
+                "The answer should not include START.",
+                np.insert(right, 0, 10, axis=1)[:, :4],
+                np.insert(right, 0, 10, axis=1),
+            ),
             "Each symbol is taken from the scores at the first position. The scores of the next symbol are at the last position.": np.repeat(
                 right[:, :1], 4, axis=1
             ),
@@ -771,8 +811,11 @@ def _(marks: Marks) -> None:
             "The means are right, but their length is not yet 1.": mean,
             "The means are divided by the square of their length. The square root is missing.": mean
             / (mean * mean).sum(axis=-1, keepdims=True),
-            "All sentences are divided by a single length. Each has its own: axis=-1, keepdims=True.": mean
-            / np.linalg.norm(mean),
+            **either(
+                "All sentences are divided by a single length. Each has its own: axis=-1, keepdims=True.",
+                mean / np.linalg.norm(mean),
+                (total := (tokens * there[..., None]).sum(axis=1)) / np.linalg.norm(total),
+            ),
             "The mask is inverted. It is True where there is a token.": unit(
                 (tokens * ~there[..., None]).sum(axis=1) / 4
             ),

@@ -119,6 +119,16 @@ def walking(marks: Marks, mine: Engine) -> None:
         lambda: [last_of(*diamond(mirrored)[:2])[0] for mirrored in (False, True)],
         [16.0, 16.0],
         mistakes={
+            "The gradient of the result with respect to itself is 1, so begin with ones.": [
+                0.0,
+                0.0,
+            ],
+            **either(
+                "a is used twice, so it gets two contributions. Add them up.",
+                [10.0, 10.0],
+                [6.0, 6.0],
+                [6.0, 10.0],
+            ),
             **either(early, [10.0, 16.0], [16.0, 6.0], [10.0, 6.0]),
             **either(
                 "A tensor passes on its whole .grad each time that it receives a "

@@ -19,6 +19,7 @@ class Points:
     possible: dict[str, float] = field(default_factory=dict)
     gained: dict[str, float] = field(default_factory=dict)
     ideas: dict[str, list[str]] = field(default_factory=dict)
+    main: set[str] = field(default_factory=set)  # the main ideas
     half: bool = False  # whether the answer gets at most half, because a main idea is missing
 
     @property
@@ -70,6 +71,7 @@ def points(marks: Marks, planned: Marks | None = None) -> Points:
             result.possible[line.name] = possible
             result.gained[line.name] = possible if counts and line.name in passed else 0.0
         if idea and planned.ideas[idea].main:
+            result.main.add(idea)
             result.half |= not any(result.gained[line.name] for line in lines)
     return result
 
@@ -90,7 +92,8 @@ def table(lines: list[Line], found: Points) -> str:
     rows = [f"{'name':{width}}  {HEADER}"]
     for idea, members in groups.items():
         if idea:
-            rows.append(f"{idea}: {found.of_idea(idea)}")
+            main = ", a main idea" * (idea in found.main)
+            rows.append(f"{idea}{main}: {found.of_idea(idea)}")
         rows += [f"{indent + line.name:{width}}  {line}" for line in members]
     passed = sum(line.ok for line in lines)
     text = f"{passed} of {len(lines)} checks pass"

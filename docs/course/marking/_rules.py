@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ VAGUE = ("VJP", "missed use", "missing sum", "stateful VJP", "precision", "domai
 
 class WrongForm(Exception):
     """A result of a rule that cannot be a gradient."""
+
+    verdict = "wrong shape"
 
 
 class Rule(NamedTuple):
@@ -116,9 +119,12 @@ def line_of(name: str, report: Any) -> Line:
     return line
 
 
-def explanation(report: Any, names: list[str]) -> str:
-    """Return gradcheck's diagnosis in the words of the stub."""
-    return in_stub_words(str(report.diagnosis), names)
+def explanation(report: Any, names: list[str], argument: str = "x") -> str:
+    """Return gradcheck's diagnosis of the rule of an argument, in the words of the stub."""
+    text = in_stub_words(str(report.diagnosis), names).replace(" to x[", f" to {argument}[")
+    text = re.sub(r"\bx\b", argument, text) if text.startswith("wrong factor") else text
+    text = text.removeprefix(f"{report.diagnosis.kind}: ")  # the verdict has it
+    return text[:1].upper() + text[1:]
 
 
 def numbers(report: Any, names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,19 +11,23 @@ from types import FrameType
 from typing import Any
 
 LIBRARIES = {"tinygrad_attn", "torch", "jax", "scipy", "tensorflow", "sklearn", "autograd", "keras"}
-HERE = str(Path(__file__).resolve().parent)
+NOT_THE_ANSWER = (str(Path(__file__).resolve().parent), sysconfig.get_path("stdlib"), "<frozen")
+"""How the names of files of the marker and of Python begin."""
 BESIDE = ("tinygrad_attn.tensor.", "tinygrad_attn.engine.", "tinygrad_attn.errors")
 """Modules of the package whose functions run when a formula is applied to a Tensor that was given."""
 
 
 @contextmanager
-def library_calls(allowed: Collection[str]) -> Iterator[list[tuple[str, int]]]:
+def library_calls(allowed: Collection[str] | None) -> Iterator[list[tuple[str, int]]]:
     """List the library functions that are called inside the block, each with the line of the call.
 
     Calls by the libraries themselves and by the marker do not count, nor do functions, classes and
-    methods whose names are in `allowed`, nor the operators and methods of a Tensor.
+    methods whose names are in `allowed`, nor the operators and methods of a Tensor. None allows all.
     """
     calls: list[tuple[str, int]] = []
+    if allowed is None:
+        yield calls
+        return
 
     def look(frame: FrameType, event: str, function: Any) -> None:
         if event == "call":
@@ -34,10 +39,9 @@ def library_calls(allowed: Collection[str]) -> Iterator[list[tuple[str, int]]]:
         if module.partition(".")[0] not in LIBRARIES or caller is None or trusted(caller):
             return
         name = python_name(frame, module) if event == "call" else function.__qualname__
-        if name and not {*name.split(".")} & {*allowed}:
-            calls.append(
-                (f"{module.partition('.')[0]}'s {name.rpartition('.')[2]}", caller.f_lineno)
-            )
+        if name and name != "<module>" and not {*name.split(".")} & {*allowed}:  # no import
+            shown = name.removesuffix(".__init__").rpartition(".")[2]
+            calls.append((f"{module.partition('.')[0]}'s {shown}", caller.f_lineno))
 
     before = sys.getprofile()
     sys.setprofile(look)
@@ -54,11 +58,10 @@ def module_of(function: Any) -> str:
 
 
 def trusted(caller: FrameType) -> bool:
-    """Return whether a call comes from a library or from the marker, not from an answer."""
+    """Return whether a call comes from Python, a library or the marker, not from an answer."""
     module = str(caller.f_globals.get("__name__"))
-    return module.partition(".")[0] in LIBRARIES | {
-        "numpy"
-    } or caller.f_code.co_filename.startswith(HERE)
+    file = caller.f_code.co_filename
+    return module.partition(".")[0] in LIBRARIES | {"numpy"} or file.startswith(NOT_THE_ANSWER)
 
 
 def python_name(frame: FrameType, module: str) -> str:

@@ -30,7 +30,7 @@ def about_shape(found: Shape, expected: Shape) -> str:
                     "later axes move to the left; keepdims=True keeps it with length 1."
                 )
     if len(found) == len(expected) > 2 and found == expected[::-1]:
-        return ".T reverses all axes. Swap only the last two: x.swapaxes(-1, -2)."
+        return REVERSED
     if sorted(found) == sorted(expected):
         orders = permutations(range(len(expected)))
         order = next(p for p in orders if found == tuple(expected[axis] for axis in p))
@@ -42,8 +42,16 @@ def about_shape(found: Shape, expected: Shape) -> str:
     return ""
 
 
-def about_shapes(text: str) -> str:
-    """Explain an error of NumPy about two shapes that do not fit; the text may be empty."""
+REVERSED = ".T reverses all axes of an array with more than two. Swap only the last two: x.swapaxes(-1, -2)."
+
+
+def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
+    """Explain an error of NumPy about two shapes that do not fit, in a line of the answer; the text may
+    be empty.
+    """
+    does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
+    if does_not_fit and re.search(r"\.T\b", line) and re.search(r"\d, \d+, \d", shapes_given):
+        return REVERSED
     shapes = [
         tuple(int(n) for n in re.findall(r"\d+", shape))
         for shape in re.findall(r"\(((?:\d+,?\s*)*)\)", text)
@@ -54,10 +62,15 @@ def about_shapes(text: str) -> str:
             if small == large[:axis] + large[axis + 1 :]:
                 kept = (*large[:axis], 1, *large[axis + 1 :])
                 return (
-                    f"NumPy matches axes from the right, so {small} does not fit {large}. If the "
-                    f"array {small} comes from a sum over axis {axis}, keepdims=True gives it the shape {kept}, "
-                    "which fits."
+                    f"NumPy matches axes from the right, so {small} does not fit {large}. {kept} fits: after "
+                    f"a sum or a maximum, keepdims=True keeps axis {axis} with length 1, and elsewhere "
+                    "x[..., None] or np.expand_dims adds it."
                 )
+        if len(small) == len(large) and small[:-2] == large[:-2] and small[-2:] == large[:-3:-1]:
+            return (
+                f"{small} and {large} are transposes of each other: in one of the two terms a transpose "
+                "is missing, or the factors are in the wrong order."
+            )
         return "NumPy matches axes from the right: two lengths must be equal, or one of them 1."
     if "matmul" in text and "mismatch" in text:
         return (
@@ -65,6 +78,22 @@ def about_shapes(text: str) -> str:
             "shape of each factor: the order, or a swap of the last two axes, must be another."
         )
     return ""
+
+
+def misplaced(found: Any, expected: Any) -> str:
+    """Say that a result has the right numbers in the wrong places; the text may be empty."""
+    a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
+    if a.shape != b.shape or a.dtype.kind not in "fiu" or a.size < 3:
+        return ""
+    if not np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), 1e-9):
+        return ""
+    for axis in range(a.ndim):
+        if equal(np.flip(a, axis), b):
+            return f"The numbers are right, but in the reverse order along axis {axis}."
+    return (
+        "The numbers are right, but in other places. A reshape keeps the order in memory; swapaxes and "
+        "transpose change it."
+    )
 
 
 def unchanged(name: str, value: Any, arguments: Mapping[str, Any]) -> str:

@@ -34,10 +34,12 @@ import _marks_attention  # noqa: F401  these register their exercises
 import _marks_dual  # noqa: F401
 import _marks_engine  # noqa: F401
 import _marks_layers  # noqa: F401
+import _marks_llm  # noqa: F401
 import _marks_parallel  # noqa: F401
 import _marks_program  # noqa: F401
 import _marks_project  # noqa: F401
 import _own
+import _practice
 import _zoo
 from _apart import mark_apart
 from _class import mark_class, results
@@ -109,6 +111,8 @@ def outcome(chosen: Exercise, marks: Marks, path: Path, everything: bool = False
     """Return the text about a file, for the terminal or for a page."""
     if chosen.name == "exam":
         return _exam.report(marks)
+    if chosen.name == "practice":
+        return _practice.outcome(marks)
     text = f"exercise {chosen.title}: {_shown(path)}\n\n{marks.report(everything)}"
     if chosen not in exercises.values() or not marks.ok:
         return text
@@ -203,6 +207,8 @@ def find(name: str) -> Exercise:
     kind, _, groups = name.partition(" ")
     if kind == "exam":
         return _exam.exam(groups)
+    if kind == "practice":
+        return _practice.practice()
     name, _, step = name.partition(", step ")
     if step:
         return only(find(name), step)
@@ -241,7 +247,7 @@ def catalogue() -> str:
             *rows,
             "      zoo             find real bugs of published engines",
             "",
-            f"The stubs are in {_shown(EXERCISES)}, and the solutions in its folder solutions.",
+            f"The stubs are in {_shown(EXERCISES)}.",
             "Mark one with: python -m tinygrad_attn exercise NAME [FILE]",
         ]
     )

@@ -10,7 +10,8 @@ function make(tag, properties, ...children) {
 const taken = event => event.altKey || event.ctrlKey || event.metaKey || event.target.closest(".cells, .wide, select, summary");
 const brief = x => typeof x !== "number" ? x : x === 0 ? "0" : Math.abs(x) >= 1e4 || Math.abs(x) < 1e-3 ? x.toExponential(1) : String(+x.toPrecision(3));
 
-// A matrix as a grid of colours. Pointing, or the arrow keys, show a number; choose(row) is called for a click.
+// A matrix as a grid of colours. Pointing, or the arrow keys, show a number, or matrix.said(row, column);
+// choose(row, column) is called for a click.
 function heat(matrix, name, choose) {
   const rows = matrix.rows, finite = rows.flat().filter(Number.isFinite);
   const top = Math.max(...finite.map(Math.abs), 1e-30), columns = rows.length ? rows[0].length : 0, written = columns <= 6 && rows.length <= 8;
@@ -32,15 +33,15 @@ function heat(matrix, name, choose) {
     if (k >= 0 && k < grid.children.length) {
       at = k;
       grid.children[k].classList.add("at");
-      said.textContent = matrix.shape === "()" ? name + " = " + rows[0][0] : name + "[" + (rows.length > 1 ? Math.floor(k / columns) + ", " : "") + k % columns + "] = " + rows[Math.floor(k / columns)][k % columns];
+      said.textContent = matrix.said ? matrix.said(Math.floor(k / columns), k % columns) : matrix.shape === "()" ? name + " = " + rows[0][0] : name + "[" + (rows.length > 1 ? Math.floor(k / columns) + ", " : "") + k % columns + "] = " + rows[Math.floor(k / columns)][k % columns];
     } else said.textContent = caption;
   };
   grid.addEventListener("pointermove", event => point([...grid.children].indexOf(event.target)));
   grid.addEventListener("pointerleave", () => point(-1));
-  grid.addEventListener("click", event => { const k = [...grid.children].indexOf(event.target); point(k); if (choose && k >= 0) choose(Math.floor(k / columns)); });
+  grid.addEventListener("click", event => { const k = [...grid.children].indexOf(event.target); point(k); if (choose && k >= 0) choose(Math.floor(k / columns), k % columns); });
   grid.addEventListener("keydown", event => {
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at < 0 ? 0 : at + columns, ArrowUp: at - columns }[event.key];
-    if (event.key === "Enter" && choose && at >= 0) choose(Math.floor(at / columns));
+    if (event.key === "Enter" && choose && at >= 0) choose(Math.floor(at / columns), at % columns);
     if (to === undefined) return;
     event.preventDefault();
     if (to >= 0 && to < grid.children.length) point(to);

@@ -12,7 +12,7 @@ Write four functions with NumPy, on arrays:
     merge          combines two partial results, from different keys, into the partial result for all these keys
     attention      computes softmax(q k^T / sqrt(D)) v, one block of keys after another, and the log-sum-exp of each query,
                    lse = m + log(total); a query that sees no key gets the output 0 and the lse -inf
-    attention_vjp  computes the VJP: it recomputes each block of weights from lse, as e^(score - lse), and the row sum in the VJP
+    attention_vjp  computes its backward rule: it recomputes each block of weights from lse, as e^(score - lse), and the row sum in the rule
                    of softmax as delta = rowsum(g * y), which is the same for all blocks
 
 With causal=True, there are as many keys as queries (T = S), and query t looks at keys 0 to t.
