@@ -27,7 +27,7 @@ NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch
 """Modules of the marker that say nothing to a learner."""
 READS = {
     *("startswith", "endswith", "replace", "split", "partition", "rpartition", "removeprefix"),
-    *("removesuffix", "compile", "sub", "match", "search", "findall", "fullmatch", "getattr"),
+    *("removesuffix", "compile", "match", "search", "findall", "fullmatch", "getattr"),
     *("get", "einsum", "open", "encode", "strip", "rstrip", "add_argument"),
 }
 """Calls whose texts are read or looked for, and not said."""
@@ -123,7 +123,9 @@ class Texts(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name in READS:
+        if name == "sub":  # what is put in is said
+            self.visit(node.args[1] if ast.unparse(node.func) == "re.sub" else node.args[0])
+        elif name in READS:
             self.visit(node.func)
         elif name == "join" and isinstance(node.func, ast.Attribute):
             if isinstance(node.func.value, ast.Constant) and re.search(

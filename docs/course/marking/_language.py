@@ -39,11 +39,12 @@ class Template(NamedTuple):
     literals: tuple[str, ...]
     fields: tuple[str, ...]
     translation: str
+    letters: int
 
     @property
     def short(self) -> bool:
         """Whether it has so few words that no sentence may be inserted."""
-        return letters(" ".join(self.literals)) < 6
+        return self.letters < 6
 
     def values(self, text: str) -> dict[str, str] | None:
         """Return the values that make the template this text, by their fields."""
@@ -112,7 +113,8 @@ class Catalogue:
         if len(literals) == 1:
             self.exact.setdefault(literals[0], unbraced(translation))
         elif words:
-            template = Template(literals, tuple(pieces[1::2]), translation)
+            fields = tuple(pieces[1::2])
+            template = Template(literals, fields, translation, letters(" ".join(literals)))
             self.by_word.setdefault(max(words, key=len), []).append(template)
 
     def _translate(self, text: str) -> Said:
@@ -141,10 +143,11 @@ class Catalogue:
         plain = re.sub(r"\s+", " ", text)
         if plain in self.exact:
             return Said(self.exact[plain], 0)
-        found = [self.filled(template, plain) for template in self.candidates(plain)]
+        known = sorted(self.candidates(plain), key=lambda template: -template.letters)
+        found = [self.filled(template, plain) for template in known]
         if text[-1] in ENDS and len(text) > 1 and (core := self.whole(text[:-1].rstrip())):
             end = "" if core.text[-1] in ENDS.values() else ENDS[text[-1]]
-            found.append(Said(core.text + end, core.cost))
+            found.insert(0, Said(core.text + end, core.cost))
         return min(filter(None, found), key=lambda said: said.cost, default=None)
 
     def candidates(self, plain: str) -> Iterator[Template]:
@@ -160,7 +163,8 @@ class Catalogue:
             return None
         said = {name: self.translate(value) for name, value in values.items()}
         text = FIELD.sub(lambda field: said[field[1]].text, template.translation)
-        return Said(unbraced(text).rstrip(), sum(one.cost for one in said.values()))
+        swallowed = sum(": " in value for value in values.values())  # rather by itself
+        return Said(unbraced(text).rstrip(), sum(one.cost for one in said.values()) + swallowed)
 
     def sentences(self, parts: list[str], between: list[str]) -> Said:
         """Translate consecutive parts by the templates that understand most of them."""
@@ -199,9 +203,9 @@ class Catalogue:
         lines = text.split("\n")
         if any(re.search(r"\S {2,}\S", line) for line in lines):
             return self.table(lines)
-        indent = re.match(r" *", text)[0]  # type: ignore[index]
-        body = "\n".join(line.removeprefix(indent) for line in lines)
-        said = self.translate(body).text if body.strip() else body
+        indent, quotes = re.match(r'( *)((?:""")?)', text).groups()  # type: ignore[union-attr]
+        body = "\n".join(line.removeprefix(indent) for line in lines).removeprefix(quotes)
+        said = quotes + (self.translate(body).text if body.strip() else body)
         return "\n".join(f"{indent}{line}".rstrip(" ") for line in said.split("\n"))
 
     def table(self, lines: list[str]) -> str:
