@@ -26,22 +26,27 @@ DIAGNOSES = ("causes", "circumstances", "explain", "faults", "gradcheck", "repor
 NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch"}
 """Modules of the marker that say nothing to a learner."""
 READS = {
-    *("startswith", "endswith", "replace", "split", "partition", "rpartition", "removeprefix"),
+    *("startswith", "endswith", "split", "partition", "rpartition", "removeprefix"),
     *("removesuffix", "compile", "match", "search", "findall", "fullmatch", "getattr"),
     *("get", "einsum", "open", "encode", "strip", "rstrip", "add_argument"),
 }
 """Calls whose texts are read or looked for, and not said."""
-RAISED = {"Wrong", "Forbidden", "NotWritten", "WrongForm"}
+RAISED = {"Wrong", "Forbidden", "NotWritten", "WrongForm", "RuntimeError"}
 """Exceptions whose texts the marker says; any other is an error text, which stays English."""
 WORDS = {
     *("ok", "no", "missing", "transposed", "name", "verdict", "passed", "RIGHT", "WRONG"),
-    *("LOST", "CRASH", "MISSING", "shape", "value", "expected", "found"),
+    *(" (transposed?)", "LOST", "CRASH", "MISSING", "shape", "value", "expected", "found"),
 }
 """Texts of a single word; any other single word is taken for a name."""
 AMBIGUOUS = {"{0} of {1}: {2}", "{0}: op {1}: {2}", "{0} at {1}: {2}"}
 """Templates that fit almost everything; their parts are translated instead."""
 CONSTANTS = re.compile(r'^([A-Z_]+) = "(.{1,40})"$', re.M)
 """Words that texts insert by name."""
+LISTED = {
+    *(ast.Module, ast.Expr, ast.Name, ast.Load, ast.BoolOp, ast.And, ast.Or),
+    *(ast.Tuple, ast.AnnAssign, ast.Store),
+}
+"""What Python takes a list of words for, such as `maximum, total and result`."""
 VALUE = "\0"
 PROGRAM = 20
 """The number of lines from which on a text is a program."""
@@ -118,13 +123,15 @@ class Texts(ast.NodeVisitor):
                 self.visit(side)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        if isinstance(node.exc, ast.Call) and getattr(node.exc.func, "id", "") in RAISED:
+        called = (one for one in ast.walk(node) if isinstance(one, ast.Call))
+        if any(getattr(one.func, "id", "") in RAISED for one in called):
             self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name == "sub":  # what is put in is said
-            self.visit(node.args[1] if ast.unparse(node.func) == "re.sub" else node.args[0])
+        if name in ("sub", "replace"):  # what is put in is said
+            self.visit(node.func)
+            self.visit(node.args[int(name == "replace" or ast.unparse(node.func) == "re.sub")])
         elif name in READS:
             self.visit(node.func)
         elif name == "join" and isinstance(node.func, ast.Attribute):
@@ -231,14 +238,5 @@ def is_code(text: str) -> bool:
     for ending in ("", " pass"):
         with suppress(SyntaxError):
             nodes = {type(node) for node in ast.walk(ast.parse(text + ending))}
-            return not nodes <= {
-                ast.Module,
-                ast.Expr,
-                ast.Name,
-                ast.BoolOp,
-                ast.Tuple,
-                ast.And,
-                ast.Or,
-                ast.Load,
-            }
+            return not nodes <= LISTED
     return False

@@ -23,9 +23,15 @@ HERE = Path(__file__).resolve().parent
 VARIABLE = "TINYGRAD_ATTN_LANG"
 """The environment variable that names the language."""
 FIELD = re.compile(r"\{(\d)\}")
-SENTENCE = re.compile(r"((?<=[.:;?!])\s+|\n\s*)")
-TWO_SENTENCES = re.compile(r"[.?!]\s+[A-Z]")
-PART = re.compile(r"((?<=[:;,])\s+)")
+SENTENCE = re.compile(r"(?<=[.:;?!])\s+|\n\s*")
+ENGLISH = re.compile(r"(\b[A-Za-z][a-z]+,? ){3}")
+"""Three words that no template has."""
+ERROR = re.compile(r"^ *[A-Za-z.]*(Error|Exception|Interrupt|Exit): ")
+CLOSE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
+"""A space that Chinese does not have."""
+TWO_WORDS = re.compile(r"[A-Za-z]{2} [A-Za-z]{2}|\n")
+TWO_SENTENCES = re.compile(r"[.?!] [A-Z]|\n")
+PART = re.compile(r"(?<=[:;,])\s+")
 ENDS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？", "!": "！"}
 FOR_PROGRAMS = "status"
 """The key of a text in results.json that no person reads."""
@@ -61,15 +67,21 @@ class Template(NamedTuple):
         if not text.endswith(last) or len(text) - len(last) < at:
             return None
         values = dict(zip(self.fields, [*found, text[at : len(text) - len(last)]]))
-        unlike = re.compile(r"[A-Za-z]{2} [A-Za-z]{2}") if self.short else TWO_SENTENCES
+        unlike = TWO_WORDS if self.short else TWO_SENTENCES
         return None if any(map(unlike.search, values.values())) else values
 
 
 class Said(NamedTuple):
-    """A translated text, and how many letters of it were not understood."""
+    """A translated text, how many letters of it were not understood, and how many signs were."""
 
     text: str
     cost: int
+    known: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of several translations, the one with the lowest rank understands most."""
+        return self.cost, -self.known
 
 
 def entries(po: str) -> Iterator[tuple[str, str]]:
@@ -100,26 +112,33 @@ class Catalogue:
 
     def enter(self, english: str, translation: str) -> None:
         number = len(FIELD.findall(english))
-        if re.match(r"[ ,:](?! )", english):  # such a text is said after another, or before one
+        if re.match(r"[,:]| (?! )", english):  # such a text is said after another, or before one
             english, translation = f"{{{number}}}{english}", f"{{{number}}}{translation}"
             number += 1
         if english.endswith(" "):
             english, translation = f"{english}{{{number}}}", f"{translation}{{{number}}}"
         english, translation = without_sentences(english, translation)
-        english = re.sub(r"\s+", " ", re.sub(r"^ {2,}", "", english))
+        english = in_lines(re.sub(r"^ {2,}", "", english))
         pieces = re.split(r"\{(\d)\}", english)
         literals = tuple(map(unbraced, pieces[::2]))
         words = re.findall(r"[A-Za-z]{2,}", " ".join(literals))
         if len(literals) == 1:
-            self.exact.setdefault(literals[0], unbraced(translation))
+            self.exact.setdefault(literals[0].replace("\n", " "), unbraced(translation))
         elif words:
+            self.head(english, translation)
             fields = tuple(pieces[1::2])
             template = Template(literals, fields, translation, letters(" ".join(literals)))
             self.by_word.setdefault(max(words, key=len), []).append(template)
 
+    def head(self, english: str, translation: str) -> None:
+        """Enter what stands before the value at the end, which may be several sentences."""
+        before, colon, value = translation.rpartition("：")
+        if colon and FIELD.fullmatch(value) and english.endswith(f": {value}"):
+            self.enter(english.removesuffix(f" {value}"), before + colon)
+
     def _translate(self, text: str) -> Said:
         """Translate a text without tables: a whole template, or what it consists of."""
-        pieces = SENTENCE.split(text)
+        pieces = split(SENTENCE, text)
         if len(pieces) == 1:
             return self.single(text)
         return self.better(text, self.sentences(pieces[::2], pieces[1::2]))
@@ -127,28 +146,28 @@ class Catalogue:
     def better(self, text: str, in_parts: Said) -> Said:
         """Return the translation of a text by one template, if that understands no less of it."""
         whole = self.whole(text)
-        return whole if whole and whole.cost <= in_parts.cost else in_parts
+        return whole if whole and whole.rank <= in_parts.rank else in_parts
 
     def single(self, text: str) -> Said:
         """Translate a sentence, or else its parts."""
         if not re.search(r"[A-Za-z]{2}", text):
             return Said(text, 0)
-        pieces = PART.split(text)
+        pieces = split(PART, text)
         if len(pieces) == 1:
             return self.whole(text) or Said(text, letters(text))
         return self.better(text, self.sentences(pieces[::2], pieces[1::2]))
 
     def whole(self, text: str) -> Said | None:
         """Translate a text that is one template, perhaps with a full stop or a colon after it."""
-        plain = re.sub(r"\s+", " ", text)
-        if plain in self.exact:
-            return Said(self.exact[plain], 0)
-        known = sorted(self.candidates(plain), key=lambda template: -template.letters)
-        found = [self.filled(template, plain) for template in known]
+        plain = in_lines(text)
+        if plain.replace("\n", " ") in self.exact:
+            return Said(self.exact[plain.replace("\n", " ")], 0, len(plain))
+        found = [self.filled(template, plain) for template in self.candidates(plain)]
         if text[-1] in ENDS and len(text) > 1 and (core := self.whole(text[:-1].rstrip())):
             end = "" if core.text[-1] in ENDS.values() else ENDS[text[-1]]
-            found.insert(0, Said(core.text + end, core.cost))
-        return min(filter(None, found), key=lambda said: said.cost, default=None)
+            end = text[-1] if re.search(r"[A-Za-z] [A-Za-z]+$", core.text) else end
+            found.insert(0, Said(core.text + end, core.cost, core.known))
+        return min(filter(None, found), key=lambda said: said.rank, default=None)
 
     def candidates(self, plain: str) -> Iterator[Template]:
         for word in dict.fromkeys(re.findall(r"[A-Za-z]{2,}", plain)):
@@ -161,14 +180,22 @@ class Catalogue:
             values = template.values(plain + " ")
         if values is None:
             return None
-        said = {name: self.translate(value) for name, value in values.items()}
+        said = {name: self.value(value) for name, value in values.items()}
         text = FIELD.sub(lambda field: said[field[1]].text, template.translation)
-        swallowed = sum(": " in value for value in values.values())  # rather by itself
-        return Said(unbraced(text).rstrip(), sum(one.cost for one in said.values()) + swallowed)
+        text = CLOSE.sub("", unbraced(text).rstrip())
+        closed = [*values.values()][: -1 if template.literals[-2].endswith(": ") else None]
+        swallowed = sum(": " in value for value in closed)  # such a value is rather two
+        known = sum(map(len, template.literals)) + sum(one.known for one in said.values())
+        return Said(text, sum(one.cost for one in said.values()) + swallowed, known)
+
+    def value(self, text: str) -> Said:
+        """Translate an inserted value. An error text, which stays English, is not taken apart."""
+        said = self.translate(text)
+        return Said(text, letters(text)) if ENGLISH.search(said.text) else said
 
     def sentences(self, parts: list[str], between: list[str]) -> Said:
         """Translate consecutive parts by the templates that understand most of them."""
-        best: list[tuple[int, int]] = [(0, 0)] * (len(parts) + 1)  # cost from here on, where next
+        best = [((0, 0), 0)] * (len(parts) + 1)  # the rank from here on, and where the next begins
         said: dict[tuple[int, int], Said] = {}
         for start in reversed(range(len(parts))):
             choices = []
@@ -179,7 +206,8 @@ class Catalogue:
                 one = self.whole(text) if end > start + 1 else self.single(text)
                 if one is not None:
                     said[start, end] = one
-                    choices.append((one.cost + best[end][0], end))
+                    (cost, known), _ = best[end]
+                    choices.append(((one.cost + cost, known - one.known), end))
             best[start] = min(choices, key=lambda choice: (choice[0], -choice[1]))
         texts, start = [""], 0
         while start < len(parts):
@@ -192,7 +220,8 @@ class Catalogue:
                 gap = "" if texts[-1][-1:] in ENDS.values() else gap
             texts.append(gap)
             start = end
-        return Said("".join(texts), best[0][0])
+        (cost, known), _ = best[0]
+        return Said("".join(texts), cost, -known)
 
     def page(self, text: str) -> str:
         """Translate what is printed: paragraphs, with their indentation, and tables."""
@@ -201,11 +230,15 @@ class Catalogue:
     def paragraph(self, text: str) -> str:
         """Translate consecutive lines; those with columns are a table."""
         lines = text.split("\n")
+        for at, line in enumerate(lines):
+            if ERROR.match(line) and len(lines) > 1:
+                groups = lines[:at], [line], lines[at + 1 :]
+                return "\n".join(self.paragraph("\n".join(group)) for group in groups if group)
         if any(re.search(r"\S {2,}\S", line) for line in lines):
             return self.table(lines)
         indent, quotes = re.match(r'( *)((?:""")?)', text).groups()  # type: ignore[union-attr]
         body = "\n".join(line.removeprefix(indent) for line in lines).removeprefix(quotes)
-        said = quotes + (self.translate(body).text if body.strip() else body)
+        said = quotes + (self.value(body) if ERROR.match(body) else self.translate(body)).text
         return "\n".join(f"{indent}{line}".rstrip(" ") for line in said.split("\n"))
 
     def table(self, lines: list[str]) -> str:
@@ -248,7 +281,7 @@ def in_the_markers_words(english: str, translation: str) -> Iterator[tuple[str, 
 
 def without_sentences(english: str, translation: str) -> tuple[str, str]:
     """Leave out inserted sentences at the beginning and the end, which are translated by themselves."""
-    for pattern in (r"^(\{\d\}) (?=[A-Z])", r"(?<=[.?!:]) (\{\d\})$"):
+    for pattern in (r"^(\{\d\}) (?=[A-Z])", r"(?<=[.?!]) (\{\d\})$"):
         found = re.search(pattern, english)
         at = "^" if pattern[0] == "^" else "$"
         for field in found.groups() if found else ():
@@ -261,6 +294,22 @@ def without_sentences(english: str, translation: str) -> tuple[str, str]:
 
 def unbraced(text: str) -> str:
     return text.replace("{{", "{").replace("}}", "}")
+
+
+def split(separator: re.Pattern[str], text: str) -> list[str]:
+    """Return the parts of a text and the separators between them, but none inside of brackets."""
+    pieces, at = [], 0
+    for found in separator.finditer(text):
+        before = text[at : found.start()]
+        if len(re.findall(r"[(\[]", before)) == len(re.findall(r"[)\]]", before)):
+            pieces += [before, found[0]]
+            at = found.end()
+    return [*pieces, text[at:]]
+
+
+def in_lines(text: str) -> str:
+    """Return a text with single spaces, and without indentation."""
+    return re.sub(r"[ \t]+", " ", re.sub(r"\s*\n\s*", "\n", text))
 
 
 def has_chinese(text: str) -> bool:
