@@ -238,8 +238,11 @@ class Catalogue:
             return self.table(lines)
         indent, quotes = re.match(r'( *)((?:""")?)', text).groups()  # type: ignore[union-attr]
         body = "\n".join(line.removeprefix(indent) for line in lines).removeprefix(quotes)
-        said = quotes + (self.value(body) if ERROR.match(body) else self.translate(body)).text
-        return "\n".join(f"{indent}{line}".rstrip(" ") for line in said.split("\n"))
+        said = self.translate(body)
+        if ERROR.match(body) and 2 * said.cost > letters(body):
+            return text
+        rows = f"{quotes}{said.text}".split("\n")
+        return "\n".join(f"{indent}{row}".rstrip(" ") for row in rows)
 
     def table(self, lines: list[str]) -> str:
         """Translate each cell of a table, and lay out its columns again."""
