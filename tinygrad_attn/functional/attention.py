@@ -133,7 +133,7 @@ def rotary(x: Any, positions: Any, base: float = 10000.0) -> Tensor:
     Llama in Hugging Face's library. Raises ValueError if D is odd. (Su et al. 2021,
     arXiv:2104.09864)
     """
-    x, positions = real(x, "rotary"), np.array(positions)
+    x, positions = real(x, "rotary"), np.array(positions, ndmin=1)
     if x.ndim < 2 or x.shape[-1] % 2 or (*positions.shape, 1)[-2] not in (1, x.shape[-2]):
         raise ValueError(
             "rotary takes x (..., T, D) with an even D, and positions (T,) or (..., T); got x "

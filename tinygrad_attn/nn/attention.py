@@ -227,7 +227,7 @@ class SelfAttention(Module):
 
     def forward(self, x) -> Tensor:
         """(T, d_in) or (B, T, d_in) -> (T, d_out) or (B, T, d_out)"""
-        x = floating(x, self.W_query.weight)
+        x = floating(x, self)
         q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (..., T, d_out)
         scores = q @ k.swapaxes(-1, -2) / math.sqrt(self.d_out)  # (..., T, T)
         weights = self.dropout(masked_softmax(scores, is_causal=self.causal))
@@ -253,7 +253,7 @@ class AdditiveAttention(Module):
         `key_padding_mask` (B, S) is True where a key is blocked. If every key is blocked, the
         output is zero.
         """
-        query, key, value = (floating(x, self.w_score.weight) for x in (query, key, value))
+        query, key, value = (floating(x, self) for x in (query, key, value))
         if not query.ndim == key.ndim == value.ndim == 3 or key.shape[1] != value.shape[1]:
             raise ValueError(
                 "AdditiveAttention takes query (B, T, query_dim), key (B, S, key_dim) and "

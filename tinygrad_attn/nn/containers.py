@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from itertools import groupby
 from typing import Any, Self
 
 from .module import Module
@@ -54,17 +53,6 @@ class ModuleList(_Numbered):
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         self.extend(modules or ())
-
-    def _repr_children(self):
-        """Return the rows of repr(), with equal neighbours merged: `(0-5): 6 x Linear(...)`."""
-        rows = []
-        for text, equal in groupby(range(len(self)), lambda number: repr(self[number])):
-            first, *others = equal
-            if others:
-                rows.append((f"{first}-{others[-1]}", f"{len(others) + 1} x {text}"))
-            else:
-                rows.append((f"{first}", text))
-        return rows
 
 
 class Sequential(_Numbered):

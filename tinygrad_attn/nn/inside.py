@@ -107,43 +107,41 @@ def _selected(model, patterns):
 
 
 class _Outputs(Listener):
-    """Adds the outputs of modules to their activations.
+    """Adds the outputs and weights of modules to their activations."""
 
-    In the second run of a checkpoint, passes gradients on to the outputs of the first run instead.
-    `positions` has the index of each module's next output.
-    """
-
-    def __init__(
-        self, activations: list[tuple[Module, Activation]], positions: list[int] | None = None
-    ) -> None:
-        self.activations, self.is_repeat = activations, positions is not None
-        self.positions = positions or [0] * len(activations)
-
-    def index(self, module: Module) -> int | None:
-        """Return the index of a module, or None."""
-        return next((i for i, (m, _) in enumerate(self.activations) if m is module), None)
+    def __init__(self, activations: dict[Module, Activation]) -> None:
+        self.activations = activations
 
     def returned(self, module: Module, output: Any) -> None:
-        i = self.index(module)
-        if i is None:
-            return
-        outputs, y = self.activations[i][1].outputs, first(output)
-        if not self.is_repeat:
-            outputs.append(output)
-            if tracked(y):
+        if module in self.activations:
+            self.activations[module].outputs.append(output)
+            if tracked(y := first(output)):
                 y.retain_grad()
-        elif tracked(y):
-            y._keep_gradient_for(first(outputs[self.positions[i]]))
-        self.positions[i] += 1
 
     def attended(self, scope: Any, weights: np.ndarray) -> None:
-        i = self.index(scope.module) if scope else None
-        if i is not None and not self.is_repeat:
-            self.activations[i][1].all_weights.append(weights)
+        if scope and scope.module in self.activations:
+            self.activations[scope.module].all_weights.append(weights)
 
     def repeated(self) -> Callable[[], Listener]:
-        positions = list(self.positions)
-        return lambda: _Outputs(self.activations, list(positions))
+        starts = [(m, a.outputs, len(a.outputs)) for m, a in self.activations.items()]
+        return lambda: _Repeat({module: outputs[n:] for module, outputs, n in starts})
+
+
+class _Repeat(Listener):
+    """Passes gradients from the second run of a checkpoint on to the outputs of the first run."""
+
+    def __init__(self, outputs: dict[Module, list[Any]]) -> None:
+        self.outputs = {module: list(remaining) for module, remaining in outputs.items()}
+
+    def returned(self, module: Module, output: Any) -> None:
+        if module in self.outputs:
+            y, twin = first(output), first(self.outputs[module].pop(0))
+            if tracked(y):
+                y._keep_gradient_for(twin)
+
+    def repeated(self) -> Callable[[], Listener]:
+        remaining = _Repeat(self.outputs)
+        return lambda: _Repeat(remaining.outputs)
 
 
 @contextmanager
@@ -160,14 +158,11 @@ def activations(model: Module, *patterns: str) -> Iterator[dict[str, Activation]
     that matches no module.
     """
     modules = _selected(model, patterns or ("*",))
-    entries: list[tuple[Module, Activation]] = []
-    outputs = _Outputs(entries)
+    entries: dict[Module, Activation] = {}
     for name, module in modules.items():
-        if outputs.index(module) is None:
-            entries.append((module, Activation(name)))
-    outputs.positions = [0] * len(entries)
-    with listening(outputs):
-        yield {name: entries[outputs.index(module) or 0][1] for name, module in modules.items()}
+        entries.setdefault(module, Activation(name))
+    with listening(_Outputs(entries)):
+        yield {name: entries[module] for name, module in modules.items()}
 
 
 @contextmanager

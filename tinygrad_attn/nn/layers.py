@@ -17,13 +17,12 @@ from . import init
 from .module import Buffer, Module, Parameter
 
 
-def floating(x, like):
-    """Convert integers and booleans to the dtype of `like`: a tensor, or a module's parameters."""
+def floating(x, module):
+    """Convert integers and booleans to the dtype of the module's parameters."""
     if isinstance(x, (Tensor, np.ndarray)) and x.dtype.kind == "f":
         return x  # fast path for the usual case
-    if isinstance(like, Module):
-        like = next(like.parameters(), None)
-    return real(x, "a layer", None if like is None else like.dtype)
+    parameter = next(module.parameters(), None)
+    return real(x, "a layer", None if parameter is None else parameter.dtype)
 
 
 class Identity(Module):
@@ -118,7 +117,7 @@ class LayerNorm(_Norm):
 
     def forward(self, input) -> Any:
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
-        x = floating(input, self.weight)
+        x = floating(input, self)
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -130,7 +129,7 @@ class RMSNorm(_Norm):
 
     def forward(self, input) -> Any:
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
-        x = floating(input, self.weight)
+        x = floating(input, self)
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
@@ -276,7 +275,7 @@ class _Positions(Module):
         `offset` is the position of the first token. Raises ValueError for positions past max_len.
         """
         table = getattr(self, self._table)
-        x = floating(x, table)
+        x = real(x, "a layer", table.dtype)
         if x.ndim not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(
                 "positional encodings need an input of shape (T, E), (B, T, E) or (T, B, E), "

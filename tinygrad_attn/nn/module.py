@@ -279,7 +279,7 @@ class Module:
 
     def children(self) -> Iterator[Module]:
         """Iterate over the direct children, each once."""
-        return (child for *_, child in self._named_parts(Module, recurse=False))
+        return (child for _, child in self.named_children())
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Iterate over (dotted name, parameter). A shared parameter appears once."""
@@ -395,12 +395,10 @@ class Module:
         """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    def _repr_children(self):
-        return [(name, repr(child)) for name, child in self._attributes(Module)]
-
     def __repr__(self) -> str:
         head, extra = type(self).__name__, self.extra_repr()
-        lines = [f"({name}): {text}".replace("\n", "\n  ") for name, text in self._repr_children()]
+        children = self._attributes(Module)
+        lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         if not lines:
             return f"{head}({extra})"
         return f"{head}({extra}\n  " + "\n  ".join(lines) + "\n)"
