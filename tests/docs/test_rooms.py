@@ -84,7 +84,7 @@ def test_dtypes_are_compared_by_equality():
     assert not found, f"{found}: a dtype is compared with `is`; write =="
 
 
-VALUES = {"int", "str", "bool", "float", "np.dtype"}
+VALUES = {"int", "str", "bytes", "bool", "float", "np.dtype"}
 
 
 def test_a_cache_is_keyed_by_values_and_not_by_objects_that_it_would_keep_alive():

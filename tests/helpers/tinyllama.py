@@ -106,7 +106,7 @@ def scores(weights, tokens, heads, kv_heads, base, eps, change=lambda what, n, y
     """
     import torch
 
-    f, w = torch.nn.functional, {name: torch.from_numpy(np.array(x)) for name, x in weights.items()}
+    f, w = torch.nn.functional, {name: torch.from_numpy(x) for name, x in weights.items()}
     x = w["embed_tokens.weight"][tokens]  # (T, E)
     size, t = x.shape[1], torch.arange(len(tokens), dtype=torch.float64)
     half = size // heads // 2

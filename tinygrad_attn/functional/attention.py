@@ -105,10 +105,9 @@ def unpack_heads(packed, num_heads: int) -> Any:
 
 
 @lru_cache(maxsize=8)  # all layers ask for the same turns
-def _turns(positions: bytes, kind: Any, shape: Any, half: int, base: float, dtype: Any) -> Any:
-    """Return cos and sin of the angles t base^(-i/half), (..., T, half)."""
-    times = np.frombuffer(positions, kind).reshape(shape)
-    angles = times[..., None] * base ** (-np.arange(half) / half)
+def _turns(positions: bytes, half: int, base: float, dtype: np.dtype) -> Any:
+    """Return cos and sin of the angles t base^(-i/half), (number of positions, half)."""
+    angles = np.frombuffer(positions)[:, None] * base ** (-np.arange(half) / half)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
@@ -116,7 +115,8 @@ def _turns(positions: bytes, kind: Any, shape: Any, half: int, base: float, dtyp
 def rotate(x: Any, *, positions: Any, base: float) -> np.ndarray:
     """y = (a cos - b sin, b cos + a sin), where a and b are the halves of x's last axis."""
     half = x.shape[-1] // 2
-    cos, sin = _turns(positions.tobytes(), positions.dtype, positions.shape, half, base, x.dtype)
+    turns = _turns(positions.astype(np.float64).tobytes(), half, base, x.dtype)
+    cos, sin = (turn.reshape(*positions.shape, half) for turn in turns)
     a, b = x[..., :half], x[..., half:]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 

@@ -98,6 +98,7 @@ def _(marks: Marks) -> None:
     model, tokens = small_model(), [3, 14, 15, 9, 2, 6]
     g, x = gradients(model, tokens, F.log_softmax)
     of_p, of_score = (gradients(model, tokens, of)[0] for of in (F.softmax, lambda scores: scores))
+    marks.idea("the gradient says which token decided", 3)
     marks.compare(
         "saliency: which token decided?",
         lambda: saliency(model, tokens),
@@ -118,6 +119,7 @@ def _(marks: Marks) -> None:
     weights = np.stack([calls[0][0] for calls in seen.values()])  # (L, H, T, T)
     pairs = [(q, q - 6) for q in range(7, 14)]
     back = lambda k, n=7: np.diagonal(weights, -k, -2, -1)[..., -n:].mean(-1)
+    marks.idea("a head that copies looks behind the last occurrence", 3)
     marks.compare(
         "induction: which head copies?",
         lambda: induction(model, repeated),
@@ -134,6 +136,7 @@ def _(marks: Marks) -> None:
     before = [p.numpy().copy() for p in model.parameters()]
     layer, a, b = 1, 0, 3
     in_order = log_p(model, tokens)
+    marks.idea("an output that is replaced, and nothing else", 3)
     marks.compare(
         "exchanged: two heads of a layer",
         lambda: exchanged(model, tokens, layer, a, b),
