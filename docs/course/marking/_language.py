@@ -115,6 +115,8 @@ class Catalogue:
         if re.match(r"[,:]| (?! )", english):  # such a text is said after another, or before one
             english, translation = f"{{{number}}}{english}", f"{{{number}}}{translation}"
             number += 1
+        elif english.startswith("with "):  # in Chinese, this stands before what has it
+            self.enter(f"{{{number}}} {english}", f"{translation}的 {{{number}}}")
         if english.endswith(" "):
             english, translation = f"{english}{{{number}}}", f"{translation}{{{number}}}"
         english, translation = without_sentences(english, translation)
