@@ -138,7 +138,7 @@ def contents() -> Iterator[tuple[str, bytes]]:
         name = path.relative_to(root).as_posix()
         if path.is_file() and path.suffix != ".pyc" and not name.startswith("_docs"):
             yield f"tinygrad_attn/{name}", path.read_bytes()
-    for pattern in ("exercises/*.py", "marking/*.py"):
+    for pattern in ("exercises/*.py", "marking/*.py", "marking/*.po"):
         for path in sorted(HERE.glob(pattern)):
             yield f"docs/course/{path.relative_to(HERE).as_posix()}", path.read_bytes()
     for path in sorted((HERE / "autograder").iterdir()):

@@ -11,8 +11,8 @@ import html
 import io
 import json
 import linecache
-import os
 import math
+import os
 import re
 import sys
 import time

@@ -196,6 +196,11 @@ def written(node: ast.expr, values: list[ast.expr]) -> list[str]:
             return written(first, values) + written(second, values)
         case ast.BinOp(left=text):
             return [*written(text, values), ""]
+        case ast.FormattedValue(
+            value=ast.BoolOp(op=ast.Or(), values=[value, ast.Constant(value=str(instead))])
+        ):
+            values.append(value)
+            return [VALUE, instead]
         case ast.FormattedValue(value=value):
             values.append(value)
             return [VALUE]

@@ -86,6 +86,9 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     for name in ("unbroadcast", "matmul"):
         found = page.evaluate(MARK, [solution(name), name])
         assert same(found) == same(native(name, solution(name), tmp_path))
+    page.evaluate("document.documentElement.lang = 'zh-CN'")
+    assert "还没有写" in page.evaluate(MARK, [stub("softmax"), "softmax"])
+    page.evaluate("document.documentElement.lang = 'en'")
     formulas, begun_rule = page.evaluate(PRACTICE)
     assert formulas.count("<math") == 3 and "def backward(g, y, x" in begun_rule
     blocks.nth(1).locator("button:text-is('Edit')").click()
