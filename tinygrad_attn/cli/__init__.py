@@ -82,6 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="the precision")
     add("--shapes", type=all_lengths, metavar='"(4, 64) (64,)"', help="shapes of all inputs")
     add("--json", dest="as_json", action="store_true", help="print the report for a program")
+    add("--lang", **LANGUAGE)
     add = command(commands.source, "a function of arrays, or a module", shape=True)
     add("-o", "--output", help="a .py file (default: print the text)")
     add("--forward", action="store_true", help="write only the forward pass")

@@ -172,8 +172,15 @@ def gradcheck(
     if len(options) > 2 or options["dtype"]:
         inputs = [_in_the_library_of(function, x) for x in inputs]
     report = check(function, inputs, seed=seed, raise_exception=False, **options)
-    print(json.dumps(report.as_dict(), indent=1) if as_json else report)
+    print(json.dumps(report.as_dict(), indent=1) if as_json else in_language(str(report)))
     return not report
+
+
+def in_language(text: str) -> str:
+    """Return a text in the language of --lang, which the marker's catalogue has."""
+    if os.environ.get("TINYGRAD_ATTN_LANG", "en") == "en":
+        return text
+    return str(load(_source("docs/course/marking") / "_language.py").in_language(text))
 
 
 def _in_the_library_of(function: Any, x: np.ndarray) -> Any:
