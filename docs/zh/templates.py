@@ -42,6 +42,8 @@ AMBIGUOUS = {"{0} of {1}: {2}", "{0}: op {1}: {2}", "{0} at {1}: {2}"}
 """Templates that fit almost everything; their parts are translated instead."""
 CONSTANTS = re.compile(r'^([A-Z_]+) = "(.{1,40})"$', re.M)
 """Words that texts insert by name."""
+NUMBERED = ["operand {0}", "argument {0}"]
+"""Texts that the sources put together from a word and a number."""
 LISTED = {
     *(ast.Module, ast.Expr, ast.Name, ast.Load, ast.BoolOp, ast.And, ast.Or),
     *(ast.Tuple, ast.AnnAssign, ast.Store),
@@ -60,7 +62,9 @@ def templates() -> list[str]:
     marking = [path for path in sorted(MARKING.glob("*.py")) if path.stem not in NOT_SAID]
     diagnoses = [CHECK / f"{name}.py" for name in DIAGNOSES]
     stubs = sorted((MARKING.parent / "exercises").glob("*.py"))
-    return list(dict.fromkeys([*read([*diagnoses, *marking]), *read([course]), *tasks(stubs)]))
+    return list(
+        dict.fromkeys([*read([*diagnoses, *marking]), *read([course]), *NUMBERED, *tasks(stubs)])
+    )
 
 
 def tasks(stubs: Sequence[Path]) -> list[str]:
@@ -227,7 +231,7 @@ def numbered(text: str) -> str:
 
 def is_text(text: str) -> bool:
     """Return whether a template is something that people read, and no name, code or formula."""
-    if text in WORDS:
+    if text in WORDS or text.endswith("FAILED"):
         return True
     if re.search(r"\\[a-z(\[]", text) or "\ndef forward_backward" in text or "sys.argv" in text:
         return False

@@ -66,9 +66,7 @@ class Template(NamedTuple):
             at = next_at + len(literal)
         if not text.endswith(last) or len(text) - len(last) < at:
             return None
-        values = dict(zip(self.fields, [*found, text[at : len(text) - len(last)]]))
-        unlike = TWO_WORDS if self.short else TWO_SENTENCES
-        return None if any(map(unlike.search, values.values())) else values
+        return dict(zip(self.fields, [*found, text[at : len(text) - len(last)]]))
 
 
 class Said(NamedTuple):
@@ -181,6 +179,9 @@ class Catalogue:
         if values is None and template.literals[-1] == "":  # nothing follows
             values = template.values(plain + " ")
         if values is None:
+            return None
+        unlike = TWO_WORDS if template.short else TWO_SENTENCES
+        if any(unlike.search(value) and value not in self.exact for value in values.values()):
             return None
         said = {name: self.value(value) for name, value in values.items()}
         text = FIELD.sub(lambda field: said[field[1]].text, template.translation)
@@ -302,11 +303,12 @@ def unbraced(text: str) -> str:
 
 
 def split(separator: re.Pattern[str], text: str) -> list[str]:
-    """Return the parts of a text and the separators between them, but none inside of brackets."""
+    """Return the parts of a text and the separators between them, but none in brackets or code."""
     pieces, at = [], 0
     for found in separator.finditer(text):
         before = text[at : found.start()]
-        if len(re.findall(r"[(\[]", before)) == len(re.findall(r"[)\]]", before)):
+        brackets = [len(re.findall(signs, before)) for signs in (r"[(\[]", r"[)\]]")]
+        if brackets[0] == brackets[1] and before.count("`") % 2 == 0:
             pieces += [before, found[0]]
             at = found.end()
     return [*pieces, text[at:]]
@@ -318,7 +320,7 @@ def in_lines(text: str) -> str:
 
 
 def has_chinese(text: str) -> bool:
-    return bool(re.search("[\u4e00-\u9fff]", text))
+    return bool(re.search("[\u3000-\u9fff\uff00-\uffef]", text))
 
 
 def letters(text: str) -> int:
