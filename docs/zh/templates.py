@@ -31,22 +31,31 @@ READS = {
     *("get", "einsum", "open", "encode", "strip", "rstrip", "add_argument"),
 }
 """Calls whose texts are read or looked for, and not said."""
-RAISED = {"Wrong", "Forbidden", "NotWritten", "WrongForm", "RuntimeError"}
+RAISED = {
+    *("Wrong", "Forbidden", "NotWritten", "WrongForm", "RuntimeError"),
+    *("Missing", "Crash", "Refused"),
+}
 """Exceptions whose texts the marker says; any other is an error text, which stays English."""
 WORDS = {
     *("ok", "no", "missing", "transposed", "name", "verdict", "passed", "RIGHT", "WRONG"),
     *(" (transposed?)", "LOST", "CRASH", "MISSING", "shape", "value", "expected", "found"),
 }
 """Texts of a single word; any other single word is taken for a name."""
-AMBIGUOUS = {"{0} of {1}: {2}", "{0}: op {1}: {2}", "{0} at {1}: {2}"}
+AMBIGUOUS = {
+    "{0} in {1}",
+    "{0} of {1}: {2}",
+    "{0} of {1}: {2}: {3}",
+    "{0}: op {1}: {2}",
+    "{0} at {1}: {2}",
+}
 """Templates that fit almost everything; their parts are translated instead."""
 CONSTANTS = re.compile(r'^([A-Z_]+) = "(.{1,40})"$', re.M)
 """Words that texts insert by name."""
-NUMBERED = ["operand {0}", "argument {0}"]
-"""Texts that the sources put together from a word and a number."""
+TOGETHER = ["FAILED", "operand {0}", "argument {0}", "{0} WRONG", "{0} LOST", "{0} CRASH"]
+"""Texts that the sources put together from words, or from a word and a number."""
 LISTED = {
     *(ast.Module, ast.Expr, ast.Name, ast.Load, ast.BoolOp, ast.And, ast.Or),
-    *(ast.Tuple, ast.AnnAssign, ast.Store),
+    *(ast.Tuple, ast.AnnAssign, ast.Store, ast.Compare, ast.In, ast.IsNot),
 }
 """What Python takes a list of words for, such as `maximum, total and result`."""
 VALUE = "\0"
@@ -63,7 +72,7 @@ def templates() -> list[str]:
     diagnoses = [CHECK / f"{name}.py" for name in DIAGNOSES]
     stubs = sorted((MARKING.parent / "exercises").glob("*.py"))
     return list(
-        dict.fromkeys([*read([*diagnoses, *marking]), *read([course]), *NUMBERED, *tasks(stubs)])
+        dict.fromkeys([*read([*diagnoses, *marking]), *read([course]), *TOGETHER, *tasks(stubs)])
     )
 
 
@@ -231,7 +240,7 @@ def numbered(text: str) -> str:
 
 def is_text(text: str) -> bool:
     """Return whether a template is something that people read, and no name, code or formula."""
-    if text in WORDS or text.endswith("FAILED"):
+    if text in WORDS or re.search("FAILED|MISSING", text):
         return True
     if re.search(r"\\[a-z(\[]", text) or "\ndef forward_backward" in text or "sys.argv" in text:
         return False

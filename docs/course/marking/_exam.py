@@ -119,9 +119,12 @@ def score(rows: Sequence[Line]) -> str:
     """Return how many cases have which verdict."""
     number = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
     missing = number.pop("MISSING")
-    text = f"{number.pop('RIGHT')} of {len(rows) - missing} right"
+    right = number.pop("RIGHT")
     bad = ", ".join(f"{n} {verdict}" for verdict, n in number.items() if n)
-    return text + f" ({bad})" * bool(bad) + f", {missing} not offered" * bool(missing)
+    return (
+        f"{right} of {len(rows) - missing} right{f' ({bad})' * bool(bad)}"
+        f"{f', {missing} not offered' * bool(missing)}"
+    )
 
 
 # ---- the examination

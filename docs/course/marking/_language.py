@@ -26,10 +26,10 @@ FIELD = re.compile(r"\{(\d)\}")
 SENTENCE = re.compile(r"(?<=[.:;?!])\s+|\n\s*")
 ENGLISH = re.compile(r"(\b[A-Za-z][a-z]+,? ){3}")
 """Three words that no template has."""
-ERROR = re.compile(r"^ *[A-Za-z.]*(Error|Exception|Interrupt|Exit): ")
+ERROR = re.compile(r"\w(Error|Exception|Interrupt|Exit):")
 CLOSE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 """A space that Chinese does not have."""
-TWO_WORDS = re.compile(r"[A-Za-z]{2} [A-Za-z]{2}|\n")
+TWO_WORDS = re.compile(r"[A-Za-z]{2} [A-Za-z]{2}|[\n=:*]|[A-Z]{4} |[A-Z]{4},|^for ")
 TWO_SENTENCES = re.compile(r"[.?!] [A-Z]|\n")
 PART = re.compile(r"(?<=[:;,])\s+")
 ENDS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？", "!": "！"}
@@ -233,17 +233,11 @@ class Catalogue:
     def paragraph(self, text: str) -> str:
         """Translate consecutive lines; those with columns are a table."""
         lines = text.split("\n")
-        for at, line in enumerate(lines):
-            if ERROR.match(line) and len(lines) > 1:
-                groups = lines[:at], [line], lines[at + 1 :]
-                return "\n".join(self.paragraph("\n".join(group)) for group in groups if group)
         if any(re.search(r"\S {2,}\S", line) for line in lines):
             return self.table(lines)
         indent, quotes = re.match(r'( *)((?:""")?)', text).groups()  # type: ignore[union-attr]
         body = "\n".join(line.removeprefix(indent) for line in lines).removeprefix(quotes)
         said = self.translate(body)
-        if ERROR.match(body) and 2 * said.cost > letters(body):
-            return text
         rows = f"{quotes}{said.text}".split("\n")
         return "\n".join(f"{indent}{row}".rstrip(" ") for row in rows)
 
@@ -303,10 +297,14 @@ def unbraced(text: str) -> str:
 
 
 def split(separator: re.Pattern[str], text: str) -> list[str]:
-    """Return the parts of a text and the separators between them, but none in brackets or code."""
+    """Return the parts of a text and the separators between them. What is in brackets or in code, and
+    an error with its text, is one part.
+    """
     pieces, at = [], 0
     for found in separator.finditer(text):
         before = text[at : found.start()]
+        if "\n" not in found[0] and ERROR.search(before.rpartition("\n")[2]):
+            continue
         brackets = [len(re.findall(signs, before)) for signs in (r"[(\[]", r"[)\]]")]
         if brackets[0] == brackets[1] and before.count("`") % 2 == 0:
             pieces += [before, found[0]]
