@@ -160,11 +160,20 @@ def add_inside(app, error):
 
 
 def of_translation(app, config):
-    """Leave the checks of links to the English build: a translated heading hides the others from MyST,
-    though the links are right.
-    """
-    if config.language == "zh_CN":
-        config.suppress_warnings.append("myst.xref_missing")
+    """Prepare a build in Chinese: its search knows the glossary's terms, and English checks links."""
+    if config.language != "zh_CN":
+        return
+    # A translated heading hides the other headings from MyST, though the links are right.
+    config.suppress_warnings.append("myst.xref_missing")
+    import jieba
+    from sphinx.search.zh import SearchChinese
+
+    SearchChinese.language_name = "English"  # the name of the stemmer that Sphinx's script brings
+    glossary = (Path(__file__).parent / "zh" / "glossary.md").read_text("utf-8")
+    for row in glossary.splitlines():
+        if row.startswith("| "):
+            for term in re.split(r"[；，（）]", row.split("|")[2]):
+                jieba.add_word(term.strip())
 
 
 def setup(app):
