@@ -148,7 +148,7 @@ def make_live(app, page, template, context, doctree):
         live = "../../_static/live" if app.config.language == "zh_CN" else "live"  # once for all
         for name in ("settings", "page", "view", "live", "digit"):
             app.add_js_file(f"{live}/{name}.js")
-        for name in ("palette", "live"):
+        for name in ("palette", "live", *(["chinese"] if live != "live" else [])):
             app.add_css_file(f"{live}/{name}.css")
         context["body"] = with_attributes(context["body"])
 
