@@ -650,6 +650,23 @@ def test_a_checkpoint_repeats_what_was_changed_in_its_modules():
         assert_close(plain, repeated.numpy())
 
 
+def test_the_second_run_of_a_checkpoint_changes_no_buffer():
+    class Counting(nn.Module):
+        def __init__(self):
+            self.assigned, self.changed = nn.Buffer(np.zeros(1)), nn.Buffer(np.zeros(1))
+
+        def forward(self, x):
+            self.assigned = self.assigned + 1
+            self.changed.data[...] += 1
+            return x * 2
+
+    layer, x = Counting(), Tensor(X, requires_grad=True)
+    y = checkpoint(nn.Sequential(layer, layer), x)
+    y.sum().backward()
+    assert layer.assigned.item() == layer.changed.item() == 2
+    assert_close(x.grad, np.full(3, 4.0))
+
+
 @pytest.mark.parametrize(
     "first",
     [

@@ -23,6 +23,7 @@ from ..engine.bundle import Bundling, members
 from ..engine.graph import Node, next_number, tensor_of
 from ..engine.op import in_checkpoint
 from ..engine.run import VALUES_ONLY
+from ..nn.module import Buffer
 from ..random import Generator, noting, repeating
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -75,11 +76,17 @@ class _Attributes(Listener):
     def restored(self):
         """Give all modules these attributes inside the block, and undo what the block changes."""
         before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
+        buffers: list[tuple[Any, Any]] = []
         try:
             for module, noted in self.noted.values():
                 _replace(vars(module), noted)
+                buffers += [(x, x._data) for x in noted.values() if isinstance(x, Buffer)]
+            for buffer, array in buffers:
+                buffer._data = array.copy()  # The function may change it in place.
             yield
         finally:
+            for buffer, array in reversed(buffers):  # The first pair of a shared one counts.
+                buffer._data = array
             for attributes, old in before:
                 _replace(attributes, old)
 
