@@ -101,8 +101,8 @@ def observed_call(module, args, kwargs):
     if backward:
         if hides_tensors(output):
             warn(
-                f"the backward hooks of {type(module).__name__} are not called, because it returned "
-                f"{describe(output)}. Return Tensors, also in tuples, lists and dicts."
+                f"the backward hooks of {type(module).__name__} are not called, because it "
+                f"returned {describe(output)}. Return Tensors, also in tuples, lists and dicts."
             )
         leaves = iter(_bundled(tree_leaves(output), gradients.of_outputs))
         output = tree_map(lambda _: next(leaves), output)

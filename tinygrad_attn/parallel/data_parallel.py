@@ -47,8 +47,8 @@ class DataParallel(Module):
         outputs = self.module(*args, **kwargs)
         if context.recording and hides_tensors(outputs):
             raise TypeError(
-                f"DataParallel cannot average the gradients of {describe(outputs)}. The module must "
-                "return Tensors, also in tuples, lists and dicts."
+                f"DataParallel cannot average the gradients of {describe(outputs)}. The module "
+                "must return Tensors, also in tuples, lists and dicts."
             )
         if self._group.size == 1 or not self._averages:
             return outputs
