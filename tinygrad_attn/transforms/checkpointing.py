@@ -219,13 +219,13 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
 
     This saves memory but takes one more forward pass. Gradients reach the Tensors among xs and
     those that f uses from outside, such as parameters. f may return Tensors in tuples, lists and
-    dicts. The second run repeats the first: with its hooks, patches, modes and random numbers, for
-    example in dropout. `ta.activations` records the first run, and gets gradients from the second.
-    Checkpoints can be nested and differentiated more than once. Inside f, take gradients with
-    value_and_grad or vjp. Raises ValueError if the second run returns a different output, and
-    RuntimeError if a tensor computed in f is used outside without being returned. Like
-    torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with sublinear memory cost"
-    (2016).
+    dicts. The second run repeats the first: with its hooks, patches, modes, key/value caches and
+    random numbers, for example in dropout. It changes no buffer. `ta.activations` records the first
+    run, and gets gradients from the second. Checkpoints can be nested and differentiated more than
+    once. Inside f, take gradients with value_and_grad or vjp. Raises ValueError if the second run
+    returns a different output, and RuntimeError if a tensor computed in f is used outside without
+    being returned. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with
+    sublinear memory cost" (2016).
     """
     if context.recording is not True:  # also inside the first run of another checkpoint
         return f(*xs, **keywords)
