@@ -145,8 +145,8 @@ class _Mode(ContextDecorator):
             name = type(self).__name__
             raise TypeError(
                 f"{name} cannot decorate {getattr(function, '__name__', function)!r}, whose body "
-                f"runs after the call. Write `with ta.{name}():` inside the function, between two "
-                "yields, or decorate the methods of a class."
+                f"runs after the call. Decorate the methods of a class. Write `with ta.{name}():` "
+                "inside the function, between two yields."
             )
         return super().__call__(function)
 
