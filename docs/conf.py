@@ -148,7 +148,7 @@ def make_live(app, page, template, context, doctree):
         live = "../../_static/live" if app.config.language == "zh_CN" else "live"  # once for all
         for name in ("settings", "page", "view", "live", "digit"):
             app.add_js_file(f"{live}/{name}.js")
-        for name in ("palette", "live"):
+        for name in ("palette", "live", *(["chinese"] if live != "live" else [])):
             app.add_css_file(f"{live}/{name}.css")
         context["body"] = with_attributes(context["body"])
 
@@ -159,7 +159,25 @@ def add_inside(app, error):
         inside_page.save(Path(app.outdir))
 
 
+def of_translation(app, config):
+    """Prepare a build in Chinese: its search knows the glossary's terms, and English checks links."""
+    if config.language != "zh_CN":
+        return
+    # A translated heading hides the other headings from MyST, though the links are right.
+    config.suppress_warnings.append("myst.xref_missing")
+    import jieba
+    from sphinx.search.zh import SearchChinese
+
+    SearchChinese.language_name = "English"  # the name of the stemmer that Sphinx's script brings
+    glossary = (Path(__file__).parent / "zh" / "glossary.md").read_text("utf-8")
+    for row in glossary.splitlines():
+        if row.startswith("| "):
+            for term in re.split(r"[；，（）]", row.split("|")[2]):
+                jieba.add_word(term.strip())
+
+
 def setup(app):
+    app.connect("config-inited", of_translation)
     app.connect("build-finished", add_inside)
     if app.tags.has("live"):
         app.connect("html-page-context", make_live)

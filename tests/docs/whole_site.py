@@ -58,7 +58,7 @@ def test_the_folder_is_small():
     scripts = [*make_site.HERE.glob("*.js"), *(ROOT / "tinygrad_attn").rglob("*.js")]
     lines = sum(len(path.read_text().splitlines()) for path in scripts)
     print(f"\n{sizes / 1e6:.1f} MB, {lines} lines of JavaScript")
-    assert sizes < 20e6 and lines <= 700
+    assert sizes < 26e6 and lines <= 700
 
 
 def test_the_first_answer_comes_soon(browser, address):

@@ -1,6 +1,7 @@
 """The engine: what is recorded, how it is swept, when it is let go, and what is refused."""
 
 import copy
+import functools
 import gc
 import operator
 import pickle
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor, op, ops
+from tinygrad_attn import Tensor, nn, op, ops
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
@@ -520,8 +521,8 @@ def test_no_grad_is_per_thread_nests_and_decorates():
         return x * 2
 
     for mode in (ta.no_grad, ta.enable_grad, ta.plain):
-        for function in (parts, later):
-            with pytest.raises(TypeError, match=rf"{mode.__name__} cannot decorate '.*Write `with"):
+        for function in (parts, later, functools.partial(parts), nn.Linear):
+            with pytest.raises(TypeError, match=rf"{mode.__name__} cannot decorate .*Write `with"):
                 mode(function)
     same = ta.no_grad()
     with same:

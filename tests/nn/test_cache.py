@@ -5,7 +5,8 @@ import copy
 import numpy as np
 import pytest
 
-from tinygrad_attn import nn, no_grad
+import tinygrad_attn as ta
+from tinygrad_attn import Tensor, nn, no_grad
 from tinygrad_attn import random as ta_random
 
 
@@ -237,3 +238,20 @@ def test_a_model_and_its_cache_are_copied_together(past):
         for a, b, kept in (copy.deepcopy((model, decoder, cache)), (model, decoder, cache)):
             found = b(a(x[:, past:], is_causal=True, cache=kept), x, tgt_is_causal=True, cache=kept)
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+def test_the_second_run_of_a_checkpoint_begins_with_the_first_ones_cache(tokens):
+    layer = nn.GroupedQueryAttention(8, 4, 2, rotary_base=100.0).astype(np.float64)
+    random = np.random.default_rng(0)
+    earlier, new = (Tensor(random.standard_normal((1, n, 8))) for n in (tokens or 1, 3))
+    results = []
+    for run in (lambda f, *args, **keywords: f(*args, **keywords), ta.checkpoint):
+        cache, x = nn.KeyValueCache(), Tensor(new, requires_grad=True)
+        if tokens:
+            with ta.no_grad():
+                layer(earlier, cache=cache)
+        (run(layer, x, cache=cache) ** 2).sum().backward()
+        assert cache.length == tokens + 3
+        results.append(x.grad.numpy())
+    np.testing.assert_allclose(*results)

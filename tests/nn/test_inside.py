@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections import namedtuple
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from support import require
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn
 from tinygrad_attn.engine import Listener, listening
+from tinygrad_attn.parallel import DataParallel
 
 torch = require("torch")
 RNG = np.random.default_rng(0)
@@ -392,6 +394,33 @@ def test_a_backward_hook_with_wrong_gradients_is_named(result):
     ):
         layer(x).sum().backward()
     layer(x).sum().backward()
+
+
+@dataclass
+class Outputs:
+    """An object, whose tensors no function of the package looks for."""
+
+    y: Tensor
+
+
+@pytest.mark.parametrize("wrap", [Outputs, lambda y: {y}, lambda y: iter([y])])
+def test_tensors_that_hooks_and_ranks_would_not_find_are_said_to_be_lost(wrap):
+    class Wrapping(nn.Module):
+        def __init__(self):
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return wrap(self.inner(x))
+
+    model, x = Wrapping(), ta.randn(1, 3)
+    with (
+        pytest.raises(TypeError, match="DataParallel cannot average the gradients of"),
+        model.register_full_backward_hook(lambda *_: None),
+        pytest.warns(UserWarning, match="backward hooks of Wrapping are not called.*lists and dic"),
+    ):
+        DataParallel(model)(x)
+    with ta.no_grad():
+        DataParallel(model)(x)
 
 
 def test_a_module_that_did_not_run_says_so():

@@ -186,10 +186,13 @@ def test_a_shared_parameter_is_replaced_under_all_its_names():
         dict.fromkeys(["a.weight", "b.weight"], double),
     ):
         assert ta.functional_call(model, given, x).tolist() == [[4, 4]]
-    with pytest.raises(
-        ValueError, match="'b.weight' is a shared parameter and was given two values"
-    ):
-        ta.functional_call(model, {"a.weight": double, "b.weight": double + 1}, x)
+    same_values = {"a.weight": double.numpy(), "b.weight": double.numpy().copy()}
+    assert ta.functional_call(model, same_values, x).tolist() == [[4, 4]]
+    assert np.array_equal(ta.functional_call(model, model.state_dict(), x), model(x))
+    trained = nn.Parameter(double)  # Its gradient would lack the part through the other name.
+    for other in (double + 1, trained):
+        with pytest.raises(ValueError, match="'b.weight' is a shared parameter and was given two"):
+            ta.functional_call(model, {"a.weight": double, "b.weight": other}, x)
 
 
 @pytest.mark.parametrize(

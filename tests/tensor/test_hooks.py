@@ -8,7 +8,7 @@ import pytest
 from support import require
 
 import tinygrad_attn as ta
-from tinygrad_attn import Tensor
+from tinygrad_attn import Tensor, nn
 
 torch = require("torch")
 X = np.array([1.0, -2.0, 3.0])
@@ -112,6 +112,26 @@ def test_wrong_hooks_say_what_is_wrong():
     with pytest.raises(ValueError, match="does not require a gradient"):
         Tensor(X).register_hook(shorten)
     assert x.grad is None
+
+
+@pytest.mark.parametrize("on", ["leaf", "output", "module"])
+def test_a_hook_cannot_change_the_gradient_of_another_tensor_in_place(on):
+    """The gradient of a sum is one array for both of its terms."""
+    x, other = Tensor(X, requires_grad=True), Tensor(X, requires_grad=True)
+    h, identity = (x if on == "leaf" else x * 1), nn.Identity()
+
+    def double(*gradients):
+        g = gradients[0] if on != "module" else gradients[2][0]
+        g.data[...] *= 2
+
+    if on == "module":
+        identity.register_full_backward_hook(double)
+    else:
+        h.register_hook(double)
+    y = (other + identity(h)) * X
+    with pytest.raises(ValueError, match="read-only"):
+        y.sum().backward()
+    assert other.grad is None
 
 
 def test_copies_have_no_hooks():

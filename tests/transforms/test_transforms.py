@@ -650,6 +650,36 @@ def test_a_checkpoint_repeats_what_was_changed_in_its_modules():
         assert_close(plain, repeated.numpy())
 
 
+def test_a_transform_in_a_vjp_can_be_differentiated_in_a_recorded_pass():
+    @op
+    def cube(x):
+        return x**3
+
+    cube.vjp(lambda g, y, x: g * value_and_grad(lambda z: (z**3).sum())(x)[1])
+    x = Tensor(X, requires_grad=True)
+    (slope,) = ta.grad((cube(x) * x).sum(), [x], create_graph=True)  # 4 x^3
+    assert_close(ta.grad(slope.sum(), [x])[0], 12 * X**2)
+    cube(x).sum().backward()
+    assert_close(x.grad, 3 * X**2)
+
+
+def test_the_second_run_of_a_checkpoint_changes_no_buffer():
+    class Counting(nn.Module):
+        def __init__(self):
+            self.assigned, self.changed = nn.Buffer(np.zeros(1)), nn.Buffer(np.zeros(1))
+
+        def forward(self, x):
+            self.assigned = self.assigned + 1
+            self.changed.data[...] += 1
+            return x * 2
+
+    layer, x = Counting(), Tensor(X, requires_grad=True)
+    y = checkpoint(nn.Sequential(layer, layer), x)
+    y.sum().backward()
+    assert layer.assigned.item() == layer.changed.item() == 2
+    assert_close(x.grad, np.full(3, 4.0))
+
+
 @pytest.mark.parametrize(
     "first",
     [

@@ -142,9 +142,12 @@ def _one_of(g):
 
 
 def _as_tensors(g):
-    """Return a gradient as a Tensor for a hook, or each of its parts."""
+    """Return a gradient, or each of its parts, as a Tensor for a hook, which can only read it."""
     if isinstance(g, Parts):
         return Parts({i: _as_tensors(part) for i, part in g.items()})
+    if type(g) is ndarray:  # It may also be the gradient of another tensor.
+        g = g.view()
+        g.flags.writeable = False
     return g if isinstance(g, Variable) else tensor_of(g)
 
 

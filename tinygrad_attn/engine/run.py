@@ -141,11 +141,12 @@ class _Mode(ContextDecorator):
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
-        if any(runs_later(function) for runs_later in later):
+        if inspect.isclass(function) or any(runs_later(function) for runs_later in later):
             name = type(self).__name__
             raise TypeError(
-                f"{name} cannot decorate {function.__name__!r}, whose body runs in steps after the "
-                f"call. Write `with ta.{name}():` inside the function, between two yields."
+                f"{name} cannot decorate {getattr(function, '__name__', function)!r}, whose body "
+                f"runs after the call. Decorate the methods of a class. Write `with ta.{name}():` "
+                "inside the function, between two yields."
             )
         return super().__call__(function)
 

@@ -13,7 +13,7 @@ from .. import ops
 from ..engine import Symbolic, array_of, context
 from ..errors import describe
 from ..tensor import Tensor
-from .calls import enclosing
+from .calls import enclosing, tell_change
 from .module import Module
 
 
@@ -119,6 +119,7 @@ class KeyValueCache:
         undo = partial(setattr, self, "_entries", self._entries)
         for call in enclosing(context.scope):
             call.undo = (*call.undo, undo)
+        tell_change(self, "_entries")  # The second run of a checkpoint begins without the entry.
         self._entries = {**self._entries, module: entry}
 
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..engine import FunctionCall, Parts, context, tracked
+import numpy as np
+
+from ..engine import FunctionCall, Parts, Variable, context, tracked
 from ..engine.bundle import bundled
+from ..errors import describe, warn
 from ..tree import tree_leaves, tree_map
 
 
@@ -96,6 +99,11 @@ def observed_call(module, args, kwargs):
         result = hook.function(module, args, *keywords(hook), output)
         output = output if result is None else result
     if backward:
+        if hides_tensors(output):
+            warn(
+                f"the backward hooks of {type(module).__name__} are not called, because it "
+                f"returned {describe(output)}. Return Tensors, also in tuples, lists and dicts."
+            )
         leaves = iter(_bundled(tree_leaves(output), gradients.of_outputs))
         output = tree_map(lambda _: next(leaves), output)
     for patched, function in context.patches:
@@ -104,6 +112,13 @@ def observed_call(module, args, kwargs):
     for listener in context.listeners:
         listener.returned(module, output)
     return output
+
+
+def hides_tensors(output):
+    """Return whether a module returned an object whose Tensors, if any, will not be found."""
+    known = Variable, np.ndarray, np.generic, int, float, str, type(None)
+    leaves = tree_leaves(output)
+    return not any(map(tracked, leaves)) and not all(isinstance(x, known) for x in leaves)
 
 
 def _bundled(values, hook):

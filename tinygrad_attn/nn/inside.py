@@ -230,7 +230,10 @@ def functional_call(
         tensor: Any = value if isinstance(value, Variable) else Tensor(value, dtype=own.dtype)
         if tensor.shape != own.shape:
             raise ValueError(f"{path!r} must have the shape {own.shape}, got {describe(value)}.")
-        if values.setdefault(own, tensor) is not tensor:
+        other = values.setdefault(own, tensor)
+        if other is not tensor and (
+            tracked(other) or tracked(tensor) or not np.array_equal(other._data, tensor._data)
+        ):
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
     rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
     owners = tuple(owner for owner, *_ in parts.values())

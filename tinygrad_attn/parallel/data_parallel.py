@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import context, history, inplace, tracked
+from ..errors import describe
 from ..nn import Module
+from ..nn.calls import hides_tensors
 from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
@@ -43,6 +45,11 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of the module."""
         outputs = self.module(*args, **kwargs)
+        if context.recording and hides_tensors(outputs):
+            raise TypeError(
+                f"DataParallel cannot average the gradients of {describe(outputs)}. The module "
+                "must return Tensors, also in tuples, lists and dicts."
+            )
         if self._group.size == 1 or not self._averages:
             return outputs
         used = self._trained()  # in a functional call, other tensors than after it

@@ -147,10 +147,14 @@ def call_function(implementation, function, args: tuple, settings: dict):
 
 CONSTANTS = (np.zeros_like, np.ones_like, np.empty_like)
 """Functions that read only the shape and dtype of a Tensor."""
+WRITING = (np.copyto, np.place, np.put, np.putmask, np.put_along_axis, np.fill_diagonal)
+"""Functions that write to their first argument."""
 
 
 def _of_arrays(function, name: str, args: tuple, settings: dict):
     """Call a function with arrays in place of Tensors; raise TypeError if a gradient is lost."""
+    for source in (*args[1:], *settings.values()) if function in WRITING else ():
+        np.asarray(source)  # raises for a Tensor with a gradient
     y = function(*read_only(args), **{key: read_only(value) for key, value in settings.items()})
     if function in CONSTANTS or not (differentiable((*args, *settings.values())) and _has_slope(y)):
         return y

@@ -343,9 +343,9 @@ class Tensor(Variable):
     def register_hook(self, hook: Callable[[Any], Any]) -> TensorHook:
         """Call hook(gradient) when the gradient of this tensor is complete in a backward pass.
 
-        A result other than None, of the same shape, replaces the gradient. Returns a handle with
-        `remove()`, which is also a context manager. Raises ValueError for a tensor without a
-        gradient. Like torch.Tensor.register_hook.
+        A result other than None, of the same shape, replaces the gradient, which is read-only.
+        Returns a handle with `remove()`, which is also a context manager. Raises ValueError for a
+        tensor without a gradient. Like torch.Tensor.register_hook.
         """
         if not self._tracked:
             raise ValueError(

@@ -23,6 +23,7 @@ from ..engine.bundle import Bundling, members
 from ..engine.graph import Node, next_number, tensor_of
 from ..engine.op import in_checkpoint
 from ..engine.run import VALUES_ONLY
+from ..nn.module import Buffer
 from ..random import Generator, noting, repeating
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -75,11 +76,17 @@ class _Attributes(Listener):
     def restored(self):
         """Give all modules these attributes inside the block, and undo what the block changes."""
         before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
+        buffers: list[tuple[Any, Any]] = []
         try:
             for module, noted in self.noted.values():
                 _replace(vars(module), noted)
+                buffers += [(x, x._data) for x in noted.values() if isinstance(x, Buffer)]
+            for buffer, array in buffers:
+                buffer._data = array.copy()  # The function may change it in place.
             yield
         finally:
+            for buffer, array in reversed(buffers):  # The first pair of a shared one counts.
+                buffer._data = array
             for attributes, old in before:
                 _replace(attributes, old)
 
@@ -212,13 +219,13 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
 
     This saves memory but takes one more forward pass. Gradients reach the Tensors among xs and
     those that f uses from outside, such as parameters. f may return Tensors in tuples, lists and
-    dicts. The second run repeats the first: with its hooks, patches, modes and random numbers, for
-    example in dropout. `ta.activations` records the first run, and gets gradients from the second.
-    Checkpoints can be nested and differentiated more than once. Inside f, take gradients with
-    value_and_grad or vjp. Raises ValueError if the second run returns a different output, and
-    RuntimeError if a tensor computed in f is used outside without being returned. Like
-    torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with sublinear memory cost"
-    (2016).
+    dicts. The second run repeats the first: with its hooks, patches, modes, key/value caches and
+    random numbers, for example in dropout. It changes no buffer. `ta.activations` records the first
+    run, and gets gradients from the second. Checkpoints can be nested and differentiated more than
+    once. Inside f, take gradients with value_and_grad or vjp. Raises ValueError if the second run
+    returns a different output, and RuntimeError if a tensor computed in f is used outside without
+    being returned. Like torch.utils.checkpoint. Source: T. Chen et al., "Training deep nets with
+    sublinear memory cost" (2016).
     """
     if context.recording is not True:  # also inside the first run of another checkpoint
         return f(*xs, **keywords)

@@ -76,8 +76,9 @@ def _gradients(ys, inputs, gs, create_graph, retain):
 
 
 def _recorded(create_graph):
-    """Return `create_graph`, which by default is True inside another transform."""
-    return context.depth > 0 and bool(context.recording) if create_graph is None else create_graph
+    """Return `create_graph`, by default True inside another transform or a recorded pass."""
+    inside = context.depth > 0 or context.backward_pass is not None
+    return inside and bool(context.recording) if create_graph is None else create_graph
 
 
 def _returned(result, create_graph, *arguments):
