@@ -267,16 +267,17 @@ class Catalogue:
 
 def in_the_markers_words(english: str, translation: str) -> Iterator[tuple[str, str]]:
     """Yield a template, and the forms that `in_stub_words` gives to a diagnosis of gradcheck."""
-    yield english, translation
+    forms = [(english, translation)]
     kind, colon, rest = english.partition(": ")
     if colon and re.fullmatch(r"[A-Za-z ]{3,25}", kind) and "：" in translation:
         after = translation.partition("：")[2]
-        for one, other in ((rest, after), (rest[:1].upper() + rest[1:], after)):
-            yield one, other
-            if "VJP" in one:
-                yield re.sub(r"\bVJP(s?)\b", r"rule\1", one), other.replace("VJP", "反向规则")
-    if "VJP" in english:
-        yield re.sub(r"\bVJP(s?)\b", r"rule\1", english), translation.replace("VJP", "反向规则")
+        forms += [(rest, after), (rest[:1].upper() + rest[1:], after)]
+    for one, other in forms:
+        yield one, other
+        if "VJP" in one:
+            in_chinese = other.replace("VJP", "反向规则")
+            yield re.sub(r"\bVJP(s?)\b", r"rule\1", one), in_chinese
+            yield re.sub(r"\b([Ii]ts|[Tt]he) VJP\b", "the rule", one), in_chinese  # practice
 
 
 def without_sentences(english: str, translation: str) -> tuple[str, str]:
@@ -366,10 +367,9 @@ class Spoken:
         self.stream, self.language = stream, language
 
     def write(self, text: str) -> int:
-        said = text
-        try:
+        if text.startswith("{\n"):  # results.json
             said = json.dumps(in_language(json.loads(text), self.language), indent=1)
-        except ValueError:  # no JSON
+        else:
             said = in_language(text, self.language)
         self.stream.write(said)
         return len(text)
@@ -381,7 +381,7 @@ class Spoken:
 @contextmanager
 def speaking(language: str | None = None) -> Iterator[None]:
     """Print in a language inside, by default that of the environment."""
-    if sys.stdout is None:
+    if sys.stdout is None or catalogue(language) is None:
         yield
         return
     with redirect_stdout(Spoken(sys.stdout, language)):  # type: ignore[type-var]
