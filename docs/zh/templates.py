@@ -23,7 +23,7 @@ import _stubs  # noqa: E402
 
 CHECK = ROOT / "tinygrad_attn" / "check"
 DIAGNOSES = ("causes", "circumstances", "explain", "faults", "gradcheck", "report")
-NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch"}
+NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch", "_wording"}
 """Modules of the marker that say nothing to a learner."""
 READS = {
     *("startswith", "endswith", "split", "partition", "rpartition", "removeprefix"),

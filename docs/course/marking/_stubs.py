@@ -10,7 +10,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from _language import catalogue, width
+from _language import catalogue
+from _wording import width
 
 LINE = 96  # cells
 SIGN = "[\u3000-\u9fff\uff00-\uffef]"
