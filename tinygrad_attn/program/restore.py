@@ -73,7 +73,9 @@ def reachable(roots: Iterable) -> list:
 
 def held_by(x) -> Iterable:
     """Return the objects that x refers to, as far as the user's function can change them."""
-    if isinstance(x, (list, tuple, set, dict, CellType, MethodType, BuiltinMethodType, partial)):
+    if isinstance(x, dict):  # of an object's attributes, Python 3.13 tells the collector nothing
+        return x.values()
+    if isinstance(x, (list, tuple, set, CellType, MethodType, BuiltinMethodType, partial)):
         return gc.get_referents(x)
     if isinstance(x, Variable):
         return getattr(x._tracked, "functions", ())  # its hooks
