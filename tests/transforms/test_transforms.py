@@ -384,8 +384,8 @@ def test_third_order_through_attention_and_layer_norm():
 def test_transforms_can_be_nested_and_differentiated():
     gradgradcheck(lambda x: jvp(f, x, V, create_graph=True)[1], [X])
     gradgradcheck(lambda x, g: vjp(f, x, create_graph=True)[1](g)[0], [X, np.ones(4)])
-    gradgradcheck(lambda x, v: hvp(scalar, x, v, create_graph=True), [X, V])
-    gradgradcheck(lambda x: hessian(scalar, x, create_graph=True), [X])
+    gradgradcheck(lambda x, v: hvp(scalar, x, v, create_graph=True), [X[:2], V[:2]])
+    gradgradcheck(lambda x: hessian(scalar, x, create_graph=True), [X[:2]])
     assert_close(jacobian(lambda x: value_and_grad(scalar)(x)[1], X), hessian(scalar, X))
     assert_close(jvp(lambda x: value_and_grad(scalar)(x)[1], X, V)[1], hvp(scalar, X, V))
     inner = lambda x: value_and_grad(lambda y: x * y * y)(3.0)[
