@@ -1,5 +1,6 @@
 """Settings for every test: one BLAS thread, no windows, and a known seed before each test."""
 
+import gc
 import os
 import signal
 import sys
@@ -8,6 +9,9 @@ import sys
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# The tests start a hundred processes; each would compile the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 signal.signal(
     signal.SIGINT, signal.default_int_handler
 )  # what a script starts with & ignores Ctrl-C, as would our processes
@@ -30,6 +34,12 @@ def browser():
 
     with started() as browser:
         yield browser
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spare the garbage collector what every test keeps: modules, tables and the tests themselves."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -183,7 +183,7 @@ def as_the_engine_trusts(y, g):
 def of_the_table(key):
     seen = set()
 
-    @settings(max_examples=10, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=5, deadline=None, database=None, suppress_health_check=[*HealthCheck])
     @given(data=st.data())
     def run(data):
         sample = TABLE[key](data.draw)

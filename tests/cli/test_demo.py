@@ -61,10 +61,10 @@ def test_wiggle_moves_a_little():
 
 
 def test_the_model_learns_and_a_wrong_gradient_would_be_seen(small, monkeypatch):
-    run = demo.train(small, epochs=12)
-    assert np.mean(run.losses[-2:]) < 0.9 * run.losses[0] and len(run.accuracies) == 12
-    again = demo.train(small, epochs=12)
-    assert again.losses == run.losses, "everything random comes from the seed"
+    run = demo.train(small, epochs=7)
+    assert np.mean(run.losses[-2:]) < 0.9 * run.losses[0] and len(run.accuracies) == 7
+    one, other = (demo.train(small, epochs=2).losses for _ in range(2))
+    assert one == other, "everything random comes from the seed"
     assert demo.check_gradients(run, images=2)
     gelu = demo.F.gelu
 

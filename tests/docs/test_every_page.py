@@ -43,7 +43,8 @@ def reached(start: Path) -> set[Path]:
 
 def test_every_page_is_reached_from_the_index():
     advice = "name {name!r} in a toctree, of docs/index.md or of a page that is reached from there"
-    asserted(unmet(names(PAGES), names(sorted(reached(DOCS / "index.md"))), advice))
+    pages = [page for page in PAGES if page.parent.name != "zh"]  # the translators' glossary
+    asserted(unmet(names(pages), names(sorted(reached(DOCS / "index.md"))), advice))
 
 
 def headings(text: str) -> set[str]:

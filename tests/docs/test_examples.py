@@ -106,7 +106,7 @@ def test_one_wrong_number_is_seen(path, tmp_path):
 
 
 def test_a_false_statement_is_seen(tmp_path):
-    code = "from _document import Document\npage = Document('x')\npage.check('water is dry', False)\npage.end()"
+    code = "from _document import Document\npage = Document('x', '')\npage.check('water is dry', False)\npage.end()"
     (tmp_path / "_document.py").write_text(
         (ROOT / "examples" / "_document.py").read_text("utf-8"), "utf-8"
     )
@@ -131,7 +131,7 @@ def test_numbers_are_compared_to_the_digits_printed(number, text, same, monkeypa
     monkeypatch.syspath_prepend(ROOT / "examples")
     from _document import Document
 
-    page = Document("")
+    page = Document("", "")
     page.prints("number", [number], text)
     assert (page.equal, page.different) == ((1, 0) if same else (0, 1))
     with pytest.raises(ValueError, match="2 numbers here and 1 in the document"):

@@ -84,7 +84,7 @@ def failing(out):
 
 def test_marks_as_gradescope_reads_them(capfd, tmp_path):
     """A check without end, or that was not made, is a point less."""
-    written(tmp_path, endless=function("while True: pass"), broken="def softmax(x:")
+    written(tmp_path, endless=function("while True: time.sleep(9)"), broken="def softmax(x:")
     limit = "--json", "--time-limit", 1
     out = json.loads(said(capfd, "softmax", tmp_path / "endless.py", *limit, code=1))
     scores, most = ([test[key] for test in out["tests"]] for key in ("score", "max_score"))
@@ -188,7 +188,7 @@ def handed_in(tmp_path):
         dora__softmax="def softmax(:\n",
         emil__softmax="",
         fay__softmax="import os\nos._exit(7)\n",
-        gus__softmax="while True: print('x' * 10_000)\n",
+        gus__softmax="import time\nwhile True: print('x' * 10_000), time.sleep(0.01)\n",
         kim__other="not to be marked",
         **{"j\u00f8rgen__softmax": RIGHT},
     )

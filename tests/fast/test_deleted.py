@@ -15,11 +15,12 @@ NUMBERS = [
     "tests/cli/test_cli.py::test_seeds_runs_all_or_the_one_named",
 ]
 # These ask for speed or memory, which is what the room is for, or for the room itself; what is right
-# in float64 is computed by the same text in float32; one test reads what the detection says; and
-# what a transform leaves behind for the next is the engine's, which has no part in fast/.
+# in float64 is computed by the same text in float32, and in training by the same as in evaluation;
+# one test reads what the detection says; and what a transform leaves behind for the next is the
+# engine's, which has no part in fast/.
 NOT_OF_NUMBERS = (
     "not memory and not quick and not threads and not notebook and not skipped and not float32"
-    " and not says_when_what_it_uses_was_changed and not inside_another"
+    " and not says_when_what_it_uses_was_changed and not inside_another and not evaluation"
 )
 
 

@@ -7,6 +7,7 @@ from zero lose digits in any float32 sum, rows of one value lose all of them whe
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 
 import numpy as np
 import pytest
@@ -127,6 +128,13 @@ def theirs(f, a, dtype):
     return y.detach().double().numpy(), dx.double().numpy()
 
 
+@cache
+def of_pytorch(name, kind, n):
+    """PyTorch's values and gradients in both precisions, of which each way of ours is compared."""
+    a, torchs = rows(kind, n), FUNCTIONS[name][1]
+    return theirs(torchs, a, torch.float32), theirs(torchs, a, torch.float64)
+
+
 def errors(found, truth):
     """The largest error of each row; where the truth is 0 all along a row, the error itself."""
     found, truth = found.reshape(ROWS, -1).astype(np.float64), truth.reshape(ROWS, -1)
@@ -137,12 +145,9 @@ def errors(found, truth):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way, name, n", CASES)
 def test_no_less_accurate_than_pytorch(way, name, kind, n):
-    mine, torchs = FUNCTIONS[name]
-    a = rows(kind, n)
     with WAYS[way]():
-        found = ours(mine, a)
-    single = theirs(torchs, a, torch.float32)
-    truth = theirs(torchs, a, torch.float64)
+        found = ours(FUNCTIONS[name][0], rows(kind, n))
+    single, truth = of_pytorch(name, kind, n)
     for what, x, y, z in zip(("value", "gradient"), found, single, truth, strict=True):
         assert np.isfinite(x).all() or not np.isfinite(y).all(), what
         if not np.isfinite(z).all() or not np.isfinite(y).all():

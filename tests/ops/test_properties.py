@@ -16,7 +16,7 @@ from optable import BY_CONVENTION, TABLE, torch
 import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, grad, manual_seed, ops, plain, rand
 
-quick = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 TOLERANCE = {np.float64: 1e-9, np.float32: 3e-4}
 
 

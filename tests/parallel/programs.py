@@ -21,7 +21,8 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, optim, parallel
 
 RANK, SIZE = parallel.rank(), parallel.world_size()
-SAMPLES, BATCH, STEPS = 50, 12, 50
+SAMPLES, BATCH, STEPS = 50, 12, 20
+HALF = STEPS // 2
 """50 samples in batches of 12 leave 2, less than one for each of 4 ranks."""
 
 
@@ -103,26 +104,28 @@ def digest(values):
     return hashlib.sha256(b"".join(v.tobytes() for v in values.values())).hexdigest()
 
 
-def equal(kind, dtype, accumulate):
+def equal(kind, dtype, accumulate, steps=STEPS):
     """N ranks and one process; prints a digest of the result."""
-    dtype, accumulate = np.dtype(dtype), int(accumulate)
-    found, _ = on_ranks(kind, dtype, accumulate)
-    alone = make(0, dtype)  # rank 0's seed, whose weights all ranks have got
-    expected = train(
-        alone,
-        optimizer_for("adamw" if kind == "sharded" else kind, alone),
-        optim.clip_grad_norm_,
-        parallel.DistributedSampler(SAMPLES, num_replicas=1, rank=0, seed=1),
-        dtype,
-        accumulate,
-    )
-    worst = max(float(np.abs(found[name] - expected[name]).max()) for name in found)
-    limit = 1e-12 if dtype == np.float64 else 1e-5
-    assert worst <= limit, worst
+    dtype, accumulate, steps = np.dtype(dtype), int(accumulate), range(int(steps))
+    found, _ = on_ranks(kind, dtype, accumulate, steps)
     digests = parallel.group.group().gather("digest", digest(found))
     assert len(set(digests)) == 1
     if RANK == 0:
+        alone = make(0, dtype)  # rank 0's seed, whose weights all ranks have got
+        expected = train(
+            alone,
+            optimizer_for("adamw" if kind == "sharded" else kind, alone),
+            optim.clip_grad_norm_,
+            parallel.DistributedSampler(SAMPLES, num_replicas=1, rank=0, seed=1),
+            dtype,
+            accumulate,
+            steps,
+        )
+        worst = max(float(np.abs(found[name] - expected[name]).max()) for name in found)
+        limit = 1e-12 if dtype == np.float64 else 1e-5
+        assert worst <= limit, worst
         print("digest", digests[0], worst)
+    parallel.barrier()  # the others wait here without work, and in MPI's end with all their might
 
 
 def sharded():
@@ -415,9 +418,9 @@ def small():
 
 
 def half_way(path):
-    """Train 25 steps and write a checkpoint; print what 50 steps lead to."""
+    """Train half of the steps and write a checkpoint; print what all of them lead to."""
     parallel.manual_seed(9)
-    run_and_save(path, range(25))
+    run_and_save(path, range(HALF))
     finished, _ = on_ranks("sharded", np.float64, 1, seed=4)
     if RANK == 0:
         print("digest", digest(finished))
@@ -429,7 +432,7 @@ def run_and_save(path, steps):
     sampler = parallel.DistributedSampler(SAMPLES, seed=1)
     train(model, optimizer, parallel.clip_grad_norm_, sampler, np.float64, 1, steps)
     parallel.manual_seed(77)
-    parallel.save_checkpoint(path, model=model, optimizer=optimizer, step=25, extra={"a": 1})
+    parallel.save_checkpoint(path, model=model, optimizer=optimizer, step=HALF, extra={"a": 1})
 
 
 def second_half(path):
@@ -437,14 +440,16 @@ def second_half(path):
     model = parallel.DataParallel(make(RANK + 10))
     optimizer = optimizer_for("sharded", model)
     progress = parallel.load_checkpoint(path, model=model, optimizer=optimizer)
-    assert progress == (25, {"a": 1})
+    assert progress == (HALF, {"a": 1})
     drawn = parallel.group.group().gather("random", ta.rand(2).numpy())
     assert len(np.unique(drawn, axis=0)) == SIZE
     for rank in range(min(SIZE, 2)):  # there were two, with seeds 77 and 78
         ta.manual_seed(77 + rank)
         assert np.array_equal(drawn[rank], ta.rand(2).numpy())
     sampler = parallel.DistributedSampler(SAMPLES, seed=1)
-    found = train(model, optimizer, parallel.clip_grad_norm_, sampler, np.float64, 1, range(25, 50))
+    found = train(
+        model, optimizer, parallel.clip_grad_norm_, sampler, np.float64, 1, range(HALF, STEPS)
+    )
     expected, _ = on_ranks("sharded", np.float64, 1, seed=4)
     assert max(np.abs(found[name] - expected[name]).max() for name in found) < 1e-12
     if RANK == 0:

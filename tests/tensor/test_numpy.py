@@ -8,7 +8,7 @@ from numpytable import CASES, FLAT, P, R
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor
-from tinygrad_attn.check import gradgradcheck
+from tinygrad_attn.check import gradcheck, gradgradcheck
 from tinygrad_attn.tensor.numpy_dispatch import CONSTANTS
 from tinygrad_attn.tensor.numpy_functions import FUNCTIONS, UFUNCS
 
@@ -68,10 +68,27 @@ def test_values_shapes_and_dtypes_are_numpys(case, dtype):
     "case", [c for c in CASES if c[0] not in FLAT], ids=lambda c: c[1].__name__
 )
 def test_derivatives_to_second_order(case):
-    gradgradcheck(
-        lambda *xs: tuple(y for y in call(case, xs) if isinstance(y, Tensor)),
-        floats([case[2], case[3]]),
-    )
+    """The first by the checker, with all that it asks of a rule; the second as slopes of the first."""
+    arrays = floats([case[2], case[3]])
+    f = lambda *xs: tuple(y for y in call(case, xs) if isinstance(y, Tensor))
+    gradcheck(f, arrays)
+    rng, h = np.random.default_rng(5), 1e-5
+    along, ahead = ([rng.standard_normal(x.shape) for x in arrays] for _ in range(2))
+    weights = [rng.standard_normal(y.shape) for y in f(*map(Tensor, arrays))]
+
+    def slope(values, **settings):
+        """The slope of the weighted outputs along a direction, and what it is a function of."""
+        xs = [Tensor(x, requires_grad=True) for x in values]
+        y = sum((y * w).sum() for y, w in zip(f(*xs), weights, strict=True))
+        found = ta.grad(y, xs, allow_unused=True, **settings)
+        return sum((g * d).sum() for g, d in zip(found, along) if g is not None), xs
+
+    ends = [slope([x + s * v for x, v in zip(arrays, ahead)])[0].item() for s in (h, -h)]
+    y, xs = slope(arrays, create_graph=True)
+    found = ta.grad(y, xs, allow_unused=True) if y.requires_grad else [None] * len(xs)
+    parts = [(g * v).sum().item() for g, v in zip(found, ahead) if g is not None]
+    size = 1 + sum(map(abs, parts)) + abs(y.item())
+    assert abs(sum(parts) - (ends[0] - ends[1]) / (2 * h)) < 1e-6 * size
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] in FLAT], ids=lambda c: c[0].__name__)

@@ -1,5 +1,6 @@
 """vjp, jvp, value_and_grad, jacobian, hessian, hvp and checkpoint: against PyTorch, closed forms and each other."""
 
+import functools
 import gc
 import math
 import sys
@@ -67,23 +68,29 @@ def test_everything_agrees_with_torch():
 
 INNER = {
     "vjp": lambda x: vjp(scalar, x)[1](1.0)[0],
-    "jvp": lambda x: jvp(scalar, x, V)[1],
+    "jvp": lambda x: jvp(scalar, x, V[:2])[1],
     "value_and_grad": lambda x: value_and_grad(scalar)(x)[1],
     "jacobian": lambda x: jacobian(scalar, x),
     "hessian": lambda x: hessian(scalar, x),
-    "hvp": lambda x: hvp(scalar, x, V),
+    "hvp": lambda x: hvp(scalar, x, V[:2]),
 }
+
+
+@functools.cache
+def differentiated_alone(name):
+    """The jacobian of one transform, and the jacobian of that."""
+    return jacobian(INNER[name], X[:2]), jacobian(lambda x: jacobian(INNER[name], x), X[:2])
 
 
 @pytest.mark.parametrize("second", INNER)
 @pytest.mark.parametrize("first", INNER)
 def test_a_transform_inside_another_is_recorded_however_many_came_before_it(first, second):
     """What the first has left behind must not tell the second that nobody differentiates it."""
-    alone = jacobian(INNER[second], X)
-    assert_close(jacobian(lambda x: (INNER[first](x), INNER[second](x))[1], X), alone)
-    again = jacobian(lambda x: jacobian(lambda z: (INNER[first](z), INNER[second](z))[1], x), X)
-    assert_close(again, jacobian(lambda x: jacobian(INNER[second], x), X))
-    assert np.abs(alone).max() > 0
+    once, twice = differentiated_alone(second)
+    both = lambda x: (INNER[first](x), INNER[second](x))[1]
+    assert_close(jacobian(both, X[:2]), once)
+    assert_close(jacobian(lambda x: jacobian(both, x), X[:2]), twice)
+    assert np.abs(once).max() > 0
 
 
 @pytest.mark.parametrize("name", ["value_and_grad", "jacobian", "hessian", "hvp"])
@@ -377,8 +384,8 @@ def test_third_order_through_attention_and_layer_norm():
 def test_transforms_can_be_nested_and_differentiated():
     gradgradcheck(lambda x: jvp(f, x, V, create_graph=True)[1], [X])
     gradgradcheck(lambda x, g: vjp(f, x, create_graph=True)[1](g)[0], [X, np.ones(4)])
-    gradgradcheck(lambda x, v: hvp(scalar, x, v, create_graph=True), [X, V])
-    gradgradcheck(lambda x: hessian(scalar, x, create_graph=True), [X])
+    gradgradcheck(lambda x, v: hvp(scalar, x, v, create_graph=True), [X[:2], V[:2]])
+    gradgradcheck(lambda x: hessian(scalar, x, create_graph=True), [X[:2]])
     assert_close(jacobian(lambda x: value_and_grad(scalar)(x)[1], X), hessian(scalar, X))
     assert_close(jvp(lambda x: value_and_grad(scalar)(x)[1], X, V)[1], hvp(scalar, X, V))
     inner = lambda x: value_and_grad(lambda y: x * y * y)(3.0)[

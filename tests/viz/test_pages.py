@@ -153,7 +153,8 @@ def drive_report(page):
 @pytest.mark.parametrize("width, scheme", [(420, "dark"), (1300, "light")])
 def test_a_page_does_what_it_says(browser, folder, drive, width, scheme):
     name = drive.__name__.removeprefix("drive_")
-    shots = os.environ.get("TINYGRAD_ATTN_SCREENSHOTS", folder)  # for a look at them
+    shots = os.environ.get("TINYGRAD_ATTN_SCREENSHOTS")  # a folder, for a look at them
+    picture = lambda what: shots and page.screenshot(path=f"{shots}/{name}_{width}_{what}.png")
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.set_default_timeout(5000)
     said, asked, url = [], [], (folder / f"{name}.html").as_uri()
@@ -165,10 +166,10 @@ def test_a_page_does_what_it_says(browser, folder, drive, width, scheme):
         page.emulate_media(color_scheme=colours)
         ratio, paper = page.evaluate(RATIO)
         assert ratio > 7 and (paper < 0.05) == (colours == "dark")
-        page.screenshot(path=f"{shots}/{name}_{width}_{colours}.png")
+        picture(colours)
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
     assert page.evaluate(UNNAMED) == [] and page.locator("h1").count() == 1
     drive(page)
-    page.screenshot(path=f"{shots}/{name}_{width}_driven.png")
+    picture("driven")
     assert said == [] and asked == [url]
     page.close()
