@@ -23,7 +23,6 @@ from ..engine.bundle import Bundling, members
 from ..engine.graph import Node, next_number, tensor_of
 from ..engine.op import in_checkpoint
 from ..engine.run import VALUES_ONLY
-from ..nn.module import Buffer
 from ..random import Generator, noting, repeating
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
@@ -75,6 +74,8 @@ class _Attributes(Listener):
     @contextmanager
     def restored(self):
         """Give all modules these attributes inside the block, and undo what the block changes."""
+        from ..nn.module import Buffer  # nn is built on transforms
+
         before = [(vars(module), dict(vars(module))) for module, _ in self.noted.values()]
         buffers: list[tuple[Any, Any]] = []
         try:
