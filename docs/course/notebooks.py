@@ -39,6 +39,7 @@ BLOCK = re.compile(
     r"^(?P<ticks>`{3,})(?P<language>[^`\n]*)\n(?P<code>(?:.*\n)*?)(?P=ticks) *$",
     re.M,
 )
+SKIPPED = re.compile(r"^<!-- *skip: .*?-->\n", re.M)
 MARKING = re.compile(r"python (-m tinygrad_attn exercise \w+)\n")
 LINK = re.compile(
     r"(?P<code>`+).*?(?P=code)|\]\((?!\w+:)(?P<path>[^)\s#]+\.\w+)(?P<rest>[^)]*)\)", re.S
@@ -69,7 +70,7 @@ def notebook(chapter: Path, out: Path = OUT, own: bool = False) -> Any:
     cells, here = [], 0
 
     def words(end: int) -> None:
-        if part := text[here:end].strip():
+        if part := SKIPPED.sub("", text[here:end]).strip():
             cells.append(new_markdown_cell(links(part, chapter, out)))
 
     for block in BLOCK.finditer(text):

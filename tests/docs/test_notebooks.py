@@ -60,9 +60,12 @@ def test_a_notebook_holds_what_its_chapter_holds(made, chapter):
     calls = re.findall(r"^python (-m tinygrad_attn exercise \w+)$", text, re.M)
     assert marking == [f"import sys\n!{{sys.executable}} {call}" for call in calls] and calls
     words = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    unrun = sum(bool(one.skip) for one in blocks(text))  # a skipped block stays text
-    assert words.startswith("# ") and words.count("```python") == unrun
-    assert "\n{" not in words and "<!--" not in words.replace("<!-- skip", "")
+    assert (
+        words.startswith("# ")
+        and words.count("```python") == sum(bool(one.skip) for one in blocks(text))
+        and "\n{" not in words
+        and "<!--" not in words
+    )
     for path in re.findall(r"\]\((?!https?:)([^)#\s]+)", re.sub(r"(?s)(`+).*?\1", "", words)):
         assert (made / path).exists(), path
     for path in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
