@@ -23,12 +23,10 @@ CHANGES = "VJP changes its operands"
 def alike(f: Any, expected: Gradients, came: Gradients) -> bool:
     """Return whether gradients of f agree, up to sums in another order. None stands for zeros."""
     rtol, atol = max(1e-6, 16 * f.precision), max(1e-9, 16 * f.precision)
-    size = 1e-3 * max(map(greatest, f.cotangents))
-    return all(
-        agree(0 * a if b is None else b, a, rtol, atol * (size + greatest(a[np.isfinite(a)])))
-        for a, b in zip(expected, came)
-        if a is not None
-    )
+    pairs = [(a, 0 * a if b is None else b) for a, b in zip(expected, came) if a is not None]
+    sizes = [greatest(a[np.isfinite(a)]) for a, _ in pairs]
+    size = 1e-3 * max([*sizes, *map(greatest, f.cotangents)])  # what is 0 is a rest of it
+    return all(agree(b, a, rtol, atol * (size + own)) for (a, b), own in zip(pairs, sizes))
 
 
 def modified(f: Subject) -> Finding:

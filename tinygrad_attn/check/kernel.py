@@ -37,7 +37,6 @@ class Kernel(Subject):
 
     argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
-    strict = False  # whether statistics must be kept in float32
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class Kernel(Subject):
 
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
-        run, rounding = self.run(), Rounding(self.rounds_to, self.rng, strict=self.strict)
+        run, rounding = self.run(), Rounding(self.rounds_to, self.rng)
         came = results_of(self, run.values, self.pull(self.cotangents, run))
         names = [f"result {k}" for k in range(len(run.values))] + self.names
         right = self.right(self.cotangents)
@@ -276,8 +275,7 @@ class Plain(GraphSubject):
 
     def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of a run with random rounding errors."""
-        # Far inputs hide statistics if they move far; they still move, so that no two are equal.
-        moved = [rounding.rounded(rounding.moved(x, fine=True)) for x in self.inputs]
+        moved = [rounding.rounded(rounding.moved(x)) for x in self.inputs]
         with self.at(moved), plain():
             outputs = self.outputs()
             weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]

@@ -3,8 +3,7 @@
 A reference runs in float64, and the result of each NumPy function is moved by one random rounding
 error of the precision in question. How far the results of a few such runs lie apart is how much
 rounding alone explains. Inside a sum, the errors are those of float32, because kernels are expected
-to accumulate in float32. If `strict`, what is computed from sums alone (means, variances, roots of
-them) has such errors too: kernels are expected to keep statistics in float32.
+to accumulate in float32.
 """
 
 from __future__ import annotations
@@ -41,28 +40,22 @@ class Rounding:
         rng: np.random.Generator,
         only: int | None = None,
         nearest: Any = None,
-        strict: bool = False,
     ) -> None:
         self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
         self.only, self.nearest = only, nearest
         self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
-        self.count, self.strict = 0, strict
+        self.count = 0
 
-    def moved(self, y: Array, size: Any = 0.0, fine: bool = False) -> Array:
-        """Move the result of a function, or a sum whose terms have this size.
-
-        `fine` says that the result is a sum, or computed from sums alone.
-        """
+    def moved(self, y: Array, size: Any = 0.0) -> Array:
+        """Move the result of a function, or a sum whose terms have this size."""
         self.count += 1
         if self.only == self.count:
             self.place = user_place()
             return np.asarray(self.nearest(y))
         if self.only:
             return y
-        error = (self.of_sums if fine and self.strict else self.unit) * np.abs(
-            y
-        ) + self.of_sums * size
-        error = (error + self.tiny) * (2 * self.rng.random(y.shape, np.float32) - 1)
+        error = self.unit * np.abs(y) + self.of_sums * size + self.tiny
+        error = error * (2 * self.rng.random(y.shape, np.float32) - 1)
         return np.where(np.isfinite(y), y + error, y)
 
     def added_at(self, ufunc: Any, total: Array, index: Any, values: Any) -> None:
@@ -72,10 +65,10 @@ class Rounding:
         ufunc.at(total, index, values)
         total[...] = self.moved(total, 4 * size)
 
-    def rounded(self, x: Array, fine: bool = False) -> Rounded:
+    def rounded(self, x: Array) -> Rounded:
         """Return an array whose results are moved."""
         y = np.asarray(x).view(Rounded)
-        y.rounding, y.fine = self, fine
+        y.rounding = self
         return y
 
 
@@ -83,12 +76,11 @@ class Rounded(np.ndarray):
     """An array that moves each result of a NumPy function by a rounding error."""
 
     rounding: Rounding
-    fine = False  # whether it was computed from sums alone
     __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
 
     def __array_finalize__(self, origin: Any) -> None:
         if isinstance(origin, Rounded):
-            self.rounding, self.fine = origin.rounding, origin.fine
+            self.rounding = origin.rounding
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
@@ -103,17 +95,16 @@ class Rounded(np.ndarray):
         if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
             return y
         size: Any = 0.0
-        fine = method == "reduce" or all(getattr(x, "fine", np.ndim(x) == 0) for x in inputs)
         if (ufunc is np.add and method != "__call__") or ufunc is np.matmul:
             terms = arrays[0].size / max(1, y.size) if method == "reduce" else arrays[0].shape[-1]
             options.pop("out", None)
             size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
         if ufunc not in EXACT:
-            moved = rounding.moved(np.asarray(y), size, fine)
+            moved = rounding.moved(np.asarray(y), size)
             if out:
                 out[0][...] = moved
             y = moved
-        return out[0] if out else rounding.rounded(y, fine)
+        return out[0] if out else rounding.rounded(y)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         y = super().__array_function__(function, types, args, kwargs)
