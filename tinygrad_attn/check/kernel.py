@@ -22,7 +22,7 @@ from .rounding import LARGEST, SAMPLES, UNIT, Rounding, allowed
 from .subject import Gradients, GraphSubject, Run, Subject
 
 
-def is_float(x: Any) -> bool:
+def is_float(x) -> bool:
     """Return whether x is an array of floats of any library."""
     return is_array(x) and dtype_name(x) in UNIT
 
@@ -40,8 +40,8 @@ class Kernel(Subject):
 
     def __init__(
         self,
-        f: Callable[..., Any],
-        vjp: Any,
+        f,
+        vjp,
         like: Sequence[Any],
         dtype: str,
         reference: Callable[[list[Any]], Any] | None = None,
@@ -85,7 +85,7 @@ class Kernel(Subject):
             return True
         return False
 
-    def representable(self, x: Array, like: Any) -> Array:
+    def representable(self, x: Array, like) -> Array:
         """Return the nearest numbers that the kernel's dtype has."""
         return numbers_of(array_like(x, like, self.dtype))
 
@@ -125,9 +125,7 @@ class Kernel(Subject):
         values = [numbers_of(t) for t in self.results]
         return Run(values, partial(self._pull, arrays, y, values, pull))
 
-    def _pull(
-        self, arrays: list[Any], y: Any, values: list[Array], pull: Any, cotangents: Any, **_: Any
-    ) -> Gradients:
+    def _pull(self, arrays: list[Any], y, values: list[Array], pull, cotangents, **_) -> Gradients:
         outputs = [t for t in tree_leaves(y) if is_float(t)]
         seeds = [array_like(c, t, dtype_name(t)) for c, t in zip(cotangents, outputs)]
         rest = iter(seeds)
@@ -185,7 +183,7 @@ class Kernel(Subject):
     def of_floats(self, arrays: list[Any]) -> Callable[..., Any]:
         """Return the kernel as a function of the inputs that are checked."""
 
-        def f(*floats: Any) -> Any:
+        def f(*floats):
             arguments = list(arrays)
             for i, x in zip(self.checked, floats):
                 arguments[i] = x
@@ -193,7 +191,7 @@ class Kernel(Subject):
 
         return f
 
-    def aligned(self, gradients: Any) -> Gradients:
+    def aligned(self, gradients) -> Gradients:
         """Return one gradient, or None, for each input that is checked."""
         listed = [*gradients] if isinstance(gradients, (tuple, list)) else [gradients]
         if len(listed) == len(self.like):
@@ -257,7 +255,7 @@ def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> lis
     return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
 
 
-def of_jax(vjp: Any) -> bool:
+def of_jax(vjp) -> bool:
     """Return whether this is jax.vjp."""
     module = str(getattr(vjp, "__module__", "")).partition(".")[0]
     return getattr(vjp, "__name__", "") == "vjp" and module in ("jax", "jaxlib")
@@ -266,7 +264,7 @@ def of_jax(vjp: Any) -> bool:
 class Plain(GraphSubject):
     """A reference in NumPy, differentiated by this package."""
 
-    def __init__(self, f: Callable[..., Any], checked: list[int], operands: list[Any]) -> None:
+    def __init__(self, f, checked: list[int], operands: list[Any]) -> None:
         arguments = list(operands)
         for i in checked:
             arguments[i] = Backend().leaf(operands[i].copy())
@@ -285,7 +283,7 @@ class Plain(GraphSubject):
             return results_of(self, [self.backend.value(y) for y in outputs], gradients)
 
 
-def reference_of(f: Callable[..., Any], like: Sequence[Any]) -> Callable[[list[Any]], Subject]:
+def reference_of(f, like: Sequence[Any]) -> Callable[[list[Any]], Subject]:
     """Return a function of the operands that makes the subject of a plain reference."""
     checked = [i for i, x in enumerate(like) if is_float(x)]
     torch: Any = sys.modules.get("torch")

@@ -6,7 +6,7 @@ extrapolation. A gradient is wrong if it differs from the slope by more than the
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -118,7 +118,7 @@ def _elements_of_bad_groups(f: Subject, which: int, entry: Entry, limits: Limits
     signs = f.rng.choice([-1.0, 1.0], x.shape)
     entry.projections, limits = limits.groups, limits._replace(rtol=1e-6)
 
-    def projected(flats: Any, extrapolate: bool) -> Slope:
+    def projected(flats, extrapolate: bool) -> Slope:
         direction = np.zeros(x.shape)
         direction.flat[flats] = signs.flat[flats]
         return measured(f, which, direction, entry.analytic, limits, extrapolate)

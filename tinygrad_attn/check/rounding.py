@@ -39,14 +39,14 @@ class Rounding:
         dtype: str,
         rng: np.random.Generator,
         only: int | None = None,
-        nearest: Any = None,
+        nearest=None,
     ) -> None:
         self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
         self.only, self.nearest = only, nearest
         self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
         self.count = 0
 
-    def moved(self, y: Array, size: Any = 0.0) -> Array:
+    def moved(self, y: Array, size=0.0) -> Array:
         """Move the result of a function, or a sum whose terms have this size."""
         self.count += 1
         if self.only == self.count:
@@ -58,7 +58,7 @@ class Rounding:
         error = error * (2 * self.rng.random(y.shape, np.float32) - 1)
         return np.where(np.isfinite(y), y + error, y)
 
-    def added_at(self, ufunc: Any, total: Array, index: Any, values: Any) -> None:
+    def added_at(self, ufunc, total: Array, index, values) -> None:
         """Add values at repeated indices, as ufunc.at does, and move the sums."""
         size = np.zeros(total.shape)
         ufunc.at(size, index, np.abs(values))
@@ -78,13 +78,11 @@ class Rounded(np.ndarray):
     rounding: Rounding
     __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
 
-    def __array_finalize__(self, origin: Any) -> None:
+    def __array_finalize__(self, origin) -> None:
         if isinstance(origin, Rounded):
             self.rounding = origin.rounding
 
-    def __array_ufunc__(
-        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
-    ) -> Any:
+    def __array_ufunc__(self, ufunc, method: str, *inputs, out=None, **options):
         rounded = [x for x in (*inputs, *(out or ())) if isinstance(x, Rounded)]
         rounding, arrays = rounded[0].rounding, [bare(x) for x in inputs]
         if method == "at":
@@ -106,7 +104,7 @@ class Rounded(np.ndarray):
             y = moved
         return out[0] if out else rounding.rounded(y)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, function, types, args, kwargs):
         y = super().__array_function__(function, types, args, kwargs)
         if function in SUMS_OF_PRODUCTS:
             size = function(*map(magnitude, bare(args)), **bare(kwargs))
@@ -115,7 +113,7 @@ class Rounded(np.ndarray):
         return self.rounding.rounded(y) if floats and not isinstance(y, Rounded) else y
 
 
-def bare(x: Any) -> Any:
+def bare(x):
     """Return plain arrays for the moved arrays in a tree."""
     if isinstance(x, (list, tuple)):
         return type(x)(map(bare, x))
@@ -124,7 +122,7 @@ def bare(x: Any) -> Any:
     return x.view(Array) if isinstance(x, Rounded) else x
 
 
-def magnitude(x: Any) -> Any:
+def magnitude(x):
     """Return absolute values of floats, and anything else as it is."""
     return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
 
@@ -133,9 +131,7 @@ ALLOWED = 10.0
 """An error may be this many times what random rounding does to the reference."""
 
 
-def allowed(
-    came: Array, right: Array, samples: Any, dtype: str, scale: float, in_steps: bool
-) -> Array:
+def allowed(came: Array, right: Array, samples, dtype: str, scale: float, in_steps: bool) -> Array:
     """Return the error of each element that rounding explains.
 
     `scale` is the size of the numbers from which it is computed, which may cancel. `in_steps` says
@@ -155,7 +151,7 @@ def allowed(
     return tolerance if in_steps else 2 * tolerance
 
 
-def biased(came: Array, right: Array, samples: Any, dtype: str, cancelled: float) -> bool:
+def biased(came: Array, right: Array, samples, dtype: str, cancelled: float) -> bool:
     """Return whether an error is a multiple of the result, where roundings would average out.
 
     One rounding may belong to a whole row or column, as that of a mean does.

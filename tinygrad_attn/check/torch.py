@@ -66,7 +66,7 @@ class TorchComparison(Verdict):
 
 
 def compare_with_torch(
-    module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
+    module, torch_module, *inputs, verbose: bool = True, **keywords
 ) -> TorchComparison:
     """Run both modules with the same weights and inputs, and compare outputs and gradients.
 
@@ -100,7 +100,7 @@ def compare_with_torch(
     return report
 
 
-def plain(x: Any) -> Any:
+def plain(x):
     """Convert an array or a tensor of either library to an array, float64 if it holds floats."""
     x = x.detach().numpy() if hasattr(x, "detach") else x
     return x.astype(np.float64) if isinstance(x, Array) and x.dtype.kind == "f" else x
@@ -109,10 +109,10 @@ def plain(x: Any) -> Any:
 class Side:
     """A module of one library: its outputs by name, and a subject that pulls gradients."""
 
-    def __init__(self, backend: Backend, module: Any, arguments: dict[Any, Any]) -> None:
+    def __init__(self, backend: Backend, module, arguments: dict[Any, Any]) -> None:
         outputs: dict[str, Any] = {}
 
-        def keep(name: str, part: Any, args: Any, output: Any) -> None:
+        def keep(name: str, part, args, output) -> None:
             for k, t in enumerate(tree_leaves(output)):
                 if isinstance(t, backend.kind):  # only from the first call
                     outputs.setdefault(name + f"[{k}]" * (k > 0), t)
