@@ -1,6 +1,6 @@
 """Try a kernel with the inputs and incoming gradients that come up in life, and say where it fails.
 
-These are axes of other lengths, larger and smaller numbers, incoming gradients that are zero, tiny,
+These are axes of other lengths, smaller numbers, incoming gradients that are zero, tiny,
 huge or one-hot, and one array passed for two inputs. What the reference or the kernel refuses is
 not offered, and is no failure.
 """

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from .backend import user_place
 from .report import Array, greatest
 
 SAMPLES = 4
@@ -27,33 +26,14 @@ SUMS_OF_PRODUCTS: tuple[Any, ...] = (np.einsum, np.dot, np.tensordot, np.inner, 
 
 
 class Rounding:
-    """The random rounding errors of a precision.
+    """The random rounding errors of a precision."""
 
-    With `only`, a number, just that result is changed: to nearest(result).
-    """
-
-    place: Any = None  # where the one result was computed
-
-    def __init__(
-        self,
-        dtype: str,
-        rng: np.random.Generator,
-        only: int | None = None,
-        nearest=None,
-    ) -> None:
+    def __init__(self, dtype: str, rng: np.random.Generator) -> None:
         self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
-        self.only, self.nearest = only, nearest
-        self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
-        self.count = 0
+        self.of_sums = min(self.unit, UNIT["float32"])
 
     def moved(self, y: Array, size=0.0) -> Array:
         """Move the result of a function, or a sum whose terms have this size."""
-        self.count += 1
-        if self.only == self.count:
-            self.place = user_place()
-            return np.asarray(self.nearest(y))
-        if self.only:
-            return y
         error = self.unit * np.abs(y) + self.of_sums * size + self.tiny
         error = error * (2 * self.rng.random(y.shape, np.float32) - 1)
         return np.where(np.isfinite(y), y + error, y)
