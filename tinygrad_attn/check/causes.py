@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import quoted
-from .explain import Finding, wrong_slope
+from .explain import Finding, of_elements, wrong_slope
 from .kernel import Kernel, Plain, results_of
 from .measure import Limits, all_entries
 from .report import Entry, greatest, worst_of
@@ -34,7 +34,7 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
             f"forward: {entry.name} differs from the reference at index {entry.index}: "
             f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
         )
-    finding = constant(kernel) or wrong_slope(kernel) or pattern(entry)
+    finding = constant(kernel) or wrong_slope(kernel) or of_elements(entry)
     return (finding.startswith(VAGUE) and wrong_term(kernel)) or finding
 
 
@@ -122,17 +122,3 @@ def imprecise(kernel: Kernel, entry: Entry) -> str:
         "than rounding explains. Keep sums and statistics in float32, and look "
         "for numbers that cancel, underflow or overflow."
     )
-
-
-def pattern(entry: Entry) -> str:
-    """Say which elements are wrong."""
-    at, count = entry.index, int(entry.wrong.sum())
-    text = (
-        f"VJP: the gradient is {entry.analytic[at]:.6g} at index {at}, but should be "
-        f"{entry.numeric[at]:.6g}; {count} of {entry.wrong.size} elements are wrong"
-    )
-    for axis in range(entry.wrong.ndim):
-        others = tuple(k for k in range(entry.wrong.ndim) if k != axis)
-        if first := int(np.argmax(entry.wrong.any(axis=others))):
-            text += f", from index {first} on along axis {axis}"
-    return f"{text}."

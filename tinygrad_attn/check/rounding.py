@@ -38,13 +38,6 @@ class Rounding:
         error = error * (2 * self.rng.random(y.shape, np.float32) - 1)
         return np.where(np.isfinite(y), y + error, y)
 
-    def added_at(self, ufunc, total: Array, index, values) -> None:
-        """Add values at repeated indices, as ufunc.at does, and move the sums."""
-        size = np.zeros(total.shape)
-        ufunc.at(size, index, np.abs(values))
-        ufunc.at(total, index, values)
-        total[...] = self.moved(total, 4 * size)
-
     def rounded(self, x: Array) -> Rounded:
         """Return an array whose results are moved."""
         y = np.asarray(x).view(Rounded)
@@ -65,8 +58,6 @@ class Rounded(np.ndarray):
     def __array_ufunc__(self, ufunc, method: str, *inputs, out=None, **options):
         rounded = [x for x in (*inputs, *(out or ())) if isinstance(x, Rounded)]
         rounding, arrays = rounded[0].rounding, [bare(x) for x in inputs]
-        if method == "at":
-            return rounding.added_at(ufunc, *arrays)
         if out:
             options["out"] = tuple(map(bare, out))
         y = getattr(ufunc, method)(*arrays, **options)
