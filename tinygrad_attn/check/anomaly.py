@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class _Detector(Listener):
         self.places: dict[int, Place] = {}  # by the sequence number of a living output
         self.heard = set[str]()  # NumPy's warnings about the current op
 
-    def computed(self, op, inputs: tuple, settings: dict[str, Any], output) -> None:
+    def computed(self, op, inputs: tuple, settings, output) -> None:
         place, value = user_place(), output._data
         if output._node is not None:
             self.places[output._node.number] = place

@@ -119,7 +119,7 @@ class Calls(Listener):
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
-    def computed(self, op, inputs: tuple, settings: dict[str, Any], output) -> None:
+    def computed(self, op, inputs: tuple, settings, output) -> None:
         if isinstance(op, Bundling):
             return
         torch: Any = sys.modules.get("torch")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def of_inputs(kernel: Kernel) -> dict[str, Change]:
     return {f"{n} times smaller": partial(np.multiply, 1 / n) for n in smaller}
 
 
-def changed(kernel: Kernel, change: Change) -> list[Any]:
+def changed(kernel: Kernel, change: Change):
     """Return the operands with a change to those that are checked."""
     operands = list(kernel.operands)
     for i in kernel.checked:
@@ -77,7 +77,7 @@ def changed(kernel: Kernel, change: Change) -> list[Any]:
     return operands
 
 
-def resized(kernel: Kernel, old: int, new: int) -> list[Any]:
+def resized(kernel: Kernel, old: int, new: int):
     """Return the operands with another length for all axes of one length, and no equal numbers."""
     rng, operands = np.random.default_rng(old + new), list(kernel.operands)
     for i, x in enumerate(operands):
@@ -110,7 +110,7 @@ def long(kernel: Kernel, n: int, seconds: float) -> int:
     return n * max([1, *(k for k in (2**e for e in range(1, 12)) if k < most and size(k) < MOST)])
 
 
-def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, list[Any], Change]]:
+def circumstances(kernel: Kernel, seconds: float):
     """Yield (group, name, operands, change of the incoming gradient)."""
     same: Change = lambda g: g
     if kernel.reference is not None:

@@ -95,7 +95,7 @@ def scaled(x: Array, by: Array) -> Array:
 # ---- the op that causes a fault
 
 
-def single_ops(f: Subject) -> Iterator[Any]:
+def single_ops(f: Subject):
     """Yield f itself if it is a kernel, or each op that f calls.
 
     In long runs, repetitions with the same shapes and settings are skipped.

@@ -148,7 +148,7 @@ def _backend(f, inputs, params) -> Backend:
     return Backend()
 
 
-def _collect(f, inputs, params, backend: Backend) -> tuple[list[Any], dict[str, Any]]:
+def _collect(f, inputs, params, backend: Backend):
     """Return the arguments for f, and a dict from names to the tensors to check.
 
     These are the inputs that require a gradient (all if none does), and the parameters.
@@ -317,7 +317,7 @@ def _check_gradient(subject: GraphSubject, limits: Limits, first: Report) -> Rep
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
     recorded = partial(backend.vjp, create_graph=True)
 
-    def gradient() -> list[Any]:
+    def gradient():
         return subject.gradient(subject.outputs(), subject.tensors, weights, recorded)
 
     finding = (

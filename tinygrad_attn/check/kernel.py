@@ -42,10 +42,10 @@ class Kernel(Subject):
         self,
         f,
         vjp,
-        like: Sequence[Any],
+        like,
         dtype: str,
-        reference: Callable[[list[Any]], Any] | None = None,
-        operands: list[Any] | None = None,
+        reference=None,
+        operands=None,
         seed: int = 9,
     ) -> None:
         self.seed = seed
@@ -66,7 +66,7 @@ class Kernel(Subject):
         super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
-    def replaced(self, operands: list[Any]) -> Kernel:
+    def replaced(self, operands) -> Kernel:
         make = self.make_reference
         return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
 
@@ -75,7 +75,7 @@ class Kernel(Subject):
         """Whether one array may be passed for two inputs: the gradients come apart."""
         return self.vjp is not None and not of_jax(self.vjp)
 
-    def is_offered(self, operands: list[Any]) -> bool:
+    def is_offered(self, operands) -> bool:
         """Return whether the reference, or without one the function itself, takes the operands."""
         with suppress(Exception):
             if self.make_reference:
@@ -95,11 +95,11 @@ class Kernel(Subject):
             self.reference.put(list(map(self.representable, inputs, self.floats)))
 
     @property
-    def floats(self) -> list[Any]:
+    def floats(self):
         """The inputs that are checked, as they were passed."""
         return [self.like[i] for i in self.checked]
 
-    def arrays(self) -> list[Any]:
+    def arrays(self):
         """Return all arguments as arrays of the kernel's library."""
         arguments = list(self.operands)
         for i, x in zip(self.checked, self.inputs):
@@ -125,7 +125,7 @@ class Kernel(Subject):
         values = [numbers_of(t) for t in self.results]
         return Run(values, partial(self._pull, arrays, y, values, pull))
 
-    def _pull(self, arrays: list[Any], y, values: list[Array], pull, cotangents, **_) -> Gradients:
+    def _pull(self, arrays, y, values: list[Array], pull, cotangents, **_) -> Gradients:
         outputs = [t for t in tree_leaves(y) if is_float(t)]
         seeds = [array_like(c, t, dtype_name(t)) for c, t in zip(cotangents, outputs)]
         rest = iter(seeds)
@@ -141,7 +141,7 @@ class Kernel(Subject):
                 number[...] = now
         return gradients
 
-    def recorded(self, arrays: list[Any]) -> tuple[Any, Callable[[Any], Any]]:
+    def recorded(self, arrays):
         """Run the kernel, and return its result and the function that pulls gradients back."""
         if isinstance(self.vjp, tuple):
             y, residuals = self.vjp[0](*arrays)
@@ -156,14 +156,11 @@ class Kernel(Subject):
             y = self.f(*arrays)
             return y, lambda g: self.vjp(g, y, *arrays)
         floats = [arrays[i] for i in self.checked]
-        if self.library == "torch":
-            floats = [t.requires_grad_() for t in floats]
-            y = self.f(*arrays)
-        else:
+        if self.library != "torch":
             floats = [tensor_of(x) for x in floats]
-            for t in floats:
-                t._tracked = True
-            y = self.of_floats(arrays)(*floats)
+        for t in floats:
+            self.backend.track(t, True)
+        y = self.of_floats(arrays)(*floats)
         outputs = [t for t in tree_leaves(y) if is_float(t)]
         return y, lambda g: self.backend.vjp(outputs, floats, [*tree_leaves(g)])
 
@@ -180,7 +177,7 @@ class Kernel(Subject):
             return TorchBackend()
         return Backend()
 
-    def of_floats(self, arrays: list[Any]) -> Callable[..., Any]:
+    def of_floats(self, arrays):
         """Return the kernel as a function of the inputs that are checked."""
 
         def f(*floats):
@@ -264,7 +261,7 @@ def of_jax(vjp) -> bool:
 class Plain(GraphSubject):
     """A reference in NumPy, differentiated by this package."""
 
-    def __init__(self, f, checked: list[int], operands: list[Any]) -> None:
+    def __init__(self, f, checked: list[int], operands) -> None:
         arguments = list(operands)
         for i in checked:
             arguments[i] = Backend().leaf(operands[i].copy())
@@ -283,7 +280,7 @@ class Plain(GraphSubject):
             return results_of(self, [self.backend.value(y) for y in outputs], gradients)
 
 
-def reference_of(f, like: Sequence[Any]) -> Callable[[list[Any]], Subject]:
+def reference_of(f, like):
     """Return a function of the operands that makes the subject of a plain reference."""
     checked = [i for i, x in enumerate(like) if is_float(x)]
     torch: Any = sys.modules.get("torch")

@@ -50,7 +50,7 @@ def restored(backend: Backend, *roots) -> Iterator[None]:
             restore()
 
 
-def referred(x) -> list[Any]:
+def referred(x):
     """Return the objects that x refers to, and that running x may change."""
     if isinstance(x, (dict, list, tuple)):
         return [*(x.values() if isinstance(x, dict) else x)]

@@ -94,7 +94,7 @@ class Subject:
         """Return the results as a function of a step along a direction of one input."""
         return Curve(lambda step: self.moved(which, step * direction))
 
-    def total(self, values: Array, norm: Callable[[Array], Any] = np.sum) -> float:
+    def total(self, values: Array, norm=np.sum) -> float:
         """Return the sum of cotangent * value, or another norm of these products."""
         c = flatten(self.cotangents)
         return float(norm(np.where(c == 0, 0, c * values)))
@@ -139,9 +139,7 @@ class Subject:
 class GraphSubject(Subject):
     """A function of tensors. Changes the values of the tensors in place, and restores them."""
 
-    def __init__(
-        self, call: Callable[[], Any], tensors: dict[str, Any], backend: Backend, rng
-    ) -> None:
+    def __init__(self, call, tensors, backend: Backend, rng) -> None:
         self.call, self.backend, self.tensors = call, backend, list(tensors.values())
         super().__init__(tensors, map(backend.value, self.tensors), rng)
 
@@ -150,7 +148,7 @@ class GraphSubject(Subject):
         for t, x in zip(self.tensors, inputs):
             self.backend.put(t, x)
 
-    def outputs(self) -> list[Any]:
+    def outputs(self):
         """Run the function, and return its floating-point tensors."""
         result = self.call()
         tensors = [t for t in tree_leaves(result) if self.backend.is_float(t)]
@@ -163,11 +161,11 @@ class GraphSubject(Subject):
         outputs = self.outputs()
         return Run([self.backend.value(t) for t in outputs], partial(self._pull, outputs))
 
-    def _pull(self, outputs: list[Any], cotangents, wanted=None) -> Gradients:
+    def _pull(self, outputs, cotangents, wanted=None) -> Gradients:
         tensors = self.tensors if wanted is None else [self.tensors[k] for k in wanted]
         return self.arrays(self.gradient(outputs, tensors, cotangents))
 
-    def gradient(self, outputs: list[Any], tensors: list[Any], cotangents, pull=None):
+    def gradient(self, outputs, tensors, cotangents, pull=None):
         """Return the gradients as tensors, or what pull(outputs, tensors, cotangents) returns."""
         pairs = [(t, c) for t, c in zip(outputs, cotangents) if self.backend.wants_gradient(t)]
         if not pairs:
@@ -175,7 +173,7 @@ class GraphSubject(Subject):
         roots, seeds = map(list, zip(*pairs))
         return (pull or self.backend.vjp)(roots, tensors, seeds)
 
-    def arrays(self, tensors: Iterable[Any]) -> Gradients:
+    def arrays(self, tensors) -> Gradients:
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def hooked(self) -> bool:
@@ -206,7 +204,7 @@ class OpSubject(GraphSubject):
         tensors = {f"operand {i}": leaves[i] for i in self.checked}
         super().__init__(run, tensors, backend, np.random.default_rng(9))
 
-    def replaced(self, operands: list[Any]) -> OpSubject:
+    def replaced(self, operands) -> OpSubject:
         return OpSubject(self.op_call, self.backend, operands)
 
 

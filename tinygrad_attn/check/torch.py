@@ -103,7 +103,7 @@ def plain(x):
 class Side:
     """A module of one library: its outputs by name, and a subject that pulls gradients."""
 
-    def __init__(self, backend: Backend, module, inputs: list, keywords: dict[str, Any]) -> None:
+    def __init__(self, backend: Backend, module, inputs: list, keywords) -> None:
         outputs: dict[str, Any] = {}
 
         def keep(name: str, part, args, output) -> None:

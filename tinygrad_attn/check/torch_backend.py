@@ -120,7 +120,7 @@ class TorchBackend(Backend):
 
 
 @contextmanager
-def returns(look: Callable[[Any, Any], None]) -> Iterator[None]:
+def returns(look) -> Iterator[None]:
     """Call look(frame, result) for each Python function that returns inside the block."""
 
     def profile(frame, event: str, result) -> None:
