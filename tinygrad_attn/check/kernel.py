@@ -146,16 +146,12 @@ class Kernel(Subject):
         if isinstance(self.vjp, tuple):
             y, residuals = self.vjp[0](*arrays)
             return y, lambda g: self.vjp[1](residuals, g)
-        transform = self.vjp if of_jax(self.vjp) else None
-        if self.vjp is None and self.library == "jax":
-            transform = sys.modules["jax"].vjp
-        if transform:
-            y, pull = transform(self.of_floats(arrays), *[arrays[i] for i in self.checked])
-            return y, pull
+        floats = [arrays[i] for i in self.checked]
+        if of_jax(self.vjp) or self.vjp is None and self.library == "jax":
+            return sys.modules["jax"].vjp(self.of_floats(arrays), *floats)
         if self.vjp is not None:
             y = self.f(*arrays)
             return y, lambda g: self.vjp(g, y, *arrays)
-        floats = [arrays[i] for i in self.checked]
         if self.library != "torch":
             floats = [tensor_of(x) for x in floats]
         for t in floats:
