@@ -99,6 +99,39 @@ def test_a_right_vjp_passes(name):
     assert gradcheck(f, inputs)
 
 
+def batch_norm(x, w, b):
+    h = x @ w * 1e-3 + b
+    return (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-12)
+
+
+NO_EFFECT = {  # functions with an input on which the result does not depend, but for rounding
+    "bias of keys": (lambda q, k, v, b: F.scaled_dot_product_attention(q, k + b, v), [(2, 3, 4)] * 3 + [(4,)]),
+    "bias before softmax": (lambda x, b: F.softmax(x + b), [(3, 4), (3, 1)]),
+    "bias before a norm": (batch_norm, [(5, 4), (4, 3), (3,)]),
+    "scale before a norm": (lambda x, s: x * s / np.sqrt(((x * s) ** 2).sum()), [(3, 4), ()]),
+    "sum of softmax": (lambda x, w: F.softmax(x).sum(-1) * w, [(3, 4), (3,)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_EFFECT)
+def test_a_gradient_that_is_zero_but_for_rounding_passes(name):
+    f, shapes = NO_EFFECT[name]
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        inputs = [rng.standard_normal(shape) for shape in shapes]
+        for fast_mode in (False, True):
+            assert gradcheck(f, inputs, fast_mode=fast_mode)
+
+
+def test_so_do_layers_whose_biases_have_no_effect():
+    for seed in range(4):
+        ta.manual_seed(seed)
+        layer = nn.SelfAttention(5, 4, qkv_bias=True).astype(np.float64)
+        x = np.random.default_rng(seed).standard_normal((1, 3, 5))
+        for fast_mode in (False, True):
+            assert gradcheck(layer, [x], fast_mode=fast_mode)
+
+
 @pytest.mark.parametrize("factor", [2.0, 1.5, -1.0])
 def test_and_a_wrong_one_is_accused_there_all_the_same(factor):
     for f, x in (

@@ -249,6 +249,17 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S44, S44],
         "transposed",
     ),
+    ".T for .mT": (
+        custom(lambda x: x.swapaxes(-1, -2) * 1.0, lambda g, y, x: g.T),
+        [(4, 4, 4)],
+        "transposed",
+    ),
+    "not flipped back": (
+        custom(lambda x: x[::-1] * x[::-1], lambda g, y, x: 2 * g * x[::-1]),
+        [S5],
+        "reversed",
+    ),
+    "y for x": (custom(np.sin, lambda g, y, x: g * np.cos(y)), [S34], "wrong value"),
     "rotated on": (custom(rotate, lambda g, y, x: rotate(g)), [S34], "transposed"),
     "cumsum": (custom(lambda x: x.cumsum(), lambda g, y, x: np.cumsum(g)), [(6,)], "transposed"),
     "weights not transposed": (

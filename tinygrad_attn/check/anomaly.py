@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class _Detector(Listener):
         self.places: dict[int, Place] = {}  # by the sequence number of a living output
         self.heard = set[str]()  # NumPy's warnings about the current op
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs: tuple, settings, output) -> None:
         place, value = user_place(), output._data
         if output._node is not None:
             self.places[output._node.number] = place
@@ -59,12 +58,10 @@ class _Detector(Listener):
         what = f"its output {describe(value)}"
         raise self.error(op, inputs, context.scope, quoted(*place), what, value)
 
-    def pulling(self, y: Any, g: Any) -> None:
+    def pulling(self, y, g) -> None:
         self.heard.clear()
 
-    def pulled(
-        self, y: Any, node: Any, g: Any, i: int, x: Any, contribution: Any, total: Any
-    ) -> None:
+    def pulled(self, y, node, g, i: int, x, contribution, total) -> None:
         made, total = array_of(contribution), array_of(total)
         made = total if np.isfinite(made).all() else made
         if not np.isfinite(made).all():
@@ -74,7 +71,7 @@ class _Detector(Listener):
             raise self.error(node.op, node.inputs, node.scope, place, what, made, array_of(g))
 
     def error(
-        self, op: Any, inputs: tuple, scope: Any, place: str, what: str, made: Array, g: Any = None
+        self, op, inputs: tuple, scope, place: str, what: str, made: Array, g=None
     ) -> FloatingPointError:
         """Return the error for an output, or for a gradient that was computed from g."""
         index = index_of_largest(2 * np.isnan(made) + np.isinf(made))
@@ -91,12 +88,12 @@ class _Detector(Listener):
         )
 
 
-def numeric(x: Any) -> bool:
+def numeric(x) -> bool:
     """Return whether x is a tensor, an array or a number."""
     return isinstance(x, (Variable, Array, np.generic, float, int))
 
 
-def _there(x: Any, made: Array, at: tuple[int, ...]) -> float:
+def _there(x, made: Array, at: tuple[int, ...]) -> float:
     """Return the element of an operand at an index of `made`, or NaN if the shapes do not fit."""
     with suppress(ValueError):
         return float(np.broadcast_to(array_of(x), made.shape)[at])
@@ -116,7 +113,7 @@ COMPLAINTS = {
 
 
 def _reason(
-    heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g: Any
+    heard: set[str], name: str, operands: list[Array], made: Array, at: tuple[int, ...], g
 ) -> str:
     """Explain why the element is NaN or Inf."""
     nans = [nan for nan in map(np.isnan, operands) if nan.any()]

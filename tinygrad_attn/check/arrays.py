@@ -13,23 +13,23 @@ from numpy.lib.stride_tricks import as_strided
 from .backend import Array, array_of
 
 
-def is_array(x: Any) -> bool:
+def is_array(x) -> bool:
     """Return whether x is an array of any library."""
     return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, np.generic)
 
 
-def library_of(x: Any) -> str:
+def library_of(x) -> str:
     """Return the name of the library of an array; this package's are NumPy arrays."""
     name = type(x).__module__.partition(".")[0]
     return {"jaxlib": "jax", __name__.partition(".")[0]: "numpy"}.get(name, name)
 
 
-def dtype_name(x: Any) -> str:
+def dtype_name(x) -> str:
     """Return the name of an array's dtype, such as "bfloat16"."""
     return str(x.dtype).rpartition(".")[2]
 
 
-def numbers_of(x: Any) -> Array:
+def numbers_of(x) -> Array:
     """Return the numbers of an array of any library as a new array: float64, or integers."""
     if library_of(x) == "torch":
         x = x.detach().cpu().resolve_conj()
@@ -47,7 +47,7 @@ def numbers_of(x: Any) -> Array:
     return np.array(a, a.dtype if a.dtype.kind in "iub" else np.float64)  # also of bfloat16
 
 
-def array_like(x: Array, like: Any, dtype: str) -> Any:
+def array_like(x: Array, like, dtype: str):
     """Return an array of the library of `like` with these numbers, in this dtype.
 
     Its layout in memory is that of x (not in JAX, which decides itself).

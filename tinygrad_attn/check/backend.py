@@ -24,7 +24,7 @@ def user_place(*libraries: str) -> Place:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def array_of(x: Any) -> Array:
+def array_of(x) -> Array:
     """Return the values of a tensor, or x as an array."""
     return np.asarray(x._data if isinstance(x, Variable) else x)
 
@@ -48,20 +48,20 @@ class Backend:
     double = "x.astype(np.float64), or module.astype(np.float64)"
     recording, value = staticmethod(enable_grad), staticmethod(array_of)
 
-    def leaf(self, array: Array, like: Any = None) -> Any:
+    def leaf(self, array: Array, like=None):
         """Return a tensor, which requires a gradient if its dtype is floating-point."""
         t = tensor_of(array)
         self.is_float(array)  # refuses complex numbers
         t._tracked = array.dtype.kind == "f"
         return t
 
-    def dtype(self, t: Any) -> np.dtype:
+    def dtype(self, t) -> np.dtype:
         return t._data.dtype.newbyteorder("=")
 
-    def wants_gradient(self, t: Any) -> bool:
+    def wants_gradient(self, t) -> bool:
         return t._tracked
 
-    def is_float(self, x: Any) -> bool:
+    def is_float(self, x) -> bool:
         """Return whether x is a tensor of floating-point numbers. Raise TypeError if complex."""
         if isinstance(x, (Array, np.generic, complex)) and np.iscomplexobj(x):
             raise TypeError(
@@ -72,14 +72,14 @@ class Backend:
             )
         return isinstance(x, self.kind) and self.dtype(x).kind == "f"
 
-    def put(self, t: Any, array: Array) -> None:
+    def put(self, t, array: Array) -> None:
         t._data = array
 
-    def track(self, t: Any, wants: bool) -> None:
+    def track(self, t, wants: bool) -> None:
         if bool(t._tracked) != wants:  # it may hold the hooks of the tensor
             t._tracked = wants
 
-    def keep(self, t: Any) -> Callable[[], None]:
+    def keep(self, t) -> Callable[[], None]:
         """Return a function that restores the tensor's present values, gradient and flag."""
         data, before, wants, gradient = t._data, np.array(t._data), t._tracked, t._grad
 
@@ -89,7 +89,7 @@ class Backend:
 
         return restore
 
-    def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
+    def vjp(self, outputs, inputs, cotangents, create_graph: bool = False):
         """Return the gradient for each input, or None for an input that no output depends on."""
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return grad(outputs, inputs, cotangents, **flags)
@@ -100,14 +100,14 @@ class Backend:
         with listening(Calls()) as listener:
             yield listener.calls
 
-    def hooked(self, outputs: Any, inputs: Any, cotangents: Any) -> bool:
+    def hooked(self, outputs, inputs, cotangents) -> bool:
         """Return whether hooks change gradients."""
         with listening(Replaced()) as listener:
             self.vjp(outputs, inputs, cotangents)
         return listener.changed
 
 
-def rewrite(array: Any, before: Array) -> None:
+def rewrite(array, before: Array) -> None:
     """Restore the values of an array if they have changed."""
     if isinstance(array, Array) and array.tobytes() != before.tobytes():
         array[...] = before
@@ -119,7 +119,7 @@ class Calls(Listener):
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
-    def computed(self, op: Any, inputs: tuple, settings: dict[str, Any], output: Any) -> None:
+    def computed(self, op, inputs: tuple, settings, output) -> None:
         if isinstance(op, Bundling):
             return
         torch: Any = sys.modules.get("torch")
@@ -140,7 +140,7 @@ class Replaced(Listener):
 
     changed = False
 
-    def replaced(self, x: Any, before: Any, after: Any) -> None:
+    def replaced(self, x, before, after) -> None:
         old, new = tree_leaves(before), tree_leaves(after)
         same = (agree(array_of(a), array_of(b), 1e-9) for a, b in zip(old, new))
         self.changed |= len(old) != len(new) or not all(same)

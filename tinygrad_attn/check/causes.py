@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import quoted
-from .backend import user_place
-from .explain import Finding, wrong_slope
+from .explain import Finding, of_elements, wrong_slope
 from .kernel import Kernel, Plain, results_of
 from .measure import Limits, all_entries
 from .report import Entry, greatest, worst_of
-from .rounding import UNIT, Rounding
+from .rounding import UNIT
 from .subject import flatten
 
 MOST_STEPS = 80  # of a reference, that are changed one at a time
@@ -35,7 +34,7 @@ def how(kernel: Kernel, off: list[Entry], limits: Limits, elsewhere: bool = Fals
             f"forward: {entry.name} differs from the reference at index {entry.index}: "
             f"{entry.analytic[entry.index]:.6g}, but should be {entry.numeric[entry.index]:.6g}."
         )
-    finding = constant(kernel) or wrong_slope(kernel) or pattern(entry)
+    finding = constant(kernel) or wrong_slope(kernel) or of_elements(entry)
     return (finding.startswith(VAGUE) and wrong_term(kernel)) or finding
 
 
@@ -120,43 +119,6 @@ def imprecise(kernel: Kernel, entry: Entry) -> str:
     """Explain an error that the kernel does not make in float64."""
     return (
         f"precision: right in float64, but in {kernel.dtype} the error of {entry.name} is larger "
-        f"than rounding explains. {culprit(kernel)}Keep sums and statistics in float32, and look "
+        "than rounding explains. Keep sums and statistics in float32, and look "
         "for numbers that cancel, underflow or overflow."
     )
-
-
-def culprit(kernel: Kernel) -> str:
-    """Name the line of the reference whose rounding makes the kernel's error."""
-    if not isinstance(kernel.reference, Plain):
-        return ""
-    nearest = lambda y: kernel.representable(y, kernel.like[kernel.checked[0]])
-    right, here = kernel.right(kernel.cotangents), user_place()
-    error = flatten(kernel.gradients()) - flatten(right[len(kernel.values) :])
-    best, steps, place = 0.9, 1, None
-    for step in range(1, MOST_STEPS):
-        if step > steps:
-            break
-        rounding = Rounding(kernel.dtype, kernel.rng, step, nearest)
-        moved = kernel.reference.rounded_run(rounding, kernel.cotangents)
-        steps = rounding.count
-        change = flatten(moved[len(kernel.values) :]) - flatten(right[len(kernel.values) :])
-        size = float(np.linalg.norm(change) * np.linalg.norm(error))
-        if size and float(change @ error) / size > best and rounding.place != here:
-            best, place = float(change @ error) / size, rounding.place
-    if place is None:
-        return ""
-    return f"The error is what comes if the result of {quoted(*place)} is kept in {kernel.dtype}. "
-
-
-def pattern(entry: Entry) -> str:
-    """Say which elements are wrong."""
-    at, count = entry.index, int(entry.wrong.sum())
-    text = (
-        f"VJP: the gradient is {entry.analytic[at]:.6g} at index {at}, but should be "
-        f"{entry.numeric[at]:.6g}; {count} of {entry.wrong.size} elements are wrong"
-    )
-    for axis in range(entry.wrong.ndim):
-        others = tuple(k for k in range(entry.wrong.ndim) if k != axis)
-        if first := int(np.argmax(entry.wrong.any(axis=others))):
-            text += f", from index {first} on along axis {axis}"
-    return f"{text}."

@@ -1,6 +1,6 @@
 """Try a kernel with the inputs and incoming gradients that come up in life, and say where it fails.
 
-These are axes of other lengths, larger and smaller numbers, incoming gradients that are zero, tiny,
+These are axes of other lengths, smaller numbers, incoming gradients that are zero, tiny,
 huge or one-hot, and one array passed for two inputs. What the reference or the kernel refuses is
 not offered, and is no failure.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,16 +64,12 @@ def of_gradients(dtype: str) -> dict[str, Change]:
 
 def of_inputs(kernel: Kernel) -> dict[str, Change]:
     """Return other sizes of inputs, by name."""
-    far = 2 if kernel.precision < 1e-6 else 64  # shows statistics in the inputs' own precision
     own = getattr(kernel.reference, "f", kernel) is kernel.f  # and may have an eps of its dtype
     smaller = (16,) if own else (16, 256, 4096)
-    changes: dict[str, Change] = {
-        f"{n} times smaller": partial(np.multiply, 1 / n) for n in smaller
-    }
-    return changes | {"2 times larger": lambda x: x * 2, f"larger by {far}": lambda x: x + far}
+    return {f"{n} times smaller": partial(np.multiply, 1 / n) for n in smaller}
 
 
-def changed(kernel: Kernel, change: Change) -> list[Any]:
+def changed(kernel: Kernel, change: Change):
     """Return the operands with a change to those that are checked."""
     operands = list(kernel.operands)
     for i in kernel.checked:
@@ -81,7 +77,7 @@ def changed(kernel: Kernel, change: Change) -> list[Any]:
     return operands
 
 
-def resized(kernel: Kernel, old: int, new: int) -> list[Any]:
+def resized(kernel: Kernel, old: int, new: int):
     """Return the operands with another length for all axes of one length, and no equal numbers."""
     rng, operands = np.random.default_rng(old + new), list(kernel.operands)
     for i, x in enumerate(operands):
@@ -114,7 +110,7 @@ def long(kernel: Kernel, n: int, seconds: float) -> int:
     return n * max([1, *(k for k in (2**e for e in range(1, 12)) if k < most and size(k) < MOST)])
 
 
-def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, list[Any], Change]]:
+def circumstances(kernel: Kernel, seconds: float):
     """Yield (group, name, operands, change of the incoming gradient)."""
     same: Change = lambda g: g
     if kernel.reference is not None:
@@ -127,11 +123,10 @@ def circumstances(kernel: Kernel, seconds: float) -> Iterator[tuple[str, str, li
         if operands[i].shape == operands[j].shape:
             operands[j] = operands[i]
             yield "same array", f"inputs {i} and {j} are the same array", operands, same
-    others_than_one = isinstance(kernel.reference, Kernel)  # without steps, 1 hides cancellation
     for n in lengths(kernel):
-        others = [n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3, 0]
-        others += [] if others_than_one else [1]
-        for m in dict.fromkeys(m for m in others if m >= 0 and m != n):
+        others = [n - 1, n + 1, 2 * n + 1, n // 16 * 16 + 16, n // 16 * 16 + 17, 3]
+        # With 0 or 1 element, even the functions of large libraries give NaN or rounding errors.
+        for m in dict.fromkeys(m for m in others if m > 1 and m != n):
             yield f"length {n}", str(m), resized(kernel, n, m), same
         if (m := long(kernel, n, seconds)) > n:
             operands = resized(kernel, n, m)
@@ -148,11 +143,10 @@ def wrong_elsewhere(kernel: Kernel, limits: Limits, report: Report) -> Finding:
     with suppress(Exception):
         all_entries(short, limits._replace(groups=1))
     for group, name, operands, change in circumstances(short, time.process_time() - started):
-        offered = name != "0" and short.is_offered(operands)
+        offered = short.is_offered(operands)
         try:
             with warnings.catch_warnings(action="ignore"):
                 subject = short.replaced(list(operands))
-                subject.strict = "larger by" in name
                 gs = [change(c) for c in subject.cotangents]
                 subject.cotangents = list(map(subject.representable, gs, subject.results))
                 entries = all_entries(subject, limits._replace(groups=1))
@@ -181,10 +175,10 @@ def where(trials: list[Trial], wrong: list[Trial]) -> str:
         return f"{group}: right for the given inputs, and wrong when {names}."
     n = int(group.split()[1])
     bad = {int(t.name) for t in wrong if t.group == group}
-    right = {n} | {int(t.name) for t in trials if t.group == group} - bad - {0}
+    right = {n} | {int(t.name) for t in trials if t.group == group} - bad
     text = f"length: axes that have {n} elements in the given inputs are right with {some(right)}, "
     text += f"and wrong with {some(bad)}"
-    block = math.gcd(*(right - {1}))
+    block = math.gcd(*right)
     if block > 1 and all(m % block for m in bad):
         return (
             f"{text}: right where the length is a multiple of {block}, so look at the last, "

@@ -20,15 +20,13 @@ Test = Callable[[Any], Finding]
 CHANGES = "VJP changes its operands"
 
 
-def alike(f: Any, expected: Gradients, came: Gradients) -> bool:
+def alike(f, expected: Gradients, came: Gradients) -> bool:
     """Return whether gradients of f agree, up to sums in another order. None stands for zeros."""
     rtol, atol = max(1e-6, 16 * f.precision), max(1e-9, 16 * f.precision)
-    size = 1e-3 * max(map(greatest, f.cotangents))
-    return all(
-        agree(0 * a if b is None else b, a, rtol, atol * (size + greatest(a[np.isfinite(a)])))
-        for a, b in zip(expected, came)
-        if a is not None
-    )
+    pairs = [(a, 0 * a if b is None else b) for a, b in zip(expected, came) if a is not None]
+    sizes = [greatest(a[np.isfinite(a)]) for a, _ in pairs]
+    size = 1e-3 * max([*sizes, *map(greatest, f.cotangents)])  # what is 0 is a rest of it
+    return all(agree(b, a, rtol, atol * (size + own)) for (a, b), own in zip(pairs, sizes))
 
 
 def modified(f: Subject) -> Finding:
@@ -97,7 +95,7 @@ def scaled(x: Array, by: Array) -> Array:
 # ---- the op that causes a fault
 
 
-def single_ops(f: Subject) -> Iterator[Any]:
+def single_ops(f: Subject):
     """Yield f itself if it is a kernel, or each op that f calls.
 
     In long runs, repetitions with the same shapes and settings are skipped.
@@ -145,7 +143,7 @@ def accuse(report: Report, subject: Subject, test: Test) -> Finding:
 Trial = tuple[str, Gradients, Gradients]  # a fault, and gradients that are alike without it
 
 
-def inconsistent(f: Any) -> Finding:
+def inconsistent(f) -> Finding:
     """Find a VJP that changes arrays, is not linear in g, or depends on more than its values."""
     run = f.run()
     arrays = [*run.values, *f.inputs, *f.cotangents]
@@ -159,7 +157,7 @@ def inconsistent(f: Any) -> Finding:
     return unlike(f, chain(calls_again(f, first), layouts_of_g(f), layouts_of_inputs(f, first)))
 
 
-def unlike(f: Any, trials: Iterable[Trial]) -> Finding:
+def unlike(f, trials: Iterable[Trial]) -> Finding:
     """Return the fault of the first trial whose gradients differ."""
     return next((text for text, a, b in trials if not alike(f, a, b)), None)
 
@@ -169,7 +167,7 @@ def times(c: float, gradients: Gradients) -> Gradients:
     return [None if a is None else c * a for a in gradients]
 
 
-def calls_again(f: Any, first: Gradients) -> Iterator[Trial]:
+def calls_again(f, first: Gradients) -> Iterator[Trial]:
     """Pull again: the same g, multiples of g, and g for some operands only."""
     g = f.cotangents
     text = (

@@ -37,8 +37,8 @@ class GradcheckError(AssertionError):
 
 
 def gradcheck(
-    f: Callable[..., Any],
-    inputs: Any = (),
+    f,
+    inputs=(),
     *,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -46,9 +46,9 @@ def gradcheck(
     raise_exception: bool = True,
     order: int = 1,
     fast_mode: bool = False,
-    params: Any = None,
+    params=None,
     seed: int = 0,
-    vjp: Any = None,
+    vjp=None,
     reference: Callable[..., Any] | None = None,
     dtype: str | None = None,
 ) -> Report:
@@ -105,7 +105,7 @@ def _returned(report: Report, raise_exception: bool) -> Report:
 
 
 def _check_kernel(
-    f: Any, inputs: Any, vjp: Any, reference: Any, dtype: str | None, limits: Limits, seed: int
+    f, inputs, vjp, reference, dtype: str | None, limits: Limits, seed: int
 ) -> Report:
     """Check a function on arrays of any library, in any precision."""
     like = [inputs] if is_array(inputs) else list(inputs)
@@ -133,12 +133,12 @@ def _check_kernel(
         return _check(Kernel(f, vjp, like, dtype, exact.replaced, seed=seed), limits)
 
 
-def gradgradcheck(f: Callable[..., Any], inputs: Any = (), **options: Any) -> Report:
+def gradgradcheck(f, inputs=(), **options) -> Report:
     """Check the gradient and the gradient of the gradient, like `gradcheck` with order=2."""
     return gradcheck(f, inputs, order=2, **options)
 
 
-def _backend(f: Any, inputs: Any, params: Any) -> Backend:
+def _backend(f, inputs, params) -> Backend:
     torch: Any = sys.modules.get("torch")
     objects = [f, *tree_leaves([inputs, params])]
     if torch and any(isinstance(t, (torch.Tensor, torch.nn.Module)) for t in objects):
@@ -148,9 +148,7 @@ def _backend(f: Any, inputs: Any, params: Any) -> Backend:
     return Backend()
 
 
-def _collect(
-    f: Any, inputs: Any, params: Any, backend: Backend
-) -> tuple[list[Any], dict[str, Any]]:
+def _collect(f, inputs, params, backend: Backend):
     """Return the arguments for f, and a dict from names to the tensors to check.
 
     These are the inputs that require a gradient (all if none does), and the parameters.
@@ -189,14 +187,14 @@ def _collect(
     return arguments, dict(checked.values())
 
 
-def _check(subject: Any, limits: Limits, order: int = 1) -> Report:
+def _check(subject, limits: Limits, order: int = 1) -> Report:
     """Check derivatives of one order up to the first fault. May change the tensors' values."""
     report = Report(order=order)
     report.diagnosis = Diagnosis(next(filter(None, _faults(subject, limits, report)), ""))
     return report
 
 
-def _faults(subject: Any, limits: Limits, report: Report) -> Iterator[Finding]:
+def _faults(subject, limits: Limits, report: Report) -> Iterator[Finding]:
     """Run the tests one after another."""
 
     probe = shortened(subject) if isinstance(subject, Kernel) else subject
@@ -225,7 +223,7 @@ def _faults(subject: Any, limits: Limits, report: Report) -> Iterator[Finding]:
         yield _wrong_elsewhere(subject, limits, report)
 
 
-def _explanation(report: Report, subject: Any, limits: Limits) -> Finding:
+def _explanation(report: Report, subject, limits: Limits) -> Finding:
     """Explain why a gradient is wrong or cannot be measured, if any."""
     if report:
         return None
@@ -274,7 +272,7 @@ UNRECORDED = (
 )
 
 
-def _note(report: Report, subject: Any) -> None:
+def _note(report: Report, subject) -> None:
     """Add notes about what the check did not cover."""
     if np.isinf(flatten(subject.values)).any():
         report.notes.append("results that stay infinite, such as masked scores, were left out.")
@@ -319,7 +317,7 @@ def _check_gradient(subject: GraphSubject, limits: Limits, first: Report) -> Rep
     named |= {f"cotangent of result {k}": w for k, w in enumerate(weights)}
     recorded = partial(backend.vjp, create_graph=True)
 
-    def gradient() -> list[Any]:
+    def gradient():
         return subject.gradient(subject.outputs(), subject.tensors, weights, recorded)
 
     finding = (

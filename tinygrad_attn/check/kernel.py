@@ -22,7 +22,7 @@ from .rounding import LARGEST, SAMPLES, UNIT, Rounding, allowed
 from .subject import Gradients, GraphSubject, Run, Subject
 
 
-def is_float(x: Any) -> bool:
+def is_float(x) -> bool:
     """Return whether x is an array of floats of any library."""
     return is_array(x) and dtype_name(x) in UNIT
 
@@ -37,16 +37,15 @@ class Kernel(Subject):
 
     argument = "input"
     rounding: Rounding | None = None  # inside `rounded_run`
-    strict = False  # whether statistics must be kept in float32
 
     def __init__(
         self,
-        f: Callable[..., Any],
-        vjp: Any,
-        like: Sequence[Any],
+        f,
+        vjp,
+        like,
         dtype: str,
-        reference: Callable[[list[Any]], Any] | None = None,
-        operands: list[Any] | None = None,
+        reference=None,
+        operands=None,
         seed: int = 9,
     ) -> None:
         self.seed = seed
@@ -67,7 +66,7 @@ class Kernel(Subject):
         super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
-    def replaced(self, operands: list[Any]) -> Kernel:
+    def replaced(self, operands) -> Kernel:
         make = self.make_reference
         return Kernel(self.f, self.vjp, self.like, self.dtype, make, operands, self.seed)
 
@@ -76,7 +75,7 @@ class Kernel(Subject):
         """Whether one array may be passed for two inputs: the gradients come apart."""
         return self.vjp is not None and not of_jax(self.vjp)
 
-    def is_offered(self, operands: list[Any]) -> bool:
+    def is_offered(self, operands) -> bool:
         """Return whether the reference, or without one the function itself, takes the operands."""
         with suppress(Exception):
             if self.make_reference:
@@ -86,7 +85,7 @@ class Kernel(Subject):
             return True
         return False
 
-    def representable(self, x: Array, like: Any) -> Array:
+    def representable(self, x: Array, like) -> Array:
         """Return the nearest numbers that the kernel's dtype has."""
         return numbers_of(array_like(x, like, self.dtype))
 
@@ -96,11 +95,11 @@ class Kernel(Subject):
             self.reference.put(list(map(self.representable, inputs, self.floats)))
 
     @property
-    def floats(self) -> list[Any]:
+    def floats(self):
         """The inputs that are checked, as they were passed."""
         return [self.like[i] for i in self.checked]
 
-    def arrays(self) -> list[Any]:
+    def arrays(self):
         """Return all arguments as arrays of the kernel's library."""
         arguments = list(self.operands)
         for i, x in zip(self.checked, self.inputs):
@@ -126,9 +125,7 @@ class Kernel(Subject):
         values = [numbers_of(t) for t in self.results]
         return Run(values, partial(self._pull, arrays, y, values, pull))
 
-    def _pull(
-        self, arrays: list[Any], y: Any, values: list[Array], pull: Any, cotangents: Any, **_: Any
-    ) -> Gradients:
+    def _pull(self, arrays, y, values: list[Array], pull, cotangents, **_) -> Gradients:
         outputs = [t for t in tree_leaves(y) if is_float(t)]
         seeds = [array_like(c, t, dtype_name(t)) for c, t in zip(cotangents, outputs)]
         rest = iter(seeds)
@@ -144,29 +141,22 @@ class Kernel(Subject):
                 number[...] = now
         return gradients
 
-    def recorded(self, arrays: list[Any]) -> tuple[Any, Callable[[Any], Any]]:
+    def recorded(self, arrays):
         """Run the kernel, and return its result and the function that pulls gradients back."""
         if isinstance(self.vjp, tuple):
             y, residuals = self.vjp[0](*arrays)
             return y, lambda g: self.vjp[1](residuals, g)
-        transform = self.vjp if of_jax(self.vjp) else None
-        if self.vjp is None and self.library == "jax":
-            transform = sys.modules["jax"].vjp
-        if transform:
-            y, pull = transform(self.of_floats(arrays), *[arrays[i] for i in self.checked])
-            return y, pull
+        floats = [arrays[i] for i in self.checked]
+        if of_jax(self.vjp) or self.vjp is None and self.library == "jax":
+            return sys.modules["jax"].vjp(self.of_floats(arrays), *floats)
         if self.vjp is not None:
             y = self.f(*arrays)
             return y, lambda g: self.vjp(g, y, *arrays)
-        floats = [arrays[i] for i in self.checked]
-        if self.library == "torch":
-            floats = [t.requires_grad_() for t in floats]
-            y = self.f(*arrays)
-        else:
+        if self.library != "torch":
             floats = [tensor_of(x) for x in floats]
-            for t in floats:
-                t._tracked = True
-            y = self.of_floats(arrays)(*floats)
+        for t in floats:
+            self.backend.track(t, True)
+        y = self.of_floats(arrays)(*floats)
         outputs = [t for t in tree_leaves(y) if is_float(t)]
         return y, lambda g: self.backend.vjp(outputs, floats, [*tree_leaves(g)])
 
@@ -183,10 +173,10 @@ class Kernel(Subject):
             return TorchBackend()
         return Backend()
 
-    def of_floats(self, arrays: list[Any]) -> Callable[..., Any]:
+    def of_floats(self, arrays):
         """Return the kernel as a function of the inputs that are checked."""
 
-        def f(*floats: Any) -> Any:
+        def f(*floats):
             arguments = list(arrays)
             for i, x in zip(self.checked, floats):
                 arguments[i] = x
@@ -194,7 +184,7 @@ class Kernel(Subject):
 
         return f
 
-    def aligned(self, gradients: Any) -> Gradients:
+    def aligned(self, gradients) -> Gradients:
         """Return one gradient, or None, for each input that is checked."""
         listed = [*gradients] if isinstance(gradients, (tuple, list)) else [gradients]
         if len(listed) == len(self.like):
@@ -229,7 +219,7 @@ class Kernel(Subject):
 
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
-        run, rounding = self.run(), Rounding(self.rounds_to, self.rng, strict=self.strict)
+        run, rounding = self.run(), Rounding(self.rounds_to, self.rng)
         came = results_of(self, run.values, self.pull(self.cotangents, run))
         names = [f"result {k}" for k in range(len(run.values))] + self.names
         right = self.right(self.cotangents)
@@ -258,7 +248,7 @@ def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> lis
     return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
 
 
-def of_jax(vjp: Any) -> bool:
+def of_jax(vjp) -> bool:
     """Return whether this is jax.vjp."""
     module = str(getattr(vjp, "__module__", "")).partition(".")[0]
     return getattr(vjp, "__name__", "") == "vjp" and module in ("jax", "jaxlib")
@@ -267,7 +257,7 @@ def of_jax(vjp: Any) -> bool:
 class Plain(GraphSubject):
     """A reference in NumPy, differentiated by this package."""
 
-    def __init__(self, f: Callable[..., Any], checked: list[int], operands: list[Any]) -> None:
+    def __init__(self, f, checked: list[int], operands) -> None:
         arguments = list(operands)
         for i in checked:
             arguments[i] = Backend().leaf(operands[i].copy())
@@ -276,8 +266,7 @@ class Plain(GraphSubject):
 
     def rounded_run(self, rounding: Rounding, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of a run with random rounding errors."""
-        # Far inputs hide statistics if they move far; they still move, so that no two are equal.
-        moved = [rounding.rounded(rounding.moved(x, fine=True)) for x in self.inputs]
+        moved = [rounding.rounded(rounding.moved(x)) for x in self.inputs]
         with self.at(moved), plain():
             outputs = self.outputs()
             weights = [tensor_of(rounding.rounded(rounding.moved(c))) for c in cotangents]
@@ -287,7 +276,7 @@ class Plain(GraphSubject):
             return results_of(self, [self.backend.value(y) for y in outputs], gradients)
 
 
-def reference_of(f: Callable[..., Any], like: Sequence[Any]) -> Callable[[list[Any]], Subject]:
+def reference_of(f, like):
     """Return a function of the operands that makes the subject of a plain reference."""
     checked = [i for i, x in enumerate(like) if is_float(x)]
     torch: Any = sys.modules.get("torch")

@@ -149,12 +149,12 @@ def deviation(a: Array, b: Array) -> Array:
     return np.where(np.isnan(error), np.inf, error)
 
 
-def near(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> Array:
+def near(a: Array, b: Array, rtol: float = 0, atol=0) -> Array:
     """Return a mask of where |a - b| <= atol + rtol |b|."""
     return deviation(a, b) <= atol + rtol * np.abs(np.nan_to_num(b))
 
 
-def agree(a: Array, b: Array, rtol: float = 0, atol: Any = 0) -> bool:
+def agree(a: Array, b: Array, rtol: float = 0, atol=0) -> bool:
     """Return whether two arrays have the same shape and nearly equal elements."""
     return a.shape == b.shape and bool(near(a, b, rtol, atol).all())
 

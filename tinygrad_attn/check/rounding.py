@@ -3,8 +3,7 @@
 A reference runs in float64, and the result of each NumPy function is moved by one random rounding
 error of the precision in question. How far the results of a few such runs lie apart is how much
 rounding alone explains. Inside a sum, the errors are those of float32, because kernels are expected
-to accumulate in float32. If `strict`, what is computed from sums alone (means, variances, roots of
-them) has such errors too: kernels are expected to keep statistics in float32.
+to accumulate in float32.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from .backend import user_place
 from .report import Array, greatest
 
 SAMPLES = 4
@@ -28,54 +26,22 @@ SUMS_OF_PRODUCTS: tuple[Any, ...] = (np.einsum, np.dot, np.tensordot, np.inner, 
 
 
 class Rounding:
-    """The random rounding errors of a precision.
+    """The random rounding errors of a precision."""
 
-    With `only`, a number, just that result is changed: to nearest(result).
-    """
-
-    place: Any = None  # where the one result was computed
-
-    def __init__(
-        self,
-        dtype: str,
-        rng: np.random.Generator,
-        only: int | None = None,
-        nearest: Any = None,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, dtype: str, rng: np.random.Generator) -> None:
         self.unit, self.tiny, self.rng = UNIT[dtype], TINY[dtype], rng
-        self.only, self.nearest = only, nearest
-        self.of_sums = min(self.unit, UNIT["float32"]) if dtype != "float64" else self.unit
-        self.count, self.strict = 0, strict
+        self.of_sums = min(self.unit, UNIT["float32"])
 
-    def moved(self, y: Array, size: Any = 0.0, fine: bool = False) -> Array:
-        """Move the result of a function, or a sum whose terms have this size.
-
-        `fine` says that the result is a sum, or computed from sums alone.
-        """
-        self.count += 1
-        if self.only == self.count:
-            self.place = user_place()
-            return np.asarray(self.nearest(y))
-        if self.only:
-            return y
-        error = (self.of_sums if fine and self.strict else self.unit) * np.abs(
-            y
-        ) + self.of_sums * size
-        error = (error + self.tiny) * (2 * self.rng.random(y.shape, np.float32) - 1)
+    def moved(self, y: Array, size=0.0) -> Array:
+        """Move the result of a function, or a sum whose terms have this size."""
+        error = self.unit * np.abs(y) + self.of_sums * size + self.tiny
+        error = error * (2 * self.rng.random(y.shape, np.float32) - 1)
         return np.where(np.isfinite(y), y + error, y)
 
-    def added_at(self, ufunc: Any, total: Array, index: Any, values: Any) -> None:
-        """Add values at repeated indices, as ufunc.at does, and move the sums."""
-        size = np.zeros(total.shape)
-        ufunc.at(size, index, np.abs(values))
-        ufunc.at(total, index, values)
-        total[...] = self.moved(total, 4 * size)
-
-    def rounded(self, x: Array, fine: bool = False) -> Rounded:
+    def rounded(self, x: Array) -> Rounded:
         """Return an array whose results are moved."""
         y = np.asarray(x).view(Rounded)
-        y.rounding, y.fine = self, fine
+        y.rounding = self
         return y
 
 
@@ -83,39 +49,33 @@ class Rounded(np.ndarray):
     """An array that moves each result of a NumPy function by a rounding error."""
 
     rounding: Rounding
-    fine = False  # whether it was computed from sums alone
     __class__ = property(lambda self: Array)  # for the sweep, which fits shapes
 
-    def __array_finalize__(self, origin: Any) -> None:
+    def __array_finalize__(self, origin) -> None:
         if isinstance(origin, Rounded):
-            self.rounding, self.fine = origin.rounding, origin.fine
+            self.rounding = origin.rounding
 
-    def __array_ufunc__(
-        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
-    ) -> Any:
+    def __array_ufunc__(self, ufunc, method: str, *inputs, out=None, **options):
         rounded = [x for x in (*inputs, *(out or ())) if isinstance(x, Rounded)]
         rounding, arrays = rounded[0].rounding, [bare(x) for x in inputs]
-        if method == "at":
-            return rounding.added_at(ufunc, *arrays)
         if out:
             options["out"] = tuple(map(bare, out))
         y = getattr(ufunc, method)(*arrays, **options)
         if not isinstance(y, (Array, np.floating)) or y.dtype.kind != "f":
             return y
         size: Any = 0.0
-        fine = method == "reduce" or all(getattr(x, "fine", np.ndim(x) == 0) for x in inputs)
         if (ufunc is np.add and method != "__call__") or ufunc is np.matmul:
             terms = arrays[0].size / max(1, y.size) if method == "reduce" else arrays[0].shape[-1]
             options.pop("out", None)
             size = np.sqrt(terms) * getattr(ufunc, method)(*map(magnitude, arrays), **options)
         if ufunc not in EXACT:
-            moved = rounding.moved(np.asarray(y), size, fine)
+            moved = rounding.moved(np.asarray(y), size)
             if out:
                 out[0][...] = moved
             y = moved
-        return out[0] if out else rounding.rounded(y, fine)
+        return out[0] if out else rounding.rounded(y)
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, function, types, args, kwargs):
         y = super().__array_function__(function, types, args, kwargs)
         if function in SUMS_OF_PRODUCTS:
             size = function(*map(magnitude, bare(args)), **bare(kwargs))
@@ -124,7 +84,7 @@ class Rounded(np.ndarray):
         return self.rounding.rounded(y) if floats and not isinstance(y, Rounded) else y
 
 
-def bare(x: Any) -> Any:
+def bare(x):
     """Return plain arrays for the moved arrays in a tree."""
     if isinstance(x, (list, tuple)):
         return type(x)(map(bare, x))
@@ -133,7 +93,7 @@ def bare(x: Any) -> Any:
     return x.view(Array) if isinstance(x, Rounded) else x
 
 
-def magnitude(x: Any) -> Any:
+def magnitude(x):
     """Return absolute values of floats, and anything else as it is."""
     return np.abs(x) if isinstance(x, Array) and x.dtype.kind == "f" else x
 
@@ -142,9 +102,7 @@ ALLOWED = 10.0
 """An error may be this many times what random rounding does to the reference."""
 
 
-def allowed(
-    came: Array, right: Array, samples: Any, dtype: str, scale: float, in_steps: bool
-) -> Array:
+def allowed(came: Array, right: Array, samples, dtype: str, scale: float, in_steps: bool) -> Array:
     """Return the error of each element that rounding explains.
 
     `scale` is the size of the numbers from which it is computed, which may cancel. `in_steps` says
@@ -164,7 +122,7 @@ def allowed(
     return tolerance if in_steps else 2 * tolerance
 
 
-def biased(came: Array, right: Array, samples: Any, dtype: str, cancelled: float) -> bool:
+def biased(came: Array, right: Array, samples, dtype: str, cancelled: float) -> bool:
     """Return whether an error is a multiple of the result, where roundings would average out.
 
     One rounding may belong to a whole row or column, as that of a mean does.

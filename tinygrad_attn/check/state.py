@@ -30,7 +30,7 @@ STREAMS: list[Any] = [  # how to read and write the state of a random stream
 
 
 @contextmanager
-def restored(backend: Backend, *roots: Any) -> Iterator[None]:
+def restored(backend: Backend, *roots) -> Iterator[None]:
     """Restore all objects that the roots refer to, and the random streams, after the block."""
     torch: Any = sys.modules.get("torch")
     streams = [*STREAMS, (torch.get_rng_state, torch.set_rng_state)] if torch else STREAMS
@@ -50,7 +50,7 @@ def restored(backend: Backend, *roots: Any) -> Iterator[None]:
             restore()
 
 
-def referred(x: Any) -> list[Any]:
+def referred(x):
     """Return the objects that x refers to, and that running x may change."""
     if isinstance(x, (dict, list, tuple)):
         return [*(x.values() if isinstance(x, dict) else x)]
@@ -69,7 +69,7 @@ def referred(x: Any) -> list[Any]:
     return [getattr(x, "__dict__", None)]
 
 
-def content(x: Any, backend: Backend) -> list[Callable[[], None]]:
+def content(x, backend: Backend) -> list[Callable[[], None]]:
     """Return a function that restores the present content of x, if x has any, in a list."""
     if isinstance(x, backend.kind):
         return [backend.keep(x)]
@@ -82,7 +82,7 @@ def content(x: Any, backend: Backend) -> list[Callable[[], None]]:
     return []
 
 
-def refill(container: Any, before: Any) -> None:
+def refill(container, before) -> None:
     """Restore the elements of a list or dict if they are not the same objects."""
     elements = lambda c: [*map(id, [*c, *c.values()] if isinstance(c, dict) else c)]
     if elements(container) != elements(before):

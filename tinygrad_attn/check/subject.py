@@ -48,7 +48,7 @@ class Subject:
     entries: Callable[[], list[Entry]]  # compared with the reference, if there is one
     reference: Any = None  # the subject with the right gradients; None: finite differences
 
-    def __init__(self, names: Iterable[str], inputs: Iterable[Array], rng: Any) -> None:
+    def __init__(self, names: Iterable[str], inputs: Iterable[Array], rng) -> None:
         self.names, self.rng = list(names), rng
         arrays = [*inputs]
         copies = {id(x): x.copy() for x in arrays}  # one array may be passed twice
@@ -73,14 +73,14 @@ class Subject:
     def put(self, inputs: Sequence[Array]) -> None:
         self.inputs = list(inputs)
 
-    def pull(self, cotangents: Sequence[Array], run: Run | None = None, **options: Any) -> Any:
+    def pull(self, cotangents: Sequence[Array], run: Run | None = None, **options):
         """Return the gradients for copies of the cotangents, from this run or from a new one."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
         return (run or self.run()).pull(seeds, **options)
 
     # ---- slopes; results are flattened and concatenated
 
-    def moved(self, which: int, step: Any) -> Array:
+    def moved(self, which: int, step) -> Array:
         """Return the results with one input moved by a step, or NaN if the function rejects it."""
         size = sum(c.size for c in self.cotangents)
         inputs = [x + step if k == which else x for k, x in enumerate(self.inputs)]
@@ -94,7 +94,7 @@ class Subject:
         """Return the results as a function of a step along a direction of one input."""
         return Curve(lambda step: self.moved(which, step * direction))
 
-    def total(self, values: Array, norm: Callable[[Array], Any] = np.sum) -> float:
+    def total(self, values: Array, norm=np.sum) -> float:
         """Return the sum of cotangent * value, or another norm of these products."""
         c = flatten(self.cotangents)
         return float(norm(np.where(c == 0, 0, c * values)))
@@ -139,9 +139,7 @@ class Subject:
 class GraphSubject(Subject):
     """A function of tensors. Changes the values of the tensors in place, and restores them."""
 
-    def __init__(
-        self, call: Callable[[], Any], tensors: dict[str, Any], backend: Backend, rng: Any
-    ) -> None:
+    def __init__(self, call, tensors, backend: Backend, rng) -> None:
         self.call, self.backend, self.tensors = call, backend, list(tensors.values())
         super().__init__(tensors, map(backend.value, self.tensors), rng)
 
@@ -150,7 +148,7 @@ class GraphSubject(Subject):
         for t, x in zip(self.tensors, inputs):
             self.backend.put(t, x)
 
-    def outputs(self) -> list[Any]:
+    def outputs(self):
         """Run the function, and return its floating-point tensors."""
         result = self.call()
         tensors = [t for t in tree_leaves(result) if self.backend.is_float(t)]
@@ -163,13 +161,11 @@ class GraphSubject(Subject):
         outputs = self.outputs()
         return Run([self.backend.value(t) for t in outputs], partial(self._pull, outputs))
 
-    def _pull(self, outputs: list[Any], cotangents: Any, wanted: Any = None) -> Gradients:
+    def _pull(self, outputs, cotangents, wanted=None) -> Gradients:
         tensors = self.tensors if wanted is None else [self.tensors[k] for k in wanted]
         return self.arrays(self.gradient(outputs, tensors, cotangents))
 
-    def gradient(
-        self, outputs: list[Any], tensors: list[Any], cotangents: Any, pull: Any = None
-    ) -> Any:
+    def gradient(self, outputs, tensors, cotangents, pull=None):
         """Return the gradients as tensors, or what pull(outputs, tensors, cotangents) returns."""
         pairs = [(t, c) for t, c in zip(outputs, cotangents) if self.backend.wants_gradient(t)]
         if not pairs:
@@ -177,7 +173,7 @@ class GraphSubject(Subject):
         roots, seeds = map(list, zip(*pairs))
         return (pull or self.backend.vjp)(roots, tensors, seeds)
 
-    def arrays(self, tensors: Iterable[Any]) -> Gradients:
+    def arrays(self, tensors) -> Gradients:
         return [None if t is None else np.array(self.backend.value(t), float) for t in tensors]
 
     def hooked(self) -> bool:
@@ -195,7 +191,7 @@ class GraphSubject(Subject):
 class OpSubject(GraphSubject):
     """A single call of an op, on leaves with the values of its operands, or with other values."""
 
-    def __init__(self, call: Call, backend: Backend, operands: Any = None) -> None:
+    def __init__(self, call: Call, backend: Backend, operands=None) -> None:
         value = lambda x: backend.value(x) if isinstance(x, backend.kind) else x
         self.op_call, self.operands = call, [copy(value(x)) for x in operands or call.inputs]
         leaves, self.checked = list(self.operands), []
@@ -208,7 +204,7 @@ class OpSubject(GraphSubject):
         tensors = {f"operand {i}": leaves[i] for i in self.checked}
         super().__init__(run, tensors, backend, np.random.default_rng(9))
 
-    def replaced(self, operands: list[Any]) -> OpSubject:
+    def replaced(self, operands) -> OpSubject:
         return OpSubject(self.op_call, self.backend, operands)
 
 

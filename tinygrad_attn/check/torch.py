@@ -22,43 +22,37 @@ TOLERANCE = 1e-8  # relative to the largest element, in float64
 WHOLE = "(whole)"  # the name of the module's own outputs, before their index
 
 
-@dataclass
-class Compared:
-    """The largest error of an output's value, or of a gradient, relative to the largest element."""
-
-    name: str
-    value: float = 0.0
-    gradient: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return max(self.value, self.gradient) <= TOLERANCE
-
-
 @dataclass(repr=False)
 class TorchComparison(Verdict):
     """The result of `compare_with_torch`, which is true if everything agrees and prints as a table.
 
-    `rows` has one row for each dotted name, and `first` is the name of the first difference.
-    `explanation` describes the likely cause: a wrong VJP, or dropout.
+    `values` and `gradients` have the largest error of each output and of each gradient, relative to
+    the largest element, by dotted name. `explanation` describes the likely cause: a wrong VJP, or
+    dropout.
     """
 
-    rows: list[Compared]
-    first: str | None = None
+    values: dict[str, float]
+    gradients: dict[str, float]
+    alone: list[str]  # outputs that only one side has
     explanation: str = ""
-    alone: tuple[str, ...] = ()  # outputs that only one side has
+
+    @property
+    def first(self) -> str | None:
+        """The name of the first difference, or None."""
+        errors = [*self.values.items(), *self.gradients.items()]
+        return next((name for name, error in errors if error > TOLERANCE), None)
 
     @property
     def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
+        return self.first is None
 
     def __str__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
-        lines = [f"{'name':{width}}  value     gradient"]
-        shown = lambda error: f"{error:8.1e}" if error else f"{'-':>8}"
-        for row in self.rows:
-            errors = f"{shown(row.value)}  {shown(row.gradient)}"
-            lines.append(f"{row.name:{width}}  {errors}  {'ok' if row.ok else 'DIFFERS'}")
+        width = max(map(len, {**self.values, **self.gradients}))
+        lines = [
+            f"{name:{width}}  {of}  {error:8.1e}  {'ok' if error <= TOLERANCE else 'DIFFERS'}"
+            for of, errors in (("value   ", self.values), ("gradient", self.gradients))
+            for name, error in errors.items()
+        ]
         differs = f"NOT the same as torch; first difference: {self.first}"
         lines.append("the same as torch" if self.ok else differs)
         lines += [f"not compared, because only one side has it: {name}" for name in self.alone]
@@ -66,7 +60,7 @@ class TorchComparison(Verdict):
 
 
 def compare_with_torch(
-    module: Any, torch_module: Any, *inputs: Any, verbose: bool = True, **keywords: Any
+    module, torch_module, *inputs, verbose: bool = True, **keywords
 ) -> TorchComparison:
     """Run both modules with the same weights and inputs, and compare outputs and gradients.
 
@@ -91,16 +85,16 @@ def compare_with_torch(
             f"then a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
         )
     module.load_state_dict(torch_module.state_dict())
-    arguments = {k: plain(x) for k, x in [*enumerate(inputs), *keywords.items()]}
-    ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), arguments)
-    theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), arguments)
+    arguments = [plain(x) for x in inputs], {k: plain(x) for k, x in keywords.items()}
+    ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), *arguments)
+    theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), *arguments)
     report = compared(ours, theirs)
     if verbose:
         print(report)
     return report
 
 
-def plain(x: Any) -> Any:
+def plain(x):
     """Convert an array or a tensor of either library to an array, float64 if it holds floats."""
     x = x.detach().numpy() if hasattr(x, "detach") else x
     return x.astype(np.float64) if isinstance(x, Array) and x.dtype.kind == "f" else x
@@ -109,24 +103,27 @@ def plain(x: Any) -> Any:
 class Side:
     """A module of one library: its outputs by name, and a subject that pulls gradients."""
 
-    def __init__(self, backend: Backend, module: Any, arguments: dict[Any, Any]) -> None:
+    def __init__(self, backend: Backend, module, inputs: list, keywords) -> None:
         outputs: dict[str, Any] = {}
 
-        def keep(name: str, part: Any, args: Any, output: Any) -> None:
+        def keep(name: str, part, args, output) -> None:
             for k, t in enumerate(tree_leaves(output)):
                 if isinstance(t, backend.kind):  # only from the first call
                     outputs.setdefault(name + f"[{k}]" * (k > 0), t)
 
-        leaves = {k: backend.leaf(x) if isinstance(x, Array) else x for k, x in arguments.items()}
-        keywords = {k: x for k, x in leaves.items() if isinstance(k, str)}
-        positional = [x for k, x in leaves.items() if k not in keywords]
+        leaf = lambda x: backend.leaf(x) if isinstance(x, Array) else x
+        inputs, keywords = [*map(leaf, inputs)], {k: leaf(x) for k, x in keywords.items()}
         tensors = dict(module.named_parameters())
-        tensors |= {f"input {k}": x for k, x in leaves.items() if backend.is_float(x)}
-        tensors = {name: t for name, t in tensors.items() if backend.wants_gradient(t)}
+        tensors |= {f"input {k}": x for k, x in [*enumerate(inputs), *keywords.items()]}
+        tensors = {
+            name: t
+            for name, t in tensors.items()
+            if backend.is_float(t) and backend.wants_gradient(t)
+        }
         for name, part in module.named_modules():
             part.register_forward_hook(partial(keep, name or WHOLE))
-        call, rng = lambda: module(*positional, **keywords), np.random.default_rng(0)
-        self.subject = GraphSubject(call, tensors, backend, rng)
+        call = lambda: module(*inputs, **keywords)
+        self.subject = GraphSubject(call, tensors, backend, np.random.default_rng(0))
         self.results = [n for n, t in outputs.items() if WHOLE in n and backend.is_float(t)]
         self.values = {name: backend.value(t) for name, t in outputs.items()}
 
@@ -151,27 +148,28 @@ def compared(ours: Side, theirs: Side) -> TorchComparison:
             "same position. Pass finite inputs; .numpy() and .data in forward() leave the graph."
         )
     mine, right = ours.gradients(shared), theirs.gradients(shared)
-    rows = [
-        Compared(name, value=difference(ours.values[name], y))
-        for name, y in theirs.values.items()
-        if name in ours.values
-    ]
-    rows += [Compared(n, gradient=difference(mine[n], g)) for n, g in right.items() if n in mine]
-    report = TorchComparison(rows, alone=tuple(sorted({*ours.results} ^ {*theirs.results})))
-    if wrong := [row for row in rows if not row.ok]:
-        report.first = max(wrong, key=lambda row: row.value > TOLERANCE).name
-        if all(row.value <= TOLERANCE for row in rows if row.name in shared):
+    report = TorchComparison(
+        differences(ours.values, theirs.values),
+        differences(mine, right),
+        sorted({*ours.results} ^ {*theirs.results}),
+    )
+    if not report:
+        if all(report.values[name] <= TOLERANCE for name in shared):
             report.explanation = DETACHED
         elif unrepeatable(ours.subject) or unrepeatable(theirs.subject):
             report.explanation = DROPOUT
     return report
 
 
-def difference(a: Array, b: Array) -> float:
-    """Return the largest error relative to the largest element. NaN agrees with NaN."""
-    if a.shape != b.shape:
-        return np.inf
-    return greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
+def differences(came: Arrays, right: Arrays) -> dict[str, float]:
+    """Return the largest errors relative to the largest element. NaN agrees with NaN."""
+    pairs = {name: (came[name], b) for name, b in right.items() if name in came}
+    return {
+        name: greatest(deviation(a, b)) / max(1e-6, greatest(b[np.isfinite(b)]))
+        if a.shape == b.shape
+        else np.inf
+        for name, (a, b) in pairs.items()
+    }
 
 
 DETACHED = (

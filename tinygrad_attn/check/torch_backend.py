@@ -29,32 +29,32 @@ class TorchBackend(Backend):
     double = "x.double() (complex: x.to(torch.complex128)), or module.double()"
     recording = staticmethod(torch.enable_grad)
 
-    def leaf(self, array: Array, like: Any = None) -> Any:
+    def leaf(self, array: Array, like=None):
         t = torch.tensor(array)
         t = torch.view_as_complex(t) if like is not None and like.is_complex() else t
         return t.requires_grad_(t.is_floating_point() or t.is_complex())
 
-    def dtype(self, t: Any) -> np.dtype:
+    def dtype(self, t) -> np.dtype:
         if t.is_complex():
             return np.dtype(f"f{t.element_size() // 2}")
         return np.dtype(f"{'f' if t.is_floating_point() else 'i'}{t.element_size()}")
 
-    def wants_gradient(self, t: Any) -> bool:
+    def wants_gradient(self, t) -> bool:
         return bool(getattr(t, "requires_grad", False))
 
-    def is_float(self, x: Any) -> bool:
+    def is_float(self, x) -> bool:
         return isinstance(x, torch.Tensor) and self.dtype(x).kind == "f"
 
     @staticmethod
-    def value(t: Any) -> Array:
+    def value(t) -> Array:
         t = t.detach().cpu().resolve_conj().resolve_neg()
         return np.asarray((torch.view_as_real(t) if t.is_complex() else t).numpy())
 
-    def put(self, t: Any, array: Array) -> None:
+    def put(self, t, array: Array) -> None:
         t.data = self.like(t, array)
 
     @staticmethod
-    def like(t: Any, numbers: Any) -> Any:
+    def like(t, numbers):
         """Convert numbers to a tensor on the same device, complex if `t` is complex."""
         if isinstance(numbers, Array) and min(numbers.strides, default=0) < 0:
             numbers = numbers.copy()  # PyTorch has no negative strides
@@ -63,11 +63,11 @@ class TorchBackend(Backend):
             new = torch.as_tensor(numbers, device=t.device)
         return torch.view_as_complex(new.contiguous()) if t.is_complex() else new
 
-    def track(self, t: Any, wants: bool) -> None:
+    def track(self, t, wants: bool) -> None:
         with suppress(RuntimeError):  # only a leaf can change its flag
             t.requires_grad_(wants)
 
-    def keep(self, t: Any) -> Callable[[], None]:
+    def keep(self, t) -> Callable[[], None]:
         data, gradient, wants = t.data, t.grad if t.is_leaf else None, t.requires_grad
         before = [(x, x.detach().clone()) for x in (data, gradient) if x is not None]
 
@@ -81,7 +81,7 @@ class TorchBackend(Backend):
 
         return restore
 
-    def vjp(self, outputs: Any, inputs: Any, cotangents: Any, create_graph: bool = False) -> Any:
+    def vjp(self, outputs, inputs, cotangents, create_graph: bool = False):
         seeds = [self.like(y, c).to(y.dtype) for y, c in zip(outputs, cotangents)]
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return torch.autograd.grad(outputs, inputs, seeds, **flags)
@@ -92,7 +92,7 @@ class TorchBackend(Backend):
         calls: list[Call] = []
         code = torch.autograd.Function.apply.__func__.__code__
 
-        def look(frame: Any, result: Any) -> None:
+        def look(frame, result) -> None:
             if frame.f_code is code and result is not None:
                 function, args = frame.f_locals["cls"], frame.f_locals["args"]
                 first = result[0] if isinstance(result, tuple) else result
@@ -102,11 +102,11 @@ class TorchBackend(Backend):
         with returns(look):
             yield calls
 
-    def hooked(self, outputs: Any, inputs: Any, cotangents: Any) -> bool:
+    def hooked(self, outputs, inputs, cotangents) -> bool:
         """Return whether a function that autograd calls, other than a backward, replaces g."""
         replaced: list[Any] = []
 
-        def look(frame: Any, result: Any) -> None:
+        def look(frame, result) -> None:
             code, caller = frame.f_code, frame.f_back.f_code.co_name
             if caller == "_engine_run_backward" and code.co_name != "apply":
                 arguments = [frame.f_locals.get(n) for n in code.co_varnames[: code.co_argcount]]
@@ -120,10 +120,10 @@ class TorchBackend(Backend):
 
 
 @contextmanager
-def returns(look: Callable[[Any, Any], None]) -> Iterator[None]:
+def returns(look) -> Iterator[None]:
     """Call look(frame, result) for each Python function that returns inside the block."""
 
-    def profile(frame: Any, event: str, result: Any) -> None:
+    def profile(frame, event: str, result) -> None:
         if event == "return":
             look(frame, result)
 
