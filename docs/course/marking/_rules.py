@@ -13,7 +13,7 @@ from _words import RULE, about_shape, equal, in_stub_words, unchanged
 
 import tinygrad_attn as ta
 
-VAGUE = ("VJP", "missed use", "missing sum", "stateful VJP", "precision", "domain", "")
+VAGUE = ("VJP", "missed use", "missing sum", "precision", "domain", "")
 
 
 class WrongForm(Exception):
