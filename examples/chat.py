@@ -2,7 +2,7 @@
 
     python examples/chat.py                                    # a conversation; an empty line ends it
     python examples/chat.py "Why is the sky blue?"             # one answer
-    python examples/chat.py --temperature 0 --top 3 "Hello!"   # the three likeliest tokens of each step
+    python examples/chat.py --top 3 "Hello!"                   # the three likeliest tokens of each step
 
 The model is small. It writes fluently, but of 20 capitals it knew only 14 when it was asked, and it
 solves hardly any sum of two numbers. V is the size of the vocabulary.
@@ -115,7 +115,7 @@ def options():
     parser = argparse.ArgumentParser(description="Chat with SmolLM2-135M-Instruct in NumPy.")
     parser.add_argument("question", nargs="*", help="what to ask; nothing: a conversation")
     add = parser.add_argument
-    add("--temperature", type=float, default=0.2, help="0 always chooses the likeliest token (0.2)")
+    add("--temperature", type=float, default=0.0, help="0 always chooses the likeliest token (0)")
     add("--top-p", type=float, default=0.9, help="draw from tokens with this probability (0.9)")
     add("--top", type=int, default=0, metavar="N", help="show the N likeliest tokens of each step")
     add("--longest", type=int, default=400, help="the most tokens of an answer (400)")
