@@ -72,9 +72,10 @@ class Nested(nn.Module):
 class Parts(nn.Module):
     def __init__(self):
         self.linear = nn.Linear(4, 4)
+        self.grouped = nn.GroupedQueryAttention(4, 2, 1, rotary_base=10.0, bias=True)
 
     def forward(self, x):
-        return [self.linear(x), np.tanh(x)]
+        return [self.linear(x), np.tanh(self.grouped(x))]
 
 
 class Inside(nn.Module):
