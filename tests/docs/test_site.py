@@ -145,6 +145,7 @@ def test_a_link_to_an_answer_leaves_the_readers_own(browser, address):
     page.wait_for_function(f"({TEXT})() === 'shared = 1'")
     exercise.locator("button:text-is('Back to mine')").click()
     page.wait_for_function(f"({TEXT})() === 'mine = 2'")
+    assert page.said == page.abroad == []
     page.context.close()
 
 

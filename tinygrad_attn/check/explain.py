@@ -314,9 +314,11 @@ def wrong_slope(f) -> Finding:
     """Find a gradient of an op or a kernel that differs from the slope, and explain it."""
     note, entries = "", off_entries(f)
     for length in (5, 4) if entries else ():
-        cut = lambda a: a[(slice(length),) * a.ndim] if isinstance(a, np.ndarray) else a  # noqa: B023
+        short = [
+            a[(slice(length),) * a.ndim] if isinstance(a, np.ndarray) else a for a in f.operands
+        ]
         with suppress(Exception):  # a setting may contain a size, or the size must be even
-            shorter = f.replaced([cut(a) for a in f.operands])
+            shorter = f.replaced(short)
             if still_off := off_entries(shorter):
                 if any(a.size < b.size for a, b in zip(shorter.inputs, f.inputs)):
                     note = f" (Its operands were cut to {length} elements along each axis.)"

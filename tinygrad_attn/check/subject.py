@@ -214,4 +214,5 @@ def flatten(arrays: Sequence[Array]) -> Array:
 
 
 def random_like(y: Array, rng: np.random.Generator) -> Array:
+    """Return normal random numbers in the shape of y."""
     return rng.standard_normal(y.shape)

@@ -319,6 +319,7 @@ class Gone(Op):
         self.__name__, self.reason = name, reason
 
     def pull(self, *_):
+        """Raise RuntimeError with the reason."""
         raise RuntimeError(self.reason)
 
 

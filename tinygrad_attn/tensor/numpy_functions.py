@@ -57,6 +57,7 @@ def moving(function):
 
 def take(a, indices, axis=None):
     # Moving the positions of a whole embedding table would take a lot of memory.
+    """x[..., indices, ...] along the axis, without an axis of the flat x."""
     a, axis = (a.reshape(-1), 0) if axis is None else (a, normalize_axis_index(axis, a.ndim))
     places = as_index(indices)
     if np.result_type(places).kind == "b":
@@ -65,6 +66,7 @@ def take(a, indices, axis=None):
 
 
 def pad(array, pad_width, mode="constant", constant_values=0):
+    """x with values around it; a constant mode fills with `constant_values`."""
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         return moved(np.pad, array, pad_width, mode)
     if mode != "constant":
@@ -74,6 +76,7 @@ def pad(array, pad_width, mode="constant", constant_values=0):
 
 
 def diag(v, k=0):
+    """The diagonal of a matrix, or the matrix with this diagonal."""
     if v.ndim != 1:
         return moved(np.diag, v, k)
     along, n = np.arange(v.shape[0]), v.shape[0] + abs(k)
@@ -116,15 +119,18 @@ def permuting(function):
 
 
 def of_each(f):
+    """Return a function that applies f to one array, or to each of several."""
     return lambda *arys: f(arys[0]) if len(arys) == 1 else tuple(map(f, operands(arys)))
 
 
 def broadcast_arrays(*args):
+    """All arrays in their common shape."""
     shape = np.broadcast_shapes(*(np.shape(x) for x in args))
     return tuple(ops.broadcast_to(x, shape=shape) for x in operands(args))
 
 
 def windows(x, window_shape, axis=None):
+    """All windows of this shape, as new last axes."""
     sizes = tuple(np.atleast_1d(window_shape).tolist())
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim, "axis", True)
     return ops.windows(x, sizes=sizes, axes=axes)
@@ -134,10 +140,12 @@ def windows(x, window_shape, axis=None):
 
 
 def concatenate(arrays, axis=0):
+    """Arrays joined along an axis."""
     return ops.concatenate(*operands(arrays), axis=axis)
 
 
 def slice_of(x, axis, *bounds):
+    """x[..., start:stop, ...] along one axis."""
     return x[(slice(None),) * (axis % x.ndim) + (slice(*bounds),)]
 
 
@@ -156,15 +164,18 @@ def splitting(function):
 
 
 def where(condition, *choices):
+    """x where the condition is true, else y; without x and y, the indices where it is true."""
     condition = array_of(condition)
     return ops.where(condition, *choices) if choices else np.nonzero(condition)
 
 
 def clip(a, a_min=None, a_max=None, min=None, max=None):
+    """min(max(x, low), high)."""
     return ops.clip(a, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
 def select(condlist, choicelist, default=0):
+    """The choice of the first condition that is true, else the default."""
     *choices, y = operands([*choicelist, default])
     for condition, choice in reversed(list(zip(condlist, choices, strict=True))):
         y = ops.where(array_of(condition), choice, y)
@@ -172,11 +183,13 @@ def select(condlist, choicelist, default=0):
 
 
 def nan_to_num(x, nan=0.0, posinf=None, neginf=None):
+    """x with numbers in place of NaN and infinities."""
     values = array_of(x)
     return ops.where(np.isfinite(values), x, np.nan_to_num(values, True, nan, posinf, neginf))
 
 
 def sinc(x):
+    """sin(pi x) / (pi x), and 1 at 0."""
     x = x * math.pi
     z = x * x
     small = array_of(z) < 0.01  # A power series has the right derivatives there.
@@ -189,6 +202,7 @@ def sinc(x):
 
 
 def diff(a, n=1, axis=-1, prepend=None, append=None):
+    """x[1:] - x[:-1] along the axis, n times."""
     ends = [x for x in (prepend, a, append) if x is not None and x is not np._NoValue]
     if n and len(ends) > 1:
         one = [1 if i == axis % a.ndim else size for i, size in enumerate(a.shape)]
@@ -199,6 +213,7 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):
+    """Central differences inside, one-sided ones at the ends."""
     axes = normalize_axis_tuple(range(f.ndim) if axis is None else axis, f.ndim)
     steps = varargs if len(varargs) > 1 else (varargs or (1.0,)) * len(axes)
     if edge_order != 1:
@@ -219,6 +234,7 @@ def _slopes(f, axis, h):
 
 
 def linspace(start, stop, num=50, endpoint=True, axis=0):
+    """`num` numbers at equal distances from start to stop."""
     start, stop = operands([start, stop])
     share = np.linspace(0, 1, num, endpoint, dtype=np.result_type(start.dtype, stop.dtype))
     share = share.reshape(-1, *(1,) * max(start.ndim, stop.ndim))
@@ -229,21 +245,25 @@ def linspace(start, stop, num=50, endpoint=True, axis=0):
 
 
 def dot(a, b):
+    """The sum over the last axis of a and the second to last of b."""
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return ops.multiply(a, b)
     return ops.matmul(a, b) if np.ndim(b) <= 2 else tensordot(a, b, (-1, -2))
 
 
 def inner(a, b):
+    """The sum over the last axes of both."""
     return ops.multiply(a, b) if np.ndim(a) == 0 or np.ndim(b) == 0 else tensordot(a, b, (-1, -1))
 
 
 def vecdot(a, b, axis=-1):
+    """sum a b along the axis."""
     a, b = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
     return ops.matmul(a[..., None, :], b[..., :, None])[..., 0, 0]
 
 
 def tensordot(a, b, axes=2):
+    """The sum over pairs of axes of a and b."""
     a, b = operands([a, b])
     left, right = (range(a.ndim - axes, a.ndim), range(axes)) if np.ndim(axes) == 0 else axes
     left, right = normalize_axis_tuple(left, a.ndim), normalize_axis_tuple(right, b.ndim)
@@ -259,16 +279,19 @@ def tensordot(a, b, axes=2):
 
 
 def einsum(*operands_and_labels, optimize=True):
+    """The sum of products that the letters describe."""
     arrays, labels, result = parse(operands_and_labels, np.ndim)
     return ops.einsum(*operands(arrays), labels=labels, result=result)
 
 
 def outer(a, b):
+    """y_ij = a_i b_j, of the flat arrays."""
     a, b = operands([a, b])
     return a.reshape(-1, 1) * b.reshape(1, -1)
 
 
 def kron(a, b):
+    """The blocks a_ij b."""
     a, b = operands([a, b])
     return moved(lambda places: np.kron(places, np.ones(b.shape, int)), a) * moved(
         lambda places: np.kron(np.ones(a.shape, int), places), b
@@ -276,6 +299,7 @@ def kron(a, b):
 
 
 def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
+    """The cross product of vectors in three dimensions, or two."""
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = np.moveaxis(a, axisa, 0), np.moveaxis(b, axisb, 0)
@@ -288,6 +312,7 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
 
 def norm(x, ord=None, axis=None, keepdims=False):
+    """The norm of a vector or matrix, by `ord`."""
     axes = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     if ord is None:
         return ops.l2_norm(x, axis=axes, keepdims=keepdims)
@@ -298,6 +323,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
 
 
 def vector_norm(x, axis=None, keepdims=False, ord=2):
+    """(sum |x|^ord)^(1 / ord) along the axes."""
     settings, size = {"axis": axis, "keepdims": keepdims}, ops.absolute(x)
     if ord == 2:
         return ops.l2_norm(x, **settings)
@@ -334,10 +360,12 @@ QRResult = namedtuple("QRResult", "Q R")
 
 def eigh(a, UPLO="L"):
     # Computed alone, eigenvalues have a derivative even where the vectors have none.
+    """Eigenvalues and eigenvectors of a symmetric matrix."""
     return EighResult(ops.eigvalsh(a, uplo=UPLO), ops.eigh(a, uplo=UPLO)[..., 1:].mT)
 
 
 def svd(a, full_matrices=True, compute_uv=True):
+    """u, s and v^T with x = u diag(s) v^T."""
     if not compute_uv:
         return ops.singular_values(a)
     m, n = a.shape[-2:]
@@ -348,6 +376,7 @@ def svd(a, full_matrices=True, compute_uv=True):
 
 
 def qr(a, mode="reduced"):
+    """q and r with x = q r."""
     if mode not in ("reduced", "r"):
         raise refused("np.linalg.qr", "mode", mode)
     m, n = a.shape[-2:]
