@@ -133,6 +133,7 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif "broadcast" in text:
         hint = broadcast_hint(shapes)
     elif "unexpected keyword" in text and (word := text.split("'")[1]) in KEYWORDS:
+        text = text.partition(". Did you mean")[0]  # Python 3.14 guesses too
         hint = f"Write {KEYWORDS[word]}=, as in NumPy."
     return kind(f"{place}: {text}. {hint}".rstrip())
 
