@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from ..errors import describe
 from . import inplace
-from .graph import Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
+from .graph import Parts, Symbolic, Variable, array_of, history, read_only, tensor_of, tracked
 from .kernels import reference
 from .op import Gone, released
 from .run import context, heard
@@ -145,10 +145,12 @@ def _as_tensors(g):
     """Return a gradient, or each of its parts, as a Tensor for a hook, which can only read it."""
     if isinstance(g, Parts):
         return Parts({i: _as_tensors(part) for i, part in g.items()})
-    if type(g) is ndarray:  # It may also be the gradient of another tensor.
-        g = g.view()
-        g.flags.writeable = False
-    return g if isinstance(g, Variable) else tensor_of(g)
+    # It may also be the gradient of another tensor.
+    if not isinstance(g, Variable):
+        return tensor_of(read_only(g))
+    g = g.clone()  # type: ignore[attr-defined]
+    g._data = read_only(g._data)
+    return g
 
 
 def _as_arrays(g):
@@ -267,6 +269,11 @@ def accumulate(gradients):
             if not isinstance(g, Variable):
                 g = tensor_of(g)
             if t._grad is not None:
+                if t._grad._data.shape != g._data.shape:
+                    raise ValueError(
+                        f"the new gradient of {describe(t)} cannot be added to its .grad, "
+                        f"{describe(t._grad)}. After a change of shape, call zero_grad()."
+                    )
                 with context.entered(recording=True):  # a .grad has a graph after create_graph
                     g = t._grad + g
             t._grad = g
