@@ -60,6 +60,8 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
             contributions = []
         else:
             contributions = op.pull(y, g, needed, create_graph)  # the chain rule
+        if node.op is not op:  # released meanwhile by another thread
+            node.op.pull()
         for i, contribution in contributions:
             x = inputs[i]
             data, kind = x._data, contribution.__class__  # also ndarray for a traced array
@@ -286,6 +288,11 @@ def backward(
     create_graph: bool = False,
 ) -> None:
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
+    if context.noted_draws is not None:
+        raise RuntimeError(
+            "backward() in a checkpointed function would add to .grad twice, because the function "
+            "runs twice. Inside the function, take gradients with value_and_grad or ta.grad."
+        )
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
     this = Pass()
     with context.entered(recording=bool(create_graph), backward_pass=this):
@@ -367,6 +374,8 @@ def _seed(output, gradient, create_graph, keyword):
         gradient = np.ones(shape, dtype)
     elif not isinstance(gradient, Variable):
         gradient = np.asarray(gradient)
+        if gradient.dtype.kind not in "fiub":
+            raise TypeError(f"a gradient must have real numbers, got {describe(gradient)}.")
     if gradient.shape != shape:
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; the two "

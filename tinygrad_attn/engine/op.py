@@ -145,9 +145,7 @@ class Op:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
         if tensors and not self.trusted:
-            arrays = [
-                read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)
-            ]
+            arrays = _read_only(arrays, inputs)
         try:
             y = self.forward(*arrays, **settings)
         except Exception as error:
@@ -318,6 +316,11 @@ def _value_parameters(vjp):
         return list(inspect.signature(vjp).parameters.values())[1:]  # without g
     except (TypeError, ValueError):
         return None
+
+
+def _read_only(arrays, inputs):
+    """Return the arrays, those of Tensors as read-only views."""
+    return [read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)]
 
 
 class Gone(Op):
