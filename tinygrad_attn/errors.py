@@ -132,6 +132,8 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
         text, hint = "these shapes cannot be multiplied", matmul_hint(*shapes)
     elif "broadcast" in text:
         hint = broadcast_hint(shapes)
+    elif "read-only" in text:
+        hint = "An op must not change its inputs: write x = x + 1, not x += 1."
     elif "unexpected keyword" in text and (word := text.split("'")[1]) in KEYWORDS:
         text = text.partition(". Did you mean")[0]  # Python 3.14 guesses too
         hint = f"Write {KEYWORDS[word]}=, as in NumPy."

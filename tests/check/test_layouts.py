@@ -48,8 +48,13 @@ WRONG = {  # a VJP of x * x, and words of the diagnosis
     "base memory": (lambda g, y, x: 2 * x * from_memory(g), "memory layout"),
     "not contiguous": (lambda g, y, x: 2 * x * g * (1 + (abs(g.strides[-1]) > 8)), "memory layout"),
     "reversed": (lambda g, y, x: 2 * x * (g if min(g.strides) >= 0 else g[::-1]), "reversed (negative strides)"),
-    "read-only": (written_into, "read-only"),
 }  # fmt: skip
+
+
+def test_a_vjp_that_writes_to_g_is_found():
+    """A user's VJP always gets g as a read-only array."""
+    report = gradcheck(square(written_into), [X], raise_exception=False)
+    assert not report and report.diagnosis.kind == "VJP changes its operands"
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -114,8 +114,9 @@ def test_wrong_hooks_say_what_is_wrong():
     assert x.grad is None
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("on", ["leaf", "output", "module"])
-def test_a_hook_cannot_change_the_gradient_of_another_tensor_in_place(on):
+def test_a_hook_cannot_change_the_gradient_of_another_tensor_in_place(on, create_graph):
     """The gradient of a sum is one array for both of its terms."""
     x, other = Tensor(X, requires_grad=True), Tensor(X, requires_grad=True)
     h, identity = (x if on == "leaf" else x * 1), nn.Identity()
@@ -130,7 +131,7 @@ def test_a_hook_cannot_change_the_gradient_of_another_tensor_in_place(on):
         h.register_hook(double)
     y = (other + identity(h)) * X
     with pytest.raises(ValueError, match="read-only"):
-        y.sum().backward()
+        y.sum().backward(create_graph=create_graph)
     assert other.grad is None
 
 

@@ -4,7 +4,9 @@ import functools
 import gc
 import math
 import sys
+import threading
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import tinygrad_attn.functional as F
 from tinygrad_attn import Tensor, nn, op
 from tinygrad_attn.check import gradgradcheck
 from tinygrad_attn.transforms import checkpoint, hessian, hvp, jacobian, jvp, value_and_grad, vjp
+from tinygrad_attn.tree import tree_leaves
 
 checkpointing = sys.modules["tinygrad_attn.transforms.checkpointing"]
 
@@ -573,6 +576,20 @@ def test_a_checkpoint_sees_the_direction_of_a_transform_inside(product):
         )
 
 
+@pytest.mark.parametrize("recording", [ta.enable_grad, nullcontext])
+def test_backward_inside_a_checkpoint_is_refused(recording):
+    """It would add to .grad once in each run."""
+    x, w = Tensor(X, requires_grad=True), Tensor(V, requires_grad=True) * 2
+
+    def f(x):
+        with recording():
+            (w * w).sum().backward()
+        return x * w
+
+    with pytest.raises(RuntimeError, match=r"inside|in a checkpointed function.*value_and_grad"):
+        checkpoint(f, x)
+
+
 def test_a_gradient_inside_a_checkpoint_is_a_transforms():
     w = Tensor(W, requires_grad=True)
     f = lambda v: np.mean((X @ v) ** 2)
@@ -709,6 +726,70 @@ def test_checkpoint_leaves_no_observer_and_no_random_state_behind():
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: 1 / 0, Tensor(X, requires_grad=True))
     assert context.listeners == () and context.recording
+
+
+# ---- what a checkpointed function does besides computing
+
+
+def doubles(g):
+    return g * 2
+
+
+def by_a_thread(f):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(f()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def backward_in_a_hook(x, w):
+    def hook(g):
+        with ta.enable_grad():
+            (x * w * 5).sum().backward(retain_graph=True)
+
+    h = x * w
+    h.register_hook(hook)
+    return h * h
+
+
+EFFECTS = {  # functions of two tensors that do more than compute
+    "a hook on an argument": lambda x, w: [x.register_hook(doubles), x * w][1],
+    "a hook on a tensor from outside": lambda x, w: [w.register_hook(doubles), x * w][1],
+    "a hook on a result": lambda x, w: [h := x * w, h.register_hook(doubles)][0],
+    "a gradient that is kept": lambda x, w: [x.retain_grad(), w.retain_grad(), x * w][2],
+    "backward in a hook": backward_in_a_hook,
+    "another thread": lambda x, w: by_a_thread(lambda: x * w) * x,
+    "a result of another thread": lambda x, w: by_a_thread(lambda: x * np.sin(w)),
+    "a transform": lambda x, w: value_and_grad(lambda a: np.sum(a * a * w))(x)[1] * x,
+    "an argument returned": lambda x, w: x,
+    "a tensor from outside returned": lambda x, w: (x * w, w),
+    "one result twice": lambda x, w: (h := x * w, {"again": h}),
+}
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "outputs"])
+@pytest.mark.parametrize("name", EFFECTS)
+def test_whatever_a_checkpointed_function_does_is_done_once(name, leaves):
+    """The second run repeats the computation, but not what the first one did to others' tensors."""
+
+    def nested(f, x):
+        return checkpoint(lambda x: checkpoint(f, x), x)
+
+    found = []
+    for run in (lambda f, x: f(x), checkpoint, nested):
+        x, w = Tensor(X, requires_grad=True), Tensor(V, requires_grad=True)
+        a, b = (x, w) if leaves else (x * 1.0, w * 1.0)
+        output = run(lambda a, b=b: EFFECTS[name](a, b), a)
+        results = tree_leaves(output)
+        results[0].register_hook(lambda g: g * 3)
+        sum(np.sum(y * y) for y in results).backward()
+        kept = [values(t.grad) for t in (a, b) if "kept" in name]
+        same = [y is z for y in (*results, a, b) for z in (*results, a, b)]
+        found.append([values(x.grad), values(w.grad), *kept, same])
+    for again in found[1:]:
+        for mine, plain in zip(again, found[0], strict=True):
+            np.testing.assert_array_equal(mine, plain)
 
 
 def peak(function):

@@ -18,6 +18,7 @@ from .subject import Gradients, GraphSubject, OpSubject, Subject
 
 Test = Callable[[Any], Finding]
 CHANGES = "VJP changes its operands"
+WRITES = f"{CHANGES}: changes g, its output or an operand in place. Compute a new array instead."
 
 
 def alike(f, expected: Gradients, came: Gradients) -> bool:
@@ -120,6 +121,8 @@ def outcome(test: Test, f: Subject) -> Finding:
     try:
         return test(f)
     except Exception as failure:
+        if str(failure).endswith("is read-only"):  # as g and the operands of a user's VJP are
+            return WRITES
         return f"backward fails: {type(failure).__name__}: {failure}"
 
 
@@ -151,9 +154,7 @@ def inconsistent(f) -> Finding:
     before = [a.copy() for a in arrays]
     first = run.pull(f.cotangents)
     if not all(map(agree, arrays, before)):
-        return (
-            f"{CHANGES}: changes g, its output or an operand in place. Compute a new array instead."
-        )
+        return WRITES
     return unlike(f, chain(calls_again(f, first), layouts_of_g(f), layouts_of_inputs(f, first)))
 
 

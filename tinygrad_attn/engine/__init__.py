@@ -8,7 +8,18 @@ faster ones.
 
 from . import inplace
 from .backward import grad, sum_to, sweep
-from .graph import Hooks, Node, Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
+from .graph import (
+    Hooks,
+    Node,
+    Parts,
+    Symbolic,
+    Variable,
+    array_of,
+    history,
+    read_only,
+    tensor_of,
+    tracked,
+)
 from .kernels import FunctionCall, kernel, reference
 from .op import Op, op
 from .run import Listener, context, enable_grad, heard, is_plain, listening, no_grad, plain
@@ -35,6 +46,7 @@ __all__ = [
     "no_grad",
     "op",
     "plain",
+    "read_only",
     "reference",
     "sum_to",
     "sweep",

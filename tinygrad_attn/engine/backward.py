@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from ..errors import describe
 from . import inplace
-from .graph import Parts, Symbolic, Variable, array_of, history, tensor_of, tracked
+from .graph import Parts, Symbolic, Variable, array_of, history, read_only, tensor_of, tracked
 from .kernels import reference
 from .op import Gone, released
 from .run import context, heard
@@ -60,6 +60,8 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
             contributions = []
         else:
             contributions = op.pull(y, g, needed, create_graph)  # the chain rule
+        if node.op is not op:  # released meanwhile by another thread
+            node.op.pull()
         for i, contribution in contributions:
             x = inputs[i]
             data, kind = x._data, contribution.__class__  # also ndarray for a traced array
@@ -145,10 +147,12 @@ def _as_tensors(g):
     """Return a gradient, or each of its parts, as a Tensor for a hook, which can only read it."""
     if isinstance(g, Parts):
         return Parts({i: _as_tensors(part) for i, part in g.items()})
-    if type(g) is ndarray:  # It may also be the gradient of another tensor.
-        g = g.view()
-        g.flags.writeable = False
-    return g if isinstance(g, Variable) else tensor_of(g)
+    # It may also be the gradient of another tensor.
+    if not isinstance(g, Variable):
+        return tensor_of(read_only(g))
+    g = g.clone()  # type: ignore[attr-defined]
+    g._data = read_only(g._data)
+    return g
 
 
 def _as_arrays(g):
@@ -267,6 +271,11 @@ def accumulate(gradients):
             if not isinstance(g, Variable):
                 g = tensor_of(g)
             if t._grad is not None:
+                if t._grad._data.shape != g._data.shape:
+                    raise ValueError(
+                        f"the new gradient of {describe(t)} cannot be added to its .grad, "
+                        f"{describe(t._grad)}. After a change of shape, call zero_grad()."
+                    )
                 with context.entered(recording=True):  # a .grad has a graph after create_graph
                     g = t._grad + g
             t._grad = g
@@ -279,6 +288,11 @@ def backward(
     create_graph: bool = False,
 ) -> None:
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
+    if context.noted_draws is not None:
+        raise RuntimeError(
+            "backward() in a checkpointed function would add to .grad twice, because the function "
+            "runs twice. Inside the function, take gradients with value_and_grad or ta.grad."
+        )
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
     this = Pass()
     with context.entered(recording=bool(create_graph), backward_pass=this):
@@ -360,6 +374,8 @@ def _seed(output, gradient, create_graph, keyword):
         gradient = np.ones(shape, dtype)
     elif not isinstance(gradient, Variable):
         gradient = np.asarray(gradient)
+        if gradient.dtype.kind not in "fiub":
+            raise TypeError(f"a gradient must have real numbers, got {describe(gradient)}.")
     if gradient.shape != shape:
         raise ValueError(
             f"the gradient has shape {gradient.shape} but the output has shape {shape}; the two "

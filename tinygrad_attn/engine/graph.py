@@ -12,6 +12,8 @@ from itertools import count
 from operator import attrgetter
 from typing import Any
 
+from numpy import ndarray
+
 next_number = count(1).__next__
 """Returns the next sequence number. An output is always newer than its inputs."""
 
@@ -57,12 +59,13 @@ class Hooks:
 class Variable:
     """The part of a Tensor that the engine needs: values, gradient and node."""
 
-    __slots__ = ("_data", "_grad", "_node", "_tracked", "name", "__weakref__")
+    __slots__ = ("_data", "_grad", "_node", "_tracked", "_replaced", "name", "__weakref__")
     _kind: type[Any]  # the class of outputs: Tensor
     _data: Any  # an ndarray, or a NumPy scalar for a single number
     _grad: Any  # a Tensor, or None
     _node: Any  # a Node, or None for a leaf
     _tracked: bool | Hooks  # whether gradients flow to this tensor; Hooks if hooks see them
+    _replaced: tuple[int, int]  # events: another array, of another shape or dtype; see inplace.py
     name: str | None
 
 
@@ -110,6 +113,14 @@ def tracked(x: Any) -> bool:
 def array_of(x):
     """Return the plain values of an input."""
     return x._data if isinstance(x, Variable) else x
+
+
+def read_only(array):
+    """Return a view that cannot be written to. Return anything but an ndarray as it is."""
+    if type(array) is ndarray:
+        array = array.view()
+        array.flags.writeable = False
+    return array
 
 
 _number = attrgetter("_node.number")

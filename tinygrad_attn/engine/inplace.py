@@ -4,6 +4,7 @@ NumPy arrays have no version number, so this module keeps version numbers for me
 change:
 
 - The package reports its own writes (by an optimiser or `t[i] = v`) with `changed(array)`.
+- Assigning `t.data` gives one tensor another array, with `replace`. No memory is written.
 - Memory is **lent** while the user holds `t.data`, `t.numpy()` or a view of it. It has a checksum
   from the moment when the user got it, which is compared when the last view is gone.
 - A node keeps checksums of the values that its VJPs read if the user can write to them when the op
@@ -112,6 +113,21 @@ def changed(*arrays):
             memory_of(array).written = number
 
 
+def replace(tensor, array):
+    """Give the tensor another array. Tensors that share the memory of either array keep theirs."""
+    global latest
+    latest = next_number()
+    old = tensor._data
+    same_type = array.shape == old.shape and array.dtype == old.dtype
+    tensor._replaced = latest, replaced(tensor)[1] if same_type else latest
+    tensor._data = array
+
+
+def replaced(x):
+    """Return the last events that replaced a tensor's array, and the array's shape or dtype."""
+    return getattr(x, "_replaced", (0, 0))
+
+
 def hand_out(array: Any) -> Any:
     """Return a view of the array for the user, who can write to it as long as the view exists."""
     global latest
@@ -160,28 +176,27 @@ def was_changed(array, since):
 
 def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
-    for place, value in _read(node, y, _positions_read(node, True)):
+    for place, value in _places(node, y, _reads(node, True)):
         array = array_of(value)
-        if isinstance(place, int) and (isinstance(value, Variable) or not place):
-            if id(owner(array)) not in exposed:
-                continue
-        elif not owner(array).flags.writeable:
+        if not has_memory(array):
             continue
-        if node.checksums is None:
-            node.checksums = {}
-        node.checksums[place] = checksum_of(array)
+        memory = owner(array)
+        tensor = isinstance(place, int) and (isinstance(value, Variable) or not place)
+        if id(memory) in exposed if tensor else memory.flags.writeable:
+            node.checksums = node.checksums or {}
+            node.checksums[place] = checksum_of(array)
 
 
-def _positions_read(node, create_graph):
+def _reads(node, create_graph):
     """Return which of y (0) and the inputs (from 1) a backward pass reads; None means all."""
     # Differentiating a reference reads all values.
     return None if create_graph and node.op.reference else node.op.stands_for.reads
 
 
-def _read(node, y, reads):
+def _places(node, y, reads=None):
     """Yield the place and value of y (0), the inputs (from 1) and the settings that are arrays."""
     for place, value in enumerate((y, *node.inputs)):
-        if (reads is None or place in reads) and has_memory(array_of(value)):
+        if reads is None or place in reads:
             yield place, value
     for name, setting in node.settings.items():
         parts = setting if type(setting) is tuple else (setting,)
@@ -191,15 +206,20 @@ def _read(node, y, reads):
 
 
 def check(y, create_graph):
-    """Raise ValueError if a value that the VJPs of y's op will read has been changed in place."""
+    """Raise ValueError if a value that the VJPs of y's op will read has been changed in place.
+
+    VJPs also use the shapes and dtypes of other values.
+    """
     node = y._node
-    for place, value in _read(node, y, _positions_read(node, create_graph)):
-        array = array_of(value)
-        before = node.checksums and node.checksums.get(place)
-        if before is None:
-            different = was_changed(array, node.number)
+    read = dict(_places(node, y, _reads(node, create_graph)))
+    for place, value in _places(node, y):
+        array, (another, of_another_type) = array_of(value), replaced(value)
+        if place not in read:
+            different = of_another_type > node.number
+        elif node.checksums and place in node.checksums:
+            different = checksum_of(array) != node.checksums[place]
         else:
-            different = checksum_of(array) != before
+            different = another > node.number or was_changed(array, node.number)
         if different:
             raise _changed_since(node, place, value)
 

@@ -19,7 +19,7 @@ from numpy import generic, ndarray
 
 from ..errors import describe, explain
 from . import inplace
-from .graph import Node, Symbolic, Variable, tensor_of, tracked
+from .graph import Node, Symbolic, Variable, read_only, tensor_of, tracked
 from .run import context
 
 Function = Callable[..., Any]
@@ -144,6 +144,8 @@ class Op:
             elif type(x) not in NUMBERS:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
+        if tensors and not self.trusted:
+            arrays = _read_only(arrays, inputs)
         try:
             y = self.forward(*arrays, **settings)
         except Exception as error:
@@ -224,7 +226,10 @@ class Op:
                 if not create_graph:
                     x = x._data
             values.append(x)
-        contributions, out = [], y if create_graph else y._data
+        out = y if create_graph else y._data
+        if not self.trusted:
+            g, out, *values = map(read_only, (g, out, *values))
+        contributions = []
         for i in tensors:
             vjp = vjps[i]
             if vjp is not None and (needed is None or inputs[i] in needed):
@@ -254,6 +259,8 @@ class Op:
         if self.asks_needs:
             extra["needs"] = tuple(needs)
         out = y if create_graph else y._data
+        if not self.trusted:
+            g, out, *values = map(read_only, (g, out, *values))
         contributions = self.joint_vjp(g, out, *values, **node.settings, **extra)
         if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
             raise TypeError(
@@ -309,6 +316,11 @@ def _value_parameters(vjp):
         return list(inspect.signature(vjp).parameters.values())[1:]  # without g
     except (TypeError, ValueError):
         return None
+
+
+def _read_only(arrays, inputs):
+    """Return the arrays, those of Tensors as read-only views."""
+    return [read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)]
 
 
 class Gone(Op):

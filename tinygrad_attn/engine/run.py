@@ -33,9 +33,10 @@ class Context(threading.local):
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
         self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
         self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
+        self.repeated: frozenset[Any] = frozenset()  # tensors from outside a repeated checkpoint
         self.backward_pass: Any = None  # the Pass that is running
-        self.before_recording: Any = None  # the values before each block of no_grad() and similar,
-        self.before_plain: Any = None  # and of plain(), as pairs (blocks outside, value)
+        self.recording_blocks: list[Any] = []  # each no_grad() and similar, and the value before it
+        self.plain_blocks: list[Any] = []
 
     def captured(self):
         """Return the settings of this run, for `entered`."""
@@ -131,13 +132,19 @@ class _Mode(ContextDecorator):
 
     def __enter__(self) -> None:
         # The run, not this object, remembers the value before: blocks nest, also of one object.
-        here, before = context.__dict__, f"before_{self._setting}"
-        here[before] = here[before], here[self._setting]
+        here = context.__dict__
+        here[f"{self._setting}_blocks"].append((self, here[self._setting]))
         here[self._setting] = self._value
 
     def __exit__(self, *_: object) -> None:
-        here, before = context.__dict__, f"before_{self._setting}"
-        here[before], here[self._setting] = here[before]
+        here = context.__dict__
+        blocks = here[f"{self._setting}_blocks"]
+        last = max(i for i, (block, _) in enumerate(blocks) if block is self)
+        _, before = blocks.pop(last)
+        if last == len(blocks):
+            here[self._setting] = before
+        else:  # a generator's block, which ends before one that began inside it
+            blocks[last] = blocks[last][0], before
 
     def __call__(self, function: _Function) -> _Function:
         later = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction

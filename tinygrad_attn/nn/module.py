@@ -314,8 +314,7 @@ class Module:
         dtype = floating_dtype(dtype, "a module", trainable=True)
         for *_, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
-                tensor._data = tensor._data.astype(dtype)
-                inplace.changed(tensor._array())  # invalidates graphs recorded earlier
+                inplace.replace(tensor, tensor._data.astype(dtype))
                 tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
         return self
 

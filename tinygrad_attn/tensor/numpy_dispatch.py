@@ -14,7 +14,7 @@ from collections import deque
 import numpy as np
 
 from .. import ops
-from ..engine import Symbolic, Variable, array_of, inplace, tensor_of
+from ..engine import Symbolic, Variable, read_only, tensor_of
 from ..errors import describe, written_here
 
 # ---- operands
@@ -29,15 +29,11 @@ def differentiable(x) -> bool:
     return isinstance(x, SEQUENCES) and any(map(differentiable, x))
 
 
-def read_only(x):
+def as_constants(x):
     """Return x with Tensors replaced by arrays that a NumPy function cannot change in place."""
     if isinstance(x, SEQUENCES):
-        return tuple(map(read_only, x))
-    if not (isinstance(x, Variable) and inplace.has_memory(x._data)):
-        return array_of(x)
-    array = x._data.view()
-    array.flags.writeable = False
-    return array
+        return tuple(map(as_constants, x))
+    return read_only(x._data) if isinstance(x, Variable) else x
 
 
 def operands(xs) -> list:
@@ -155,7 +151,9 @@ def _of_arrays(function, name: str, args: tuple, settings: dict):
     """Call a function with arrays in place of Tensors; raise TypeError if a gradient is lost."""
     for source in (*args[1:], *settings.values()) if function in WRITING else ():
         np.asarray(source)  # raises for a Tensor with a gradient
-    y = function(*read_only(args), **{key: read_only(value) for key, value in settings.items()})
+    y = function(
+        *as_constants(args), **{key: as_constants(value) for key, value in settings.items()}
+    )
     if function in CONSTANTS or not (differentiable((*args, *settings.values())) and _has_slope(y)):
         return y
     hint = written_here(name.rpartition(".")[2])

@@ -150,9 +150,11 @@ class Tensor(Variable):
             raise TypeError(
                 f"{describe(self)} requires a gradient, so its dtype cannot be {array.dtype}."
             )
-        if getattr(array.base, "obj", None) is not self._data:  # else t.data += x: it is t.data
-            self._data = array if isinstance(value, Variable) else inplace.unshared(array)
-        inplace.changed(self._array())
+        if getattr(array.base, "obj", None) is self._data:  # t.data += x, which has changed it
+            inplace.changed(self._data)
+        else:
+            shared = isinstance(value, Variable)
+            inplace.replace(self, array if shared else inplace.unshared(array))
 
     @property
     def grad(self) -> Tensor | None:
@@ -354,6 +356,8 @@ class Tensor(Variable):
         return TensorHook(self._hooks(), hook)
 
     def _hooks(self) -> Hooks:
+        if self in context.repeated:
+            return Hooks()  # The first run of a checkpoint has done the same.
         if not isinstance(self._tracked, Hooks):
             self._tracked = Hooks()
         return self._tracked
@@ -374,7 +378,8 @@ class Tensor(Variable):
             )
         state: Any = object.__getstate__(self)
         attributes, slots = state
-        return attributes, {**slots, "_grad": None, "_tracked": self.requires_grad}  # no hooks
+        own = {"_grad": None, "_tracked": self.requires_grad, "_replaced": (0, 0)}  # no hooks
+        return attributes, {**slots, **own}
 
     def __copy__(self) -> Tensor:
         return deepcopy(self)  # As copies of arrays, it has its own memory.

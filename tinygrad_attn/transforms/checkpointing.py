@@ -13,37 +13,53 @@ from ..engine import (
     Listener,
     Symbolic,
     Variable,
-    array_of,
     context,
+    history,
     inplace,
     tracked,
 )
 from ..engine.backward import sweep
 from ..engine.bundle import Bundling, members
-from ..engine.graph import Node, next_number, tensor_of
+from ..engine.graph import next_number
 from ..engine.op import in_checkpoint
 from ..engine.run import VALUES_ONLY
 from ..random import Generator, noting, repeating
-from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
 
 Result = TypeVar("Result")
 
 
 class _Uses(Listener):
-    """Notes the tensors that the ops of a call use and that existed before it."""
+    """Notes the tensors from outside that a call uses: its arguments, and those of its ops."""
 
-    def __init__(self, stand_ins):
-        self.start, self.stand_ins = next_number(), frozenset(stand_ins)
-        self.tensors: dict[Any, None] = {}
+    def __init__(self, arguments):
+        self.start = next_number()
+        self.tensors: dict[Any, None] = dict.fromkeys(filter(tracked, arguments))
+        self.heard: set[int] = set()  # the numbers of nodes whose inputs have been noted
 
     def is_outside(self, x):
-        """Return whether gradients flow to a Tensor that the call did not make."""
-        older = tracked(x) and (x._node is None or x._node.number < self.start)
-        return older and x not in self.stand_ins
+        """Return whether the Tensor existed before the call."""
+        return x._node is None or x._node.number < self.start
+
+    def note(self, x):
+        """Note a value that was used. Its graph is of another thread if its node is not known."""
+        if not tracked(x):
+            return
+        if self.is_outside(x):
+            self.tensors[x] = None
+        elif x._node.op is not in_checkpoint and x._node.number not in self.heard:
+            for y in history([x]):
+                if not self.is_outside(y):
+                    self.heard.add(y._node.number)
+                    self.tensors |= dict.fromkeys(
+                        i for i in y._node.inputs if tracked(i) and self.is_outside(i)
+                    )
 
     def computed(self, op, inputs, settings, output):
-        self.tensors.update((x, None) for x in inputs if self.is_outside(x))
+        for x in inputs:
+            self.note(x)
+        if output._node and output._node.op is op:
+            self.heard.add(output._node.number)
 
 
 ABSENT = object()
@@ -104,41 +120,31 @@ class _Call:
 
     def __init__(self, f, args, keywords):
         self.f, self.args, self.keywords = f, args, keywords
-        self.places = [i for i, x in enumerate(args) if isinstance(x, Variable)]
         self.run = context.captured()
         self.modules = _Attributes()
         self.listeners = [new for x in context.listeners if (new := x.repeated())]
 
-    def call(self, tensors):
-        """Run f with these Tensors in place of the Tensors among its arguments."""
-        args = list(self.args)
-        for i, x in zip(self.places, tensors, strict=True):
-            args[i] = x
-        return self.f(*args, **self.keywords)
-
     def first(self):
-        """Run f without keeping its graph, and return its output.
+        """Run f without keeping its graph. Return its output, and which Tensors in it are new.
 
-        Afterwards, `values` has the arrays of the outputs that need a gradient, by their positions
-        among the leaves of the output. `inputs` has the Tensors that f uses, its arguments first.
+        Afterwards, `values` has their arrays, by their positions among the leaves of the output,
+        and `inputs` has the Tensors that f uses, its arguments first.
         """
-        arguments = [self.args[i] for i in self.places]
-        # Like other tensors of the first run, they have no graph, in case the function keeps them.
-        stand_ins = [
-            tensor_of(x._data, Node(in_checkpoint, (), {}, None, None) if x._tracked else None)
-            for x in arguments
-        ]
-        uses = _Uses(stand_ins)
+        uses = _Uses(self.args)
         self.generators: list[Generator] = []  # one for each draw of random numbers
         listeners = (*context.listeners, self.modules, uses)
         draws = noting(self.generators)
         with context.entered(recording=VALUES_ONLY, noted_draws=draws, listeners=listeners):
-            output = self.call(stand_ins)
-        leaves = enumerate(tree_leaves(output))
-        self.values = {i: y._data for i, y in leaves if tracked(y) and not uses.is_outside(y)}
-        self.inputs = [*arguments, *uses.tensors]
+            output = self.f(*self.args, **self.keywords)
+        computed: dict[Any, int] = {}
+        for i, y in enumerate(tree_leaves(output)):
+            uses.note(y)
+            if tracked(y) and not uses.is_outside(y):
+                computed.setdefault(y, i)
+        self.values = {i: y._data for y, i in computed.items()}
+        self.inputs = list(uses.tensors)
         self.returned = next_number()  # the user may change the outputs from now on
-        return output
+        return output, list(computed)
 
     @contextmanager
     def again(self, uses):
@@ -148,37 +154,31 @@ class _Call:
             "recording": True,
             "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present, uses),
-            "backward_pass": context.backward_pass,
-            "before_recording": context.before_recording,
-            "before_plain": context.before_plain,
+            "repeated": self.run["repeated"].union(self.inputs),
+            "recording_blocks": context.recording_blocks,
+            "plain_blocks": context.plain_blocks,
         }
         with context.entered(**settings), self.modules.restored():
             yield
 
-    def pull(self, g, inputs, needs):
+    def pull(self, g, needs):
         """Repeat the call, and run a backward pass through it."""
         recorded = any(isinstance(part, Variable) for part in g.values())
-        count = len(self.places)
-        arguments = zip(inputs[:count], self.inputs)
-        fresh = [
-            x.clone() if recorded and tracked(x) else Tensor._of(array_of(x), bool(t._tracked))
-            for x, t in arguments
-        ]
-        sources, uses = [*fresh, *self.inputs[count:]], _Uses(fresh)
-        wanted = [x for x, needed in zip(sources, needs, strict=True) if needed]
+        uses = _Uses(self.args)
         with self.again(uses):
-            leaves = tree_leaves(self.call(fresh))
+            leaves = tree_leaves(self.f(*self.args, **self.keywords))
+        for y in leaves:
+            uses.note(y)
         outputs = [leaves[i] for i in self.values if i < len(leaves) and tracked(leaves[i])]
         self.compare(outputs, uses)
+        wanted = [x for x, needed in zip(self.inputs, needs, strict=True) if needed]
         roots, seeds = [outputs[i] for i in g], list(g.values())
         with context.entered(recording=recorded):
             found = sweep(roots, seeds, wanted=wanted, create_graph=recorded, inner=True)
-        return [found.get(x) for x in sources]
+        return [found.get(x) for x in self.inputs]
 
     def compare(self, outputs, uses):
         """Raise ValueError if the second run returned other values or used other tensors."""
-        # A leaf may be one that the function makes anew in each run.
-        outside = [x for x in self.inputs[len(self.places) :] if x._node]
         if (
             len(outputs) != len(self.values)
             or any(
@@ -186,7 +186,8 @@ class _Call:
                 for y, first in zip(outputs, self.values.values())
                 if not inplace.was_changed(first, self.returned)
             )
-            or any(x not in uses.tensors for x in outside)
+            # A leaf may be one that the function makes anew in each run.
+            or any(x._node and x not in uses.tensors for x in self.inputs)
         ):
             raise ValueError(
                 "a checkpointed function must return the same output when it runs again, but the "
@@ -212,7 +213,7 @@ recomputed.__name__ = "checkpoint"
 
 @recomputed.vjp_all
 def _run_again(g, _y, *inputs, call, needs):
-    return call.pull(g, inputs, needs)
+    return call.pull(g, needs)
 
 
 def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
@@ -231,10 +232,9 @@ def checkpoint(f: Callable[..., Result], *xs: Any, **keywords: Any) -> Result:
     if context.recording is not True:  # also inside the first run of another checkpoint
         return f(*xs, **keywords)
     call = _Call(f, xs, keywords)
-    output = call.first()
-    if not call.values:
+    output, computed = call.first()
+    if not computed:
         return output
-    outputs = members(recomputed(*call.inputs, call=call), list(call.values.values()))
-    new, leaves = dict(zip(call.values, outputs)), enumerate(tree_leaves(output))
-    results = iter([new.get(i, y) for i, y in leaves])
-    return tree_map(lambda _: next(results), output)
+    arrays = [y._data for y in computed]
+    new = dict(zip(computed, members(recomputed(*call.inputs, call=call), arrays)))
+    return tree_map(lambda y: new.get(y, y) if tracked(y) else y, output)
