@@ -195,20 +195,19 @@ def embedding(indices, weight, padding_idx: int | None = None) -> Tensor:
 def dropout(x, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
 
-    x may have any shape, and is returned unchanged if p = 0 or if `training` is False. Raises
-    ValueError for p outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same masks as
-    in PyTorch. (Srivastava et al. 2014)
+    x may have any shape, and is returned unchanged if p = 0 or if `training` is False. Otherwise,
+    raises ValueError for p outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same
+    masks as in PyTorch. (Srivastava et al. 2014)
     """
-    checks.check_probability(p, "dropout")
     x = real(x, "dropout")
     if not training or p == 0:
         return x
-    keep = draw_keep(x.shape, float(p))
-    return apply_dropout(x, keep=keep, p=float(p))
+    return apply_dropout(x, keep=draw_keep(x.shape, p), p=float(p))
 
 
 def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
     """Draw a boolean mask of the elements that dropout keeps, each with probability 1 - p."""
+    checks.check_probability(p, "dropout")
     return random.default_generator().bernoulli(shape, 1 - p) if p < 1 else np.zeros(shape, bool)
 
 

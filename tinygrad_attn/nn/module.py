@@ -116,8 +116,8 @@ class Module:
             return self.forward(*args, **kwargs)
         except BaseException as error:
             scope = here["scope"]
-            for undo in reversed(scope.undo):
-                undo()
+            for (changed, name), before in scope.undo.items():
+                setattr(changed, name, before)
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(scope)!r}")
