@@ -125,7 +125,7 @@ def layer_norm(
     The variance divides by n. x and y have shape (..., *normalized_shape); weight and bias have
     normalized_shape. Raises ValueError for other shapes. (Ba et al. 2016, arXiv:1607.06450)
     """
-    x = real(x, "layer_norm")
+    x = real(x, "layer_norm", None if weight is None else weight.dtype)
     axes = checks.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     centred = x - x.mean(axis=axes, keepdims=True)
     centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
@@ -144,7 +144,7 @@ def rms_norm(
     x and y have shape (..., *normalized_shape); weight has shape normalized_shape. By default, eps
     is the machine epsilon of the dtype. (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
-    x = real(x, "rms_norm")
+    x = real(x, "rms_norm", None if weight is None else weight.dtype)
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = float(np.finfo(x.dtype).eps) if eps is None else eps
     size = _root_mean_square(x, axes, eps)
