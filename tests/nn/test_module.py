@@ -318,6 +318,23 @@ def test_a_plain_collection_of_parts_is_refused(inner, outer, part):
         list(net.parameters())
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_vocabulary_is_not_searched_to_its_end(kind):
+    """A walk through the model would otherwise take as long as the vocabulary is."""
+    read = []
+
+    class Words(kind):
+        def __iter__(self):
+            return (read.append(word) or word for word in kind.__iter__(self))
+
+        def values(self):
+            return iter(self)
+
+    net = nn.Module()
+    net.words = Words(dict.fromkeys(map(str, range(5000))))
+    assert not list(net.parameters()) and 0 < len(read) <= 100
+
+
 def test_a_plain_collection_of_anything_else_is_allowed():
     net = Net()
     net.layers = [["names"], {"sizes": [1, 2]}, ("text", np.ones(2), Tensor([1.0])), {1, 2}, None]
@@ -358,7 +375,7 @@ def test_subclasses_of_parts_survive_copies(copied):
     net.scaled.name = "w"
     twin = copied(net)
     for name, part in vars(net).items():
-        if name != "_kinds":
+        if name != "_names":
             other = getattr(twin, name)
             assert type(other) is type(part) and other is not part, name
             assert other.requires_grad == part.requires_grad and other.name == part.name

@@ -36,8 +36,8 @@ def update(optimizer, updates):
             blocks.append(partial(optimizer._update, group, step, *block))
 
     for group, history, arrays in updates:
-        (p, _, *state), step = arrays, history["step"]
-        if p.size >= tuning.GATHERED and all([x.flags.c_contiguous for x in (p, *state)]):
+        p, step = arrays[0], history["step"]
+        if p.size >= tuning.GATHERED and all([x.flags.c_contiguous for x in (p, *arrays[2:])]):
             add(group, step, [x.reshape(-1) for x in arrays])
         else:
             key = id(group), p.dtype, step

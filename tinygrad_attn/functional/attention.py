@@ -241,7 +241,6 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     q, k, v = (real(x, name) for x in (q, k, v))
-    checks.check_probability(dropout_p, name, "dropout_p")
     if enable_gqa:
         k, v = repeat_heads(k, q, "k"), repeat_heads(v, q, "v")
     if isinstance(attn_mask, BlockedMask):

@@ -125,7 +125,7 @@ def layer_norm(
     The variance divides by n. x and y have shape (..., *normalized_shape); weight and bias have
     normalized_shape. Raises ValueError for other shapes. (Ba et al. 2016, arXiv:1607.06450)
     """
-    x = real(x, "layer_norm")
+    x = real(x, "layer_norm", None if weight is None else weight.dtype)
     axes = checks.normalized_axes(x, normalized_shape, "layer_norm", weight=weight, bias=bias)
     centred = x - x.mean(axis=axes, keepdims=True)
     centred = centred - centred.mean(axis=axes, keepdims=True)  # what rounding left of the mean
@@ -144,7 +144,7 @@ def rms_norm(
     x and y have shape (..., *normalized_shape); weight has shape normalized_shape. By default, eps
     is the machine epsilon of the dtype. (Zhang and Sennrich 2019, arXiv:1910.07467)
     """
-    x = real(x, "rms_norm")
+    x = real(x, "rms_norm", None if weight is None else weight.dtype)
     axes = checks.normalized_axes(x, normalized_shape, "rms_norm", weight=weight)
     eps = float(np.finfo(x.dtype).eps) if eps is None else eps
     size = _root_mean_square(x, axes, eps)
@@ -195,20 +195,19 @@ def embedding(indices, weight, padding_idx: int | None = None) -> Tensor:
 def dropout(x, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """y = x keep / (1 - p), where each element of `keep` is 1 with probability 1 - p, else 0.
 
-    x may have any shape, and is returned unchanged if p = 0 or if `training` is False. Raises
-    ValueError for p outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same masks as
-    in PyTorch. (Srivastava et al. 2014)
+    x may have any shape, and is returned unchanged if p = 0 or if `training` is False. Otherwise,
+    raises ValueError for p outside [0, 1]. After `ta.manual_seed`, contiguous arrays get the same
+    masks as in PyTorch. (Srivastava et al. 2014)
     """
-    checks.check_probability(p, "dropout")
     x = real(x, "dropout")
     if not training or p == 0:
         return x
-    keep = draw_keep(x.shape, float(p))
-    return apply_dropout(x, keep=keep, p=float(p))
+    return apply_dropout(x, keep=draw_keep(x.shape, p), p=float(p))
 
 
 def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
     """Draw a boolean mask of the elements that dropout keeps, each with probability 1 - p."""
+    checks.check_probability(p, "dropout")
     return random.default_generator().bernoulli(shape, 1 - p) if p < 1 else np.zeros(shape, bool)
 
 

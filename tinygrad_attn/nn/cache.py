@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,20 +21,6 @@ class _Room:
 
     def __init__(self, array):
         self.array, self.used = array, 0
-
-
-class _Entry(NamedTuple):
-    """What a cache stores for one attention module."""
-
-    k: Any  # (B, H, S, D)
-    v: Any  # (B, H, S, V)
-    memory: Any = None  # in cross-attention, the key and value that were projected to k and v
-    rooms: tuple[_Room | None, ...] = (None, None)  # k and v are their first tokens
-
-    @property
-    def tokens(self) -> int:
-        """The number of the model's own tokens."""
-        return 0 if self.memory else self.k.shape[-2]
 
 
 class KeyValueCache:
@@ -55,72 +40,74 @@ class KeyValueCache:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[Module, _Entry] = {}  # never changed in place: copies share it
+        # Both are replaced, never changed in place, so that copies of the cache can share them.
+        self._tokens: dict[Module, Any] = {}  # (k, v, their rooms) in self-attention
+        self._memories: dict[Module, Any] = {}  # (k, v, key, value) in cross-attention
 
     def __deepcopy__(self, memo):
         """Return an independent cache. It shares the existing arrays, which never change."""
         new = copy.copy(self)
-        new._entries = {memo.get(id(m), m): entry for m, entry in self._entries.items()}
+        for name in ("_tokens", "_memories"):
+            entries = getattr(self, name).items()
+            setattr(new, name, {memo.get(id(module), module): entry for module, entry in entries})
         return new
 
     @property
     def length(self) -> int:
         """The number of cached tokens."""
-        return next((entry.tokens for entry in self._entries.values() if entry.tokens), 0)
+        return self.past(next(iter(self._tokens), None))
 
     @property
     def nbytes(self) -> int:
         """The size of the cached keys and values in bytes."""
-        return sum(x._data.nbytes for entry in self._entries.values() for x in entry[:2])
+        entries = *self._tokens.values(), *self._memories.values()
+        return sum(k._data.nbytes + v._data.nbytes for k, v, *_ in entries)
 
-    def past(self, module: Module) -> int:
+    def past(self, module: Module | None) -> int:
         """Return the number of keys cached for this module."""
-        return self._entries[module].tokens if module in self._entries else 0
+        return self._tokens[module][0].shape[-2] if module in self._tokens else 0
 
     def extend(self, module: Module, k, v) -> Any:
         """Append k (B, H, T, D) and v (B, H, T, V); return all keys and values of the module."""
-        old, new = self._entries.get(module), _Entry(k, v)
-        if old is not None:
-            if old.memory is not None:
-                raise _refusal(old.memory[0], k)
-            if old.k.shape[:2] != k.shape[:2]:
+        if module in self._memories:
+            raise _refusal(self._memories[module][2], k)
+        rooms = None, None
+        if module in self._tokens:
+            old_k, old_v, rooms = self._tokens[module]
+            if old_k.shape[:2] != k.shape[:2]:
                 raise ValueError(
-                    f"this cache has batch size {old.k.shape[0]}, but the new tokens have batch "
+                    f"this cache has batch size {old_k.shape[0]}, but the new tokens have batch "
                     f"size {k.shape[0]}; create a new KeyValueCache() for each batch."
                 )
-            (k, k_room), (v, v_room) = map(_joined, old[:2], (k, v), old.rooms)
-            new = _Entry(k, v, rooms=(k_room, v_room))
-        first = next((m for m, entry in self._entries.items() if entry.tokens), module)
-        if first is not module and new.tokens != self.length:
+            (k, v), rooms = zip(_joined(old_k, k, rooms[0]), _joined(old_v, v, rooms[1]))
+        if module is not next(iter(self._tokens), module) and k.shape[-2] != self.length:
             raise ValueError(
-                f"with this call, the cache would have {new.tokens} tokens for an attention module "
-                f"but {self.length} for the first one. If an earlier call failed, create a new "
-                "KeyValueCache(). Otherwise, the model calls a module twice."
+                f"with this call, the cache would have {k.shape[-2]} tokens for an attention "
+                f"module but {self.length} for the first one. If an earlier call failed, create a "
+                "new KeyValueCache(). Otherwise, the model calls a module twice."
             )
-        self._store(module, new)
+        self._store("_tokens", module, (k, v, rooms))
         return k, v
 
     def memory(self, module: Module, key, value, project: Callable[[], Any]) -> Any:
         """Return (k, v) for cross-attention, which projects them in its first call."""
         arrays = array_of(key), array_of(value)
-        entry = self._entries.get(module)
-        if entry is None:
-            k, v = project()
-            entry = _Entry(k, v, arrays)
-            self._store(module, entry)
-        elif entry.memory is None:
-            raise _refusal(entry.k, key)
-        elif not all(a is b or np.array_equal(a, b) for a, b in zip(entry.memory, arrays)):
-            raise _refusal(entry.memory[0], key)
-        return entry[:2]
+        if module in self._tokens:
+            raise _refusal(self._tokens[module][0], key)
+        if module not in self._memories:
+            self._store("_memories", module, (*project(), *arrays))
+        k, v, *memory = self._memories[module]
+        if not all(a is b or np.array_equal(a, b) for a, b in zip(memory, arrays)):
+            raise _refusal(memory[0], key)
+        return k, v
 
-    def _store(self, module, entry):
+    def _store(self, name, module, entry):
         """Store an entry until one of the module calls that are running fails."""
-        undo = partial(setattr, self, "_entries", self._entries)
+        entries = getattr(self, name)
         for call in enclosing(context.scope):
-            call.undo = (*call.undo, undo)
-        tell_change(self, "_entries")  # The second run of a checkpoint begins without the entry.
-        self._entries = {**self._entries, module: entry}
+            call.undo.setdefault((self, name), entries)
+        tell_change(self, name)  # The second run of a checkpoint begins without the entry.
+        setattr(self, name, {**entries, module: entry})
 
 
 def _joined(old, new, room):
@@ -130,7 +117,7 @@ def _joined(old, new, room):
     """
     a, b = old._data, new._data
     # Copy if a gradient may flow through the tokens or the computation is traced.
-    if old.requires_grad or new.requires_grad or isinstance(b, Symbolic) or a.dtype != b.dtype:
+    if context.recording or isinstance(b, Symbolic) or a.dtype != b.dtype:
         return ops.concatenate(old, new, axis=-2), None
     start, end = a.shape[-2], a.shape[-2] + b.shape[-2]
     # Another copy of the cache, or a call that failed, may have used the room.

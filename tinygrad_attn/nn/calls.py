@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,13 +15,13 @@ from ..tree import tree_leaves, tree_map
 
 
 class Scope:
-    """One call of a module, the call that encloses it, and what to undo if it fails."""
+    """One call of a module, the call that encloses it, and what to restore if it fails."""
 
     __slots__ = ("module", "outer", "undo")
 
     def __init__(self, module, outer):
         self.module, self.outer = module, outer
-        self.undo: tuple[Callable, ...] = ()  # called newest first
+        self.undo = {}  # maps (object, name of an attribute) to the value before the call
 
 
 def enclosing(scope) -> Iterator[Any]:

@@ -80,7 +80,7 @@ class GroupedQueryAttention(Module):
         q, k, v = self._heads(x, cache)
         (b, g, s, d), (_, h, t, _) = k.shape, q.shape
         mask, is_causal = merge_masks(
-            *(attn_mask, key_padding_mask, is_causal, (b, h, t, s), (q.dtype,)), past=s - t
+            *(attn_mask, key_padding_mask, is_causal, (b, h, t, s), q.dtype), past=s - t
         )
         # The heads of a group are like heads of one batch entry, or, for a single token, like
         # tokens. So keys and values are shared without copies.

@@ -123,25 +123,25 @@ class _Outputs(Listener):
             self.activations[scope.module].all_weights.append(weights)
 
     def repeated(self) -> Callable[[], Listener]:
-        starts = [(m, a.outputs, len(a.outputs)) for m, a in self.activations.items()]
-        return lambda: _Repeat({module: outputs[n:] for module, outputs, n in starts})
+        entries = self.activations.items()
+        return partial(_Repeat, {module: (a.outputs, len(a.outputs)) for module, a in entries})
 
 
 class _Repeat(Listener):
     """Passes gradients from the second run of a checkpoint on to the outputs of the first run."""
 
-    def __init__(self, outputs: dict[Module, list[Any]]) -> None:
-        self.outputs = {module: list(remaining) for module, remaining in outputs.items()}
+    def __init__(self, twins: dict[Module, tuple[list[Any], int]]) -> None:
+        self.twins = dict(twins)  # the outputs of each module, and the place of the next one
 
     def returned(self, module: Module, output: Any) -> None:
-        if module in self.outputs:
-            y, twin = first(output), first(self.outputs[module].pop(0))
-            if tracked(y):
-                y._keep_gradient_for(twin)
+        if module in self.twins:
+            outputs, place = self.twins[module]
+            self.twins[module] = outputs, place + 1
+            if tracked(y := first(output)):
+                y._keep_gradient_for(first(outputs[place]))
 
     def repeated(self) -> Callable[[], Listener]:
-        remaining = _Repeat(self.outputs)
-        return lambda: _Repeat(remaining.outputs)
+        return partial(_Repeat, dict(self.twins))
 
 
 @contextmanager

@@ -117,8 +117,7 @@ class LayerNorm(_Norm):
 
     def forward(self, input) -> Any:
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
-        x = floating(input, self)
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(_Norm):
@@ -129,8 +128,7 @@ class RMSNorm(_Norm):
 
     def forward(self, input) -> Any:
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
-        x = floating(input, self)
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
 
 class Dropout(Module):

@@ -54,12 +54,12 @@ def _as_floats(mask, dtype):
 
 
 def merge_masks(
-    attn_mask, key_padding_mask, is_causal, shape, dtypes, batched=True, past=0, extra=0
+    attn_mask, key_padding_mask, is_causal, shape, dtype, batched=True, past=0, extra=0
 ):
     """Merge the masks of one call into (mask or None, is_causal) for functional.attention.
 
-    `shape` is the shape of the scores, and `dtypes` are the dtypes that they are computed from. The
-    shape includes `past` keys from a cache, but not the `extra` keys, which are never blocked.
+    `shape` and `dtype` are those of the scores. The shape includes `past` keys from a cache, but
+    not the `extra` keys, which are never blocked.
     """
     masks, is_causal = [], bool(is_causal)
     batch, heads, queries, keys = shape
@@ -95,7 +95,6 @@ def merge_masks(
     if all(m.dtype == bool for m in masks):
         total = ~reduce(or_, masks)
     else:
-        dtype = np.result_type(*dtypes)
         total = reduce(add, [_as_floats(m, dtype) for m in masks])
     if extra:
         may_look = np.full((*total.shape[:-1], extra), total.dtype == bool, total.dtype)

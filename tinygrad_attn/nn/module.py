@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
 
-from ..engine import context, inplace
+from ..engine import context
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_array, floating_dtype
@@ -68,8 +69,8 @@ class Buffer(Tensor):
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Set the gradients to None, or to zeros."""
     for p in parameters:
-        g = p.grad
-        p.grad = None if set_to_none or g is None else Tensor(np.zeros_like(g._array()))
+        g = p._grad
+        p._grad = None if set_to_none or g is None else Tensor(np.zeros_like(g._array()))
 
 
 IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])
@@ -78,7 +79,8 @@ IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_k
 def _hides_parts(value):
     """Return whether a collection contains modules, parameters or buffers, also in another one."""
     if isinstance(value, COLLECTIONS):
-        return any(map(_hides_parts, value.values() if isinstance(value, dict) else value))
+        items = value.values() if isinstance(value, dict) else value
+        return any(map(_hides_parts, islice(items, 100)))  # longer ones are data, like vocabularies
     return isinstance(value, (Parameter, Buffer, Module))
 
 
@@ -99,8 +101,8 @@ class Module:
     training: bool = True
     _shown: tuple[str, ...] = ()
     _hooks: tuple[Hook, ...] = ()
-    _kinds: dict[str, Any] = {}
-    """Maps attributes to one of KINDS, in the order of assignment. Copies may share the dict."""
+    _names: dict[Any, tuple[str, ...]] = {}
+    """The attributes of each of KINDS, in the order of assignment. Copies may share the dict."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output. Every subclass defines this method."""
@@ -116,8 +118,8 @@ class Module:
             return self.forward(*args, **kwargs)
         except BaseException as error:
             scope = here["scope"]
-            for undo in reversed(scope.undo):
-                undo()
+            for (changed, name), before in scope.undo.items():
+                setattr(changed, name, before)
             # Only the innermost module adds this note.
             if outer is not None and "in the module '" not in str(getattr(error, "__notes__", "")):
                 error.add_note(f"in the module {dotted_name(scope)!r}")
@@ -173,7 +175,7 @@ class Module:
                 "trained nor saved. Write nn.Parameter(value)."
             )
         if value is not None:
-            kind = self._kinds.get(name)
+            kind = self._kind(name)
             if kind is Parameter and not isinstance(value, Parameter):
                 raise TypeError(
                     f"{name!r} of {type(self).__name__} is a Parameter, but {describe(value)} "
@@ -190,11 +192,17 @@ class Module:
         super().__delattr__(name)
         self._set_kind(name, None)
 
+    def _kind(self, name):
+        """Return the kind of an attribute: one of KINDS, or None."""
+        return next((kind for kind, names in self._names.items() if name in names), None)
+
     def _set_kind(self, name, kind):
-        """Record the kind of an attribute: one of KINDS, or None."""
-        if kind is not self._kinds.get(name):
-            others = {n: k for n, k in self._kinds.items() if n != name}
-            vars(self)["_kinds"] = {**others, name: kind} if kind else others
+        """Record the kind of an attribute."""
+        if kind is not self._kind(name):
+            names = {k: tuple(n for n in old if n != name) for k, old in self._names.items()}
+            if kind is not None:
+                names[kind] = (*names.get(kind, ()), name)
+            vars(self)["_names"] = names
 
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
@@ -217,12 +225,8 @@ class Module:
 
     def _attributes(self, kind):
         """Return (name, value) for the attributes of this kind that are not None."""
-        values = self.__dict__
-        return [
-            (name, values[name])
-            for name, its_kind in self._kinds.items()
-            if its_kind is kind and values.get(name) is not None
-        ]
+        values, names = self.__dict__, self._names.get(kind, ())
+        return [(name, values[name]) for name in names if values.get(name) is not None]
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """Iterate over (dotted name, module), parents first. This module's name is "".
@@ -237,12 +241,12 @@ class Module:
                 continue
             seen.add(module)
             yield path, module
-            outer, values = path and f"{path}.", module.__dict__
-            for name, kind in reversed(module._kinds.items()):
-                if kind is Module:
-                    if (child := values.get(name)) is not None:
-                        pending.append((outer + name, child))
-                elif kind is COLLECTIONS and _hides_parts(value := values.get(name)):
+            outer = path and f"{path}."
+            if Module in module._names:
+                children = module._attributes(Module)
+                pending += [(outer + name, child) for name, child in reversed(children)]
+            for name in module._names.get(COLLECTIONS, ()):
+                if _hides_parts(value := vars(module).get(name)):
                     raise TypeError(
                         f"{type(module).__name__}.{name} is a plain {type(value).__name__} of "
                         "modules or parameters, which would be neither trained nor saved. Write "
@@ -255,10 +259,9 @@ class Module:
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
             for kind in kinds:
-                for name, its_kind in module._kinds.items():
-                    if its_kind is not kind or (value := values.get(name)) is None:
-                        continue
-                    if not (once and value in seen):
+                for name in module._names.get(kind, ()):
+                    value = values.get(name)
+                    if value is not None and not (once and value in seen):
                         seen.add(value)
                         yield outer + name, module, name, value
 
@@ -352,13 +355,13 @@ class Module:
             raise TypeError(
                 f"load_state_dict takes a mapping like ta.load(path), got {describe(state_dict)}."
             )
-        arrays = {name: value._array() for name, value in self.state_dict().items()}
-        missing = [name for name in arrays if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in arrays]
-        values = {name: as_array(state_dict[name]) for name in arrays if name in state_dict}
+        own = self.state_dict()
+        missing = [name for name in own if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in own]
+        values = {name: as_array(state_dict[name]) for name in own if name in state_dict}
         problems = []
         for name, value in values.items():
-            shape = arrays[name].shape
+            shape = own[name].shape
             if value.shape != shape:
                 hint = " Transpose the value." if value.shape == shape[::-1] else ""
                 problems.append(
@@ -366,15 +369,14 @@ class Module:
                     + hint
                 )
         if strict:
-            problems += [f"missing: {name!r} {arrays[name].shape}" for name in missing]
+            problems += [f"missing: {name!r} {own[name].shape}" for name in missing]
             few = missing[:20]  # nearest() is slow
             problems += [f"unexpected: {name!r}.{nearest(str(name), few)}" for name in unexpected]
         if problems:
             head = f"the mapping does not match {type(self).__name__}; nothing was changed."
             raise ValueError("\n  ".join([head, *problems]))
         for name, value in values.items():
-            arrays[name][...] = value
-        inplace.changed(*[arrays[name] for name in values])
+            own[name][...] = value
         return IncompatibleKeys(missing, unexpected)
 
     def summary(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -81,17 +81,16 @@ def _einsum_flops(operands, labels, result):
     sizes = {a: n for n, a in sorted(sized)}  # the largest, because 1 broadcasts
     terms = [(set(term), tracked(x)) for term, x in zip(labels, operands)]
     text, forward, backward = f"{','.join(labels)}->{result}", 0, 0
-    _, *steps = np.einsum_path(text, *map(array_of, operands), optimize="optimal")[0]
-    for step in steps:
+    for step in np.einsum_path(text, *map(array_of, operands), optimize="optimal")[0][1:]:
         factors = [terms.pop(i) for i in sorted(step, reverse=True)]
         letters = Counter(a for term, _ in factors for a in term)
-        remaining = letters.keys() & set(result).union(*(term for term, _ in terms))
-        summed = [a for a, times in letters.items() if times > 1 and a not in remaining]
-        wanted = sum(x for _, x in factors)
-        if summed:  # a letter of one operand alone is summed over before the product
-            flops = 2 * math.prod(sizes[a] for a in [*summed, *remaining])
-            forward, backward = forward + flops, backward + flops * wanted
-        terms.append((remaining, wanted > 0))
+        kept = letters.keys() & set(result).union(*(term for term, _ in terms))
+        shared = {a for a in letters if letters[a] > 1}
+        tracked_factors = sum(is_tracked for _, is_tracked in factors)
+        if shared - kept:  # a letter of one operand alone is summed over before the product
+            flops = 2 * math.prod(sizes[a] for a in shared | kept)
+            forward, backward = forward + flops, backward + flops * tracked_factors
+        terms.append((kept, tracked_factors > 0))
     return forward, backward
 
 

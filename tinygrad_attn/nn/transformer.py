@@ -240,13 +240,12 @@ class Transformer(Module):
             *(layer_norm_eps, batch_first, norm_first, bias),
         )
         norm = lambda: LayerNorm(d_model, layer_norm_eps, bias=bias)
-        if custom_encoder is None:
-            layer: Module = TransformerEncoderLayer(*settings)
-            custom_encoder = TransformerEncoder(layer, num_encoder_layers, norm())
-        if custom_decoder is None:
-            layer = TransformerDecoderLayer(*settings)
-            custom_decoder = TransformerDecoder(layer, num_decoder_layers, norm())
-        self.encoder, self.decoder = custom_encoder, custom_decoder
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*settings), num_encoder_layers, norm()
+        )
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*settings), num_decoder_layers, norm()
+        )
         for p in self.parameters():
             if p.ndim > 1:
                 init.xavier_uniform_(p)

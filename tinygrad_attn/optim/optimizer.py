@@ -6,7 +6,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,11 @@ History = dict[str, Any]
 """The state of one parameter: {"step": number of updates, name: array, ...}."""
 
 
-class Update(NamedTuple):
-    """The update of one parameter."""
+Update = tuple[Group, History, list[Array]]
+"""The update of one parameter: the values, the gradient, and the arrays named by `_state_names`.
 
-    group: Group
-    history: History  # with the number of this update, counted from 1
-    arrays: list[Array]  # the values, the gradient, and those named by `_state_names`
+The step in the history is the number of this update, counted from 1.
+"""
 
 
 def _check_ordered(params: Any) -> None:
@@ -119,17 +118,13 @@ class Optimizer:
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        updates: list[Update] = []
-        for group in self.param_groups:
-            names = self._state_names(group)
-            params = [p for p in group["params"] if p.grad is not None]
-            updates += [self._prepared(group, names, p) for p in params]
+        updates = [update for group in self.param_groups for update in self._updates(group)]
         if not updates:
             warn("step() changed nothing: no parameter has a gradient. Call loss.backward() first.")
-        for update in updates:
-            update.history["step"] += 1
+        for _, history, _ in updates:
+            history["step"] += 1
         apply_updates(self, updates)
-        inplace.changed(*[update.arrays[0] for update in updates])
+        inplace.changed(*[arrays[0] for _, _, arrays in updates])
 
     # ---- methods for subclasses
 
@@ -152,23 +147,30 @@ class Optimizer:
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _prepared(self, group: Group, names: tuple[str, ...], p: Any) -> Update:
-        """Return the update of a parameter, whose missing state consists of zeros."""
-        value, gradient, history = p._array(), p.grad._array(), self.state[p]
-        state = history.get(names[0], value) if names else value
-        if not value.shape == gradient.shape == state.shape or value.dtype != state.dtype:
-            raise ValueError(
-                f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
-                f"{state.shape} {state.dtype}; create the optimiser after calling "
-                "model.astype(...), and set new values with p.data[...] = values."
-            )
-        history.setdefault("step", 0)
-        for name in names:
-            if name not in history:
-                history[name] = np.zeros_like(value)
-                if name == "momentum_buffer":  # it starts as the first gradient
-                    history["step"] = 0
-        return Update(group, history, [value, gradient, *[history[name] for name in names]])
+    def _updates(self, group: Group) -> list[Update]:
+        """Return the updates of a group. Missing state consists of zeros."""
+        updates, names = [], self._state_names(group)
+        for p in group["params"]:
+            if p._grad is None:
+                continue
+            value, gradient, history = p._array(), p._grad._array(), self.state[p]
+            state = history.get(names[0], value) if names else value
+            if not value.shape == gradient.shape == state.shape or value.dtype != state.dtype:
+                raise ValueError(
+                    f"{describe(p)} has a gradient of shape {gradient.shape} but optimiser state "
+                    f"{state.shape} {state.dtype}; create the optimiser after calling "
+                    "model.astype(...), and set new values with p.data[...] = values."
+                )
+            history.setdefault("step", 0)
+            arrays = [value, gradient]
+            for name in names:
+                if name not in history:
+                    history[name] = np.zeros_like(value)
+                    if name == "momentum_buffer":  # it starts as the first gradient
+                        history["step"] = 0
+                arrays.append(history[name])
+            updates.append((group, history, arrays))
+        return updates
 
     # ---- saving and loading
 
@@ -303,7 +305,9 @@ class Adam(Optimizer):
         m *= b1
         m += (1 - b1) * g
         v *= b2
-        v += (1 - b2) * g * g  # in this order, because g * g would overflow sooner
+        square = (1 - b2) * g
+        square *= g  # in this order, because g * g would overflow sooner
+        v += square
         for top in largest:
             v = np.maximum(top, v, out=top)
         # The corrections are made in numbers: sqrt(v') + eps = (sqrt(v) + eps root) / root.
