@@ -34,6 +34,8 @@ NAMES_OF_RESULTS = {
     **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
 }
 """Names for the results of functions."""
+LONGEST = 70
+"""The length of a dotted name, in characters, from which only its last parts are written."""
 
 
 def name_of(e: Expression) -> str:
@@ -66,9 +68,16 @@ def calls(scope) -> Iterator:
         scope = scope.outer
 
 
+def shortened(name: str) -> str:
+    """Return the last parts of a dotted name if the whole name would fill a line."""
+    while len(name) > LONGEST and "." in name:
+        name = name.partition(".")[2]
+    return name
+
+
 def identifier(name: str) -> str:
     """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
-    made = "".join(c if c.isalnum() else "_" for c in name)
+    made = "".join(c if c.isalnum() else "_" for c in shortened(name))
     if not made or made[0].isdigit():
         made = "layer" + made
     return made + "_" if iskeyword(made) or made in ("np", "erf") else made
