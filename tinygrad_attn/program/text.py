@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Container, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -82,10 +81,9 @@ def literal(value, dtype=None) -> str:
         return dtype_text(value)
     if isinstance(value, np.generic):
         text = literal(value.item() if value.dtype.kind in "iub" else float(str(value)))
-        if value.dtype.kind == "f" and math.isfinite(value):
-            m, n = Fraction(float(value)).limit_denominator(1 << 24).as_integer_ratio()
-            if 64 % n and (abs(m) <= 2 or n <= 64) and value.dtype.type(m / n) == value:
-                text = f"{m} / {n}"
+        n = round(1 / float(value)) if 1e-9 < abs(value) < 1 else 1
+        if 64 % n and value.dtype.type(1 / n) == value:  # as in a mean
+            text = f"{'-' * (n < 0)}1 / {abs(n)}"
         beside = dtype is not None and dtype == value.dtype
         return text if beside else f"np.{value.dtype.name}({text})"
     if isinstance(value, float) and not math.isfinite(value):
