@@ -7,13 +7,12 @@ suggest. When the program is written, `name_of` chooses among them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from keyword import iskeyword
 
 from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
-from ..nn.calls import dotted_name
+from ..nn.calls import calls, dotted_name
 from .ir import Expression, is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 
@@ -59,13 +58,6 @@ def deserves_a_line(e: Expression) -> bool:
     """Return whether the name of e tells the reader more than its op."""
     giver = name_giver(e)
     return giver.kind != "input" and not giver.names.keys().isdisjoint((USER, MODULE, VARIABLE))
-
-
-def calls(scope) -> Iterator:
-    """Yield a call of a module or function and the calls around it, innermost first."""
-    while scope is not None:
-        yield scope
-        scope = scope.outer
 
 
 def shortened(name: str) -> str:

@@ -81,7 +81,8 @@ def literal(value, dtype=None) -> str:
         return dtype_text(value)
     if isinstance(value, np.generic):
         text = literal(value.item() if value.dtype.kind in "iub" else float(str(value)))
-        n = round(1 / float(value)) if 1e-9 < abs(value) < 1 else 1
+        number = float(value)
+        n = round(1 / number) if 1e-9 < abs(number) < 1 else 1
         if 64 % n and value.dtype.type(1 / n) == value:  # as in a mean
             text = f"{'-' * (n < 0)}1 / {abs(n)}"
         beside = dtype is not None and dtype == value.dtype
