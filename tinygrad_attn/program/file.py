@@ -101,7 +101,7 @@ def end(traced: TracedFunction, results: dict, layout: Layout) -> list[str]:
     first, *rest = tree_map(owned, list(results.values()))
     if traced.gradients:
         known = {n: name for name, n in reversed(traced.parameters.items())}
-        keys = (n if (name := known.get(n, n)) in traced.inputs else name for n in traced.gradients)
+        keys = (known.get(n, n) for n in traced.gradients)
         start, slopes = f"    return {text.of(first)}, ", dict(zip(keys, rest, strict=True))
         return fitted(start + text.of(slopes), len(start) + 1)
     return fitted(f"    return {text.of(first)}", 12)
