@@ -52,7 +52,7 @@ def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -
     on the values of the arrays. The program raises ValueError for values that need a different
     formula.
 
-    f is called twice, with random numbers of its own. What it changes is then restored:
+    f is called three times, with random numbers of its own. What it changes is then restored:
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
     and use and train the parameters.
     """
@@ -105,6 +105,7 @@ def compare(program: Program, f, arguments: tuple, traced: TracedFunction) -> No
     leaves = {x: name for x, name in inputs if name in traced.gradients}
     seeds = [traced.seed.expression.value] if leaves else []
     with standing_in(others), traced.run(), np.errstate(all="ignore"):
+        f(*arguments)
         drawn = random_state(traced)
         y = f(*arguments)
         if random_state(traced) != drawn:
