@@ -667,6 +667,13 @@ def test_lines_that_are_hard_to_fit(name):
     assert_right(program, f, args)
 
 
+def test_a_sum_of_many_terms():
+    f = lambda x: sum(np.sin(x) * x[i % 2] for i in range(400)).sum()
+    program = ta.source(f, SRC[0, :2, :2])
+    assert_tidy(program.text)
+    assert_right(program, f, [SRC[1, :2, :2]])
+
+
 def test_names_and_keys_that_are_hard_to_fit():
     model = Outer(Outer(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))))
     program = ta.source(model, SRC[0], backward=False)

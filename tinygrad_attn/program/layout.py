@@ -16,6 +16,7 @@ from .text import Sizes, Text, pattern
 from .trace import TracedFunction
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
+DEEPEST = 20  # operations inside each other, on one line
 
 
 class Layout:
@@ -32,7 +33,13 @@ class Layout:
         inputs = {e.id: e.name for e in self.order if e.kind == "input"}
         self.names = self.result_names | inputs
         self.named = {*inputs, *self.constants}  # values that have a name but need no line
-        self.lines = {e.id for e in self.order if self.needs_a_line(e)}
+        self.lines: set[int] = set()
+        depths: dict[int, int] = {}
+        for e in self.order:
+            depths[e.id] = depth = 1 + max((depths[x.id] for x in e.operands), default=0)
+            if self.needs_a_line(e) or depth > DEEPEST:
+                self.lines.add(e.id)
+                depths[e.id] = 0
         self.scopes: dict[str, set[str]] = {}  # by name: the scopes that want it
         for e in map(name_giver, self.statements()):
             self.scopes.setdefault(name_of(e), set()).add(e.scope)
