@@ -338,6 +338,10 @@ REFUSED = {
     "int": (lambda x: x[: int(x.sum() > 0)].sum(), "reads a number"),
     "tolist": (lambda x: x.sum() * len(x.tolist()), "reads a number"),
     "another library": (lambda x: np.sum(foreign(x)), "not a NumPy function"),
+    "a function as argument": (
+        lambda x: np.apply_along_axis(lambda row: row.sum(), 0, x.numpy()),
+        "calls apply_along_axis.*call no others",
+    ),
     "asarray": (lambda x: x.sum() * np.asarray(x.detach().numpy())[0, 0], "plain array"),
     "a loose parameter": (lambda x: np.sum(x * loose), "neither an argument nor in params="),
     "several results": (lambda x: (x, x), "returns one Tensor"),
