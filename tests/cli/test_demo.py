@@ -115,7 +115,10 @@ def test_the_demo_from_start_to_page(small, tmp_path, capsys):
     assert "random splits: 2" in page and "encoder.layers.0.self_attn" in page and "agree" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
     weights = np.array(list(data[3]["maps"].values()))
-    assert len(data) == 10 and list(data[3]["maps"])[7] == "layer 2, head 4"
+    labels = [re.findall(r"\d", image["label"]) for image in data]
+    assert [written for written, _ in labels[:10]] == list("0123456789")
+    assert len(data) > 10 and all(written != read for written, read in labels[10:])
+    assert list(data[3]["maps"])[7] == "layer 2, head 4"
     assert weights.shape == (8, 16, 16) and abs(weights.sum(-1) - 1).max() < 0.01
 
 

@@ -111,7 +111,7 @@ def test_what_a_learner_is_told(answer, capsys):
         marks = _apart.mark_here(practice(), _apart.Path(answer(rule)), lambda _: None, "")
         assert said in " ".join(marks.helps.values()), (rule, marks.helps)
         assert sum(line.ok for line in marks.lines) == passed, (rule, marks)
-    results = json.loads(run(capsys, "practice", "--mark", answer(RIGHT), "--json", code=0))
+    results = json.loads(run(capsys, "practice", answer(RIGHT), "--json", code=0))
     assert [test["score"] for test in results["tests"]] == [1, 1, 1]
 
 

@@ -1,6 +1,7 @@
 """A program that is called: current parameters, arrays and Tensors, and what it refuses."""
 
 import copy
+import pickle
 import threading
 
 import numpy as np
@@ -162,6 +163,29 @@ def test_arguments_that_are_no_arrays_are_those_of_the_text():
         program(X, 2.0, "sum")
 
 
+def test_arguments_that_can_change():
+    """Lists and dicts are compared by what was in them; arrays in them are refused."""
+    f = lambda x, settings: (x * settings["by"][0]).sum()
+    settings = {"by": [2.0, 1]}
+    program = ta.source(f, X, settings)
+    assert program(X, {"by": [2.0, 1]})[0] == (X * 2).sum()
+    settings["by"][0] = 3.0
+    with pytest.raises(ValueError, match="takes 2 arguments"):
+        program(X, settings)
+    for array in (X, Tensor(X), np.float64(2)):
+        with pytest.raises(TypeError, match="'settings' is a dict with arrays in it"):
+            ta.source(f, X, {"by": [array, 1]})
+
+
+def test_names_that_collide():
+    """Each gradient has the name that the user gave; a name for two of them is refused."""
+    params = {n: new_parameter(3) for n in ("a.b", "a_b", "a_b_", "0", "layer0")}
+    f = lambda x: sum((x * p).sum() * i for i, p in enumerate(params.values(), 1))
+    assert_right(ta.source(f, X, params=params), f, params)
+    with pytest.raises(ValueError, match="'a_b' is a parameter and an argument"):
+        ta.source(lambda a_b: (a_b * params["a_b"]).sum(), X, params=params)
+
+
 def test_a_copy_reads_its_own_parameters():
     model = Tied()
     program = ta.source(loss(model), X, params=model)
@@ -169,6 +193,14 @@ def test_a_copy_reads_its_own_parameters():
     in_place(other)
     assert_right(program, loss(model), dict(model.named_parameters()))
     assert_right(its_program, loss(other), dict(other.named_parameters()))
+
+
+def test_a_pickled_program_has_its_own_model():
+    model, other = Tied(), Tied()
+    model.first.weight.data *= 2.0
+    programs = [ta.source(m, X, params=m, backward=False) for m in (model, other)]
+    assert np.array_equal(pickle.loads(pickle.dumps(programs[0]))(X), programs[0](X))
+    assert not np.allclose(programs[0](X), programs[1](X))
 
 
 def test_an_optimiser_steps_a_program():

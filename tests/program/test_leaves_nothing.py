@@ -190,6 +190,20 @@ def test_what_a_program_would_not_change_is_refused(change, backward):
     ta.source(squares(model.eval()), X, params=model, backward=backward)
 
 
+def test_what_counts_its_calls_is_refused():
+    """Although what it counts is restored."""
+    model = nn.Linear(3, 3).astype(np.float64)
+    model.calls = 0
+
+    def f(x):
+        model.calls += 1
+        return model(x).sum() * model.calls
+
+    with pytest.raises(TypeError, match="a different value when it is called again"):
+        ta.source(f, X, params=model)
+    assert model.calls == 0
+
+
 def test_another_thread_may_draw_random_numbers_meanwhile():
     """They are those that it draws without a tracing beside it, and no reason for a refusal."""
     draws, tracing, done = [], threading.Event(), threading.Event()

@@ -338,6 +338,10 @@ REFUSED = {
     "int": (lambda x: x[: int(x.sum() > 0)].sum(), "reads a number"),
     "tolist": (lambda x: x.sum() * len(x.tolist()), "reads a number"),
     "another library": (lambda x: np.sum(foreign(x)), "not a NumPy function"),
+    "a function as argument": (
+        lambda x: np.apply_along_axis(lambda row: row.sum(), 0, x.numpy()),
+        "calls apply_along_axis.*call no others",
+    ),
     "asarray": (lambda x: x.sum() * np.asarray(x.detach().numpy())[0, 0], "plain array"),
     "a loose parameter": (lambda x: np.sum(x * loose), "neither an argument nor in params="),
     "several results": (lambda x: (x, x), "returns one Tensor"),
@@ -619,6 +623,69 @@ def test_names_longer_than_a_line():
     program = ta.source(squares(layer), SRC, params=layer)
     assert_tidy(program.text)
     assert_right(program, squares(layer), [SRC], layer)
+
+
+class Outer(nn.Module):
+    def __init__(self, inner):
+        self.a_module_with_a_name_that_is_really_quite_long = inner
+
+    def forward(self, x):
+        return self.a_module_with_a_name_that_is_really_quite_long(x)
+
+
+def with_long_names(
+    the_first_argument_has_a_name_that_is_really_quite_long,
+    the_second_argument_has_a_name_that_is_really_quite_long,
+):
+    the_part_that_has_been_chosen_of_the_first_argument = (
+        the_first_argument_has_a_name_that_is_really_quite_long[
+            the_second_argument_has_a_name_that_is_really_quite_long
+        ]
+    )
+    return the_part_that_has_been_chosen_of_the_first_argument**2
+
+
+ONES, LETTERS = np.ones((1,) * 24 + (2,)), "abcdefghijklm"
+WIDE = {
+    "all indices": (
+        lambda x: np.take_along_axis(x, np.zeros((1, 2, 3, 1, 1), int), 1) * 2,
+        (np.ones((1, 2, 3, 1, 1)),),
+    ),
+    "names": (with_long_names, (SRC, np.array([0, 1, 1]))),
+    "settings": (
+        lambda x: (
+            np.einsum(f"{LETTERS},{LETTERS}->{LETTERS[1:]}", x, x)
+            + np.pad(x[0], [(1, 2)] * 12).sum()
+        ),
+        (np.ones((1,) * 12 + (2,)),),
+    ),
+    "shapes": (lambda x: x * 2, (ONES,)),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_lines_that_are_hard_to_fit(name):
+    f, args = WIDE[name]
+    program = ta.source(f, *args)
+    assert_tidy(program.text)
+    assert_right(program, f, args)
+
+
+def test_a_sum_of_many_terms():
+    f = lambda x: sum(np.sin(x) * x[i % 2] for i in range(400)).sum()
+    program = ta.source(f, SRC[0, :2, :2])
+    assert_tidy(program.text)
+    assert_right(program, f, [SRC[1, :2, :2]])
+
+
+def test_names_and_keys_that_are_hard_to_fit():
+    model = Outer(Outer(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))))
+    program = ta.source(model, SRC[0], backward=False)
+    assert_tidy(program.text)
+    assert_close(program(SRC[0]), model(SRC[0]).numpy())
+    by_key = lambda x: {f"key, {i} (with 'signs'": np.sin(i * x) for i in range(9)}
+    found = ta.source(by_key, SRC[0], backward=False)(SRC[0])
+    assert found.keys() == by_key(SRC[0]).keys()
 
 
 UFUNCS = [(sign, getattr(np, name)) for name, sign in SIGNS.items()]

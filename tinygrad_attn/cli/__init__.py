@@ -17,6 +17,11 @@ from . import commands
 from .commands import load
 
 __all__ = ["load", "main"]
+JSON = {
+    "dest": "as_json",
+    "action": "store_true",
+    "help": "print JSON, for Gradescope or a program",
+}
 LANGUAGE = {"choices": ("en", "zh"), "help": "the language (default: TINYGRAD_ATTN_LANG, or en)"}
 
 
@@ -81,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--reference", metavar=place, help="a plain function with the right results")
     add("--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="the precision")
     add("--shapes", type=all_lengths, metavar='"(4, 64) (64,)"', help="shapes of all inputs")
-    add("--json", dest="as_json", action="store_true", help="print the report for a program")
+    add("--json", **JSON)
     add("--lang", **LANGUAGE)
     add = command(commands.source, "a function of arrays, or a module", shape=True)
     add("-o", "--output", help="a .py file (default: print the text)")
@@ -98,7 +103,7 @@ def _add_teaching(command: Any) -> None:
     add("--time-limit", type=float, default=60, help="seconds per check (default 60; 0: no limit)")
     add("--csv", help="a file for the table of several solutions")
     add("--hidden", metavar="FILE", help="a teacher's extra checks, by exercise name")
-    add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add("--json", **JSON)
     add("--step", help="the number of a step, for the project `engine`")
     add("--all", dest="everything", action="store_true", help="explain every failed check")
     add("--lang", **LANGUAGE)
@@ -107,17 +112,16 @@ def _add_teaching(command: Any) -> None:
     add("--only", default="", metavar="GROUP,...", help="examine only these groups of cases")
     add("--need", default="", metavar="GROUP,...", help="groups that the engine must offer")
     add("--time-limit", type=float, default=10, help="seconds per case (default 10)")
-    add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add("--json", **JSON)
     add("--lang", **LANGUAGE)
     add = command(commands.practice)
     add("target", nargs="?", metavar="TOPIC|FILE.py", help="a topic (default: mixed), or your file")
     add("--level", type=int, default=1, help="number of lines, 1 to 6 (default 1)")
     add("--seed", type=int, help="the same seed gives the same function (default: any)")
     add("--count", type=int, default=1, help="number of functions (default 1)")
-    add("--mark", metavar="FILE.py", help="mark this file, as FILE.py alone does")
     add("--time-limit", type=float, default=60, help="seconds for the marking (default 60)")
     add("--hint", type=int, metavar="1..3", help="1: a derivative, 2: what is wrong, 3: the rule")
-    add("--json", dest="as_json", action="store_true", help="print Gradescope's results.json")
+    add("--json", **JSON)
     add("--lang", **LANGUAGE)
     add = command(commands.page)
     add("file", metavar="FILE.py", help="a file that calls exercise(...): docs/own-exercises.md")

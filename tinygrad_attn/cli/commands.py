@@ -111,9 +111,9 @@ def exam(file: str, **options: Any) -> int:
     return load(_source("docs/course/marking") / "_exam.py").main(file, **options)
 
 
-def practice(target: str | None, mark: str | None, **options: Any) -> int:
+def practice(target: str | None, **options: Any) -> int:
     """Make a function to differentiate by hand, and mark your backward rule."""
-    return load(_source("docs/course/marking") / "_practice.py").main(mark or target, **options)
+    return load(_source("docs/course/marking") / "_practice.py").main(target, **options)
 
 
 def course(folder: str, release: bool, students: str | None) -> None:

@@ -24,12 +24,16 @@ class Scope:
         self.undo = {}  # maps (object, name of an attribute) to the value before the call
 
 
+def calls(scope) -> Iterator[Any]:
+    """Iterate over a call of a module or function and the calls around it, innermost first."""
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
 def enclosing(scope) -> Iterator[Any]:
     """Iterate over the module calls around a scope, innermost first."""
-    while scope is not None:
-        if not isinstance(scope, FunctionCall):
-            yield scope
-        scope = scope.outer
+    return (call for call in calls(scope) if not isinstance(call, FunctionCall))
 
 
 def dotted_name(scope, root=None) -> str:

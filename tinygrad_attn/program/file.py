@@ -10,7 +10,7 @@ import numpy as np
 from ..ops import error_function
 from ..tree import tree_map
 from .ir import Expression, expressions_in, rewrite
-from .layout import INDENT, WIDTH, Layout
+from .layout import INDENT, WIDTH, Layout, fitted
 from .simplify import Simplifier
 from .text import Sizes
 from .trace import TracedFunction, kind_of
@@ -35,7 +35,7 @@ def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[st
     named = [*traced.tensors, *constants]
     words = [*positional, *["*"] * bool(positional and named), *named]
     lines = ["import numpy as np", *(ERF if any("erf(" in line for line in body) else []), "", ""]
-    lines += packed(f"def {title}(", words, "):")
+    lines += fitted(f"def {title}({', '.join(words)}):", len(f"def {title}("))
     lines += docstring(traced, positional, what)
     if used:
         lines.append(f"    {', '.join(used)} = {', '.join(map(str, used.values()))}")
@@ -56,17 +56,6 @@ def named_results(outputs, gradients, taken: set[str]) -> dict:
 ERF = ["", "", *inspect.getsource(error_function.erf).splitlines()]
 
 
-def packed(start: str, words: list[str], close: str, indent: int = 0) -> list[str]:
-    """Join words with commas in as few lines as possible, which end only after a comma."""
-    text = ", ".join(word.replace(" ", "\0") for word in words) + close
-    after = " " * (indent or len(start))
-    lines = textwrap.wrap(
-        text, WIDTH, initial_indent=start, subsequent_indent=after, break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
-    return [line.replace("\0", " ") for line in lines]
-
-
 def docstring(traced: TracedFunction, positional: list[str], what: str) -> list[str]:
     """Return the docstring of the function: what it computes, and for which arrays."""
     arrays = [f"{n} {kind_of(traced.inputs[n].value)}" for n in positional]
@@ -79,7 +68,7 @@ def shape_checks(traced: TracedFunction, names: list[str], sizes: Sizes) -> list
     """Write the code that checks the shapes of the arguments."""
     error = '        raise ValueError("written for other shapes")'
     tests = [f"    if {n}.shape != {sizes.shape(traced.inputs[n].shape)}:" for n in names]
-    return [line for test in tests for line in (test, error)]
+    return [line for test in tests for line in (*fitted(test), error)]
 
 
 FRESH = {
@@ -112,7 +101,7 @@ def end(traced: TracedFunction, results: dict, layout: Layout) -> list[str]:
     first, *rest = tree_map(owned, list(results.values()))
     if traced.gradients:
         known = {n: name for name, n in reversed(traced.parameters.items())}
-        keys = (n if (name := known.get(n, n)) in traced.inputs else name for n in traced.gradients)
-        slopes = text.pairs(dict(zip(keys, rest, strict=True)))
-        return packed(f"    return {text.of(first)}, {{", slopes, "}")
-    return packed("    return ", text.of(first).split(", "), "", 12)
+        keys = (known.get(n, n) for n in traced.gradients)
+        start, slopes = f"    return {text.of(first)}, ", dict(zip(keys, rest, strict=True))
+        return fitted(start + text.of(slopes), len(start) + 1)
+    return fitted(f"    return {text.of(first)}", 12)

@@ -6,15 +6,17 @@ another line longer than 100 columns. A name is reused when its value is no long
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from .ir import Expression, expressions_in, reached
-from .names import deserves_a_line, identifier, name_giver, name_of
+from .names import deserves_a_line, identifier, name_giver, name_of, shortened
 from .simplify import uniform
 from .text import Sizes, Text, pattern
 from .trace import TracedFunction
 
 WIDTH, COMMENT_AT, INDENT = 100, 72, " " * 4
+DEEPEST = 20  # operations inside each other, on one line
 
 
 class Layout:
@@ -31,7 +33,13 @@ class Layout:
         inputs = {e.id: e.name for e in self.order if e.kind == "input"}
         self.names = self.result_names | inputs
         self.named = {*inputs, *self.constants}  # values that have a name but need no line
-        self.lines = {e.id for e in self.order if self.needs_a_line(e)}
+        self.lines: set[int] = set()
+        depths: dict[int, int] = {}
+        for e in self.order:
+            depths[e.id] = depth = 1 + max((depths[x.id] for x in e.operands), default=0)
+            if self.needs_a_line(e) or depth > DEEPEST:
+                self.lines.add(e.id)
+                depths[e.id] = 0
         self.scopes: dict[str, set[str]] = {}  # by name: the scopes that want it
         for e in map(name_giver, self.statements()):
             self.scopes.setdefault(name_of(e), set()).add(e.scope)
@@ -152,7 +160,8 @@ class Layout:
                 found.append(f"{INDENT}# ---- backward")
                 backward, part = e.backward, ""
             if e.scope not in (part, ""):
-                found.append(f"{INDENT}# {e.scope}{self.traced.names.kinds.get(e.scope, '')}")
+                kind = self.traced.names.kinds.get(e.scope, "")
+                found.append(f"{INDENT}# {shortened(e.scope)}{kind}")
             part = e.scope
             first, *rest = self.written(e)
             if e.ndim:  # the shape of the result, if there is room
@@ -161,15 +170,51 @@ class Layout:
                 first = whole if len(whole) <= WIDTH else first
             for line in (first, *rest):
                 name, equals, value = line.partition(" = ")
-                long = equals and len(line) > WIDTH  # its names alone are too long
-                found += [f"{name} = (", 2 * INDENT + value, f"{INDENT})"] if long else [line]
+                if equals and len(line) > WIDTH:  # its names alone are too long
+                    inside = fitted(2 * INDENT + value, depth=1)
+                    found += [*fitted(f"{name} = ("), *inside, f"{INDENT})"]
+                else:
+                    found += fitted(line)
         return found
 
 
 def spelled_in(e: Expression) -> list[Expression]:
     """Return the operands in e's line, without constants that an update creates or writes out."""
-    inline = lambda x: uniform(x) or x is e.args[0] and x.kind == "constant"
-    return [x for x in e.operands if e.kind != "update" or not inline(x)]
+    if e.kind != "update":
+        return [*e.operands]
+    base, index, *values = e.args
+    anew = [base] if base.kind != "constant" else []
+    return expressions_in((anew, index, [x for x in values if not uniform(x)]))
+
+
+def fitted(line: str, margin: int = 2 * len(INDENT), depth: int = 0) -> list[str]:
+    """Break a statement that is too long after commas in its outer brackets.
+
+    Where this is not enough, break it after any space or opening bracket inside brackets, with the
+    usual margin. `depth` is the number of brackets around the line.
+    """
+    for everywhere in (False, True) if len(line) > WIDTH else ():
+        first, *others = parts(line, depth, everywhere)
+        lines = [first]
+        for part in others:
+            if len(lines[-1] + part.rstrip()) > WIDTH:
+                lines.append(" " * (2 * len(INDENT) if everywhere else margin))
+            lines[-1] += part
+        lines = [line.rstrip() for line in lines]
+        if everywhere or max(map(len, lines)) <= WIDTH:
+            return lines
+    return [line]
+
+
+def parts(line: str, depth: int, everywhere: bool) -> list[str]:
+    """Split a statement at the places where a line may end."""
+    found = [""]
+    for token in re.findall(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|. ?""", line):
+        found[-1] += token
+        depth += (token[0] in "([{") - (token[0] in ")]}")
+        if depth and (everywhere and token[-1] in " ([{" or depth == 1 and token == ", "):
+            found.append("")
+    return found
 
 
 def free(wish: str, taken: dict[str, int], now: int) -> str:

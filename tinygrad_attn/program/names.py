@@ -7,13 +7,12 @@ suggest. When the program is written, `name_of` chooses among them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from keyword import iskeyword
 
 from .. import functional
 from ..engine import FunctionCall, Listener, array_of, context, tracked
 from ..errors import is_number
-from ..nn.calls import dotted_name
+from ..nn.calls import calls, dotted_name
 from .ir import Expression, is_
 from .symbol import FUNCTIONS, PACKAGE, Symbol, frames, is_in
 
@@ -34,6 +33,8 @@ NAMES_OF_RESULTS = {
     **{"greater": "above", "matmul": "product", "subtract": "difference", "negative": "difference"},
 }
 """Names for the results of functions."""
+LONGEST = 70
+"""The length of a dotted name, in characters, from which only its last parts are written."""
 
 
 def name_of(e: Expression) -> str:
@@ -59,16 +60,16 @@ def deserves_a_line(e: Expression) -> bool:
     return giver.kind != "input" and not giver.names.keys().isdisjoint((USER, MODULE, VARIABLE))
 
 
-def calls(scope) -> Iterator:
-    """Yield a call of a module or function and the calls around it, innermost first."""
-    while scope is not None:
-        yield scope
-        scope = scope.outer
+def shortened(name: str) -> str:
+    """Return the last parts of a dotted name if the whole name would fill a line."""
+    while len(name) > LONGEST and "." in name:
+        name = name.partition(".")[2]
+    return name
 
 
 def identifier(name: str) -> str:
     """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
-    made = "".join(c if c.isalnum() else "_" for c in name)
+    made = "".join(c if c.isalnum() else "_" for c in shortened(name))
     if not made or made[0].isdigit():
         made = "layer" + made
     return made + "_" if iskeyword(made) or made in ("np", "erf") else made

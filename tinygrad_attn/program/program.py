@@ -50,9 +50,14 @@ class Program:
             (identifier, original, reader(original), _state(traced.tensors[identifier]))
             for original, identifier in traced.parameters.items()
         ]
-        space: dict = {}
-        exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
-        self.function: Callable = space[name]
+        self.function = run_file(text, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes to pickle: the text stands for the function."""
+        return vars(self) | {"function": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, function=run_file(state["text"], state["name"]))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""
@@ -99,6 +104,13 @@ class Program:
     def __repr__(self) -> str:
         lines = self.text.count("\n")
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
+
+
+def run_file(text: str, name: str) -> Callable:
+    """Run the text of a program, and return its function of this name."""
+    space: dict = {}
+    exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)
+    return space[name]
 
 
 def _state(p):

@@ -12,7 +12,7 @@ the expression of that form in the listing, or for None if there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from string import ascii_lowercase
 from typing import Any
 
@@ -220,11 +220,11 @@ class Simplifier(Listing):
 
     def call_add(self, e: Expression) -> Expression | None:
         """Stack the summed gradients of x[0], x[1], ..., or join those of x[:8], x[8:], ..."""
-        found, parts = self.unrepeated(e), terms_of(e)
-        if found is not None or not e.ndim or not all(map(put_in_zeros, parts)):
+        found = self.unrepeated(e)
+        if found is not None or not e.ndim or not all(map(put_in_zeros, terms_of(e))):
             return found
         rows = np.arange(len(e.value))
-        parts.sort(key=lambda p: np.ravel(rows[p.args[1]]).tolist())
+        parts = sorted(terms_of(e), key=lambda p: np.ravel(rows[p.args[1]]).tolist())
         places, parts = [rows[p.args[1]] for p in parts], [p.args[2] for p in parts]
         alike = all(like(x, e.value[i]) for i, x in zip(places, parts, strict=True))
         whole = np.array_equal(np.hstack(places), rows)
@@ -283,9 +283,15 @@ def repeats(array) -> bool:
     return np.size(array) > 0 and bool((array == array.flat[0]).all())
 
 
-def terms_of(e) -> list:
-    """Return the terms of a sum of sums."""
-    return [t for x in e.args for t in terms_of(x)] if is_(e, "call", "add") else [e]
+def terms_of(e) -> Iterator:
+    """Yield the terms of a sum of sums, last ones first."""
+    waiting = [e]
+    while waiting:
+        e = waiting.pop()
+        if is_(e, "call", "add"):
+            waiting.extend(e.args)
+        else:
+            yield e
 
 
 def put_in_zeros(e) -> bool:

@@ -37,8 +37,8 @@ def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -
     The program takes arrays of the same shapes and dtypes. It returns the value of f, and gradients
     with respect to floating-point arrays and to Tensors and parameters that require a gradient.
     `params` is a module or a mapping from names to Tensors, by default f itself or the module that
-    f belongs to. Other arguments (numbers, None) and all other values that f reads become
-    constants.
+    f belongs to. Other arguments (numbers, None, lists of them) and all other values that f reads
+    become constants.
 
     With `backward=False`, the program has only the forward pass, and f may also return several
     tensors in a tuple, list or dict. If the output is not a single number, the program takes its
@@ -47,9 +47,10 @@ def source(f: Callable, *args: Any, params: Any = None, backward: bool = True) -
     Raises TypeError if f reads a number from an array in Python (`if loss > 1`), draws random
     numbers, uses a library other than NumPy, or returns a different value when called again. Also
     raises TypeError if f changes a buffer or an array of a module, or uses a Tensor that requires a
-    gradient but is not in `params`. In some
-    VJPs, the formula depends on the values of the arrays. The program raises ValueError for values
-    that need a different formula.
+    gradient but is not in `params`. An argument may not be a list or dict with arrays in it.
+    Raises ValueError if a parameter has the name of an argument. In some VJPs, the formula depends
+    on the values of the arrays. The program raises ValueError for values that need a different
+    formula.
 
     f is called three times, with random numbers of its own. What it changes is then restored:
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers

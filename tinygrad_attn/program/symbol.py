@@ -161,9 +161,11 @@ class Symbol(NDArrayOperatorsMixin, Symbolic):
     def _made(self, kind: str, name, value, /, *args, **settings):
         if not isinstance(value, (np.ndarray, np.generic, tuple, list)):
             value = np.asarray(value)[()]
-        if isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
+        calls = any(callable(x) and not isinstance(x, type) for x in tree_leaves((args, settings)))
+        if calls or isinstance(value, (tuple, list)) or value.dtype.kind not in "fiub":
             raise self.listing.refusal(
-                f"calls {name}", "A program can call only functions that return one array."
+                f"calls {name}",
+                "A program can call only functions that return one array and call no others.",
             )
         made = Symbol(self.listing.make(kind, name, value, *args, **settings), self.listing)
         self.listing.names.look()

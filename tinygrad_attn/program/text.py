@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -36,18 +36,21 @@ class Sizes:
     """Writes a size as a letter if exactly one letter has this size, and no other one."""
 
     def __init__(self, expressions: Sequence[Expression], taken: Container[str]):
-        found: dict[str, set[int]] = {letter: set() for letter in "BTSEHDF" if letter not in taken}
+        found: dict[str, set[int]] = {letter: set() for letter in "BTSEHDF"}
         for e in expressions:
             for name in {*e.names.values()} & LETTERS.keys():
-                axes = LETTERS[name] if len(LETTERS[name]) == e.ndim else ""
-                for letter, n in zip(axes, e.shape):
-                    if letter in found and (letter != "S" or n != e.shape[2]):  # S is not T
+                if len(LETTERS[name]) == e.ndim:
+                    for letter, n in zip(LETTERS[name], e.shape):
                         found[letter].add(n)
-        once = {letter: max(sizes) for letter, sizes in found.items() if len(sizes) == 1}
-        sizes = list(once.values())
-        useful = lambda n: sizes.count(n) == 1 and n not in (0, 1, 3)
-        self.letters = {letter: n for letter, n in once.items() if useful(n)}
-        self.texts = {n: k for k, n in self.letters.items()}
+        found["S"] -= found["T"]  # in self-attention, S is T
+        sizes = {letter: max(known) for letter, known in found.items() if len(known) == 1}
+        often = Counter(sizes.values())
+        self.letters = {
+            letter: n
+            for letter, n in sizes.items()
+            if often[n] == 1 and n not in (0, 1, 3) and letter not in taken
+        }
+        self.texts = {n: letter for letter, n in self.letters.items()}
         # For packed queries, keys and values, and for batches that are flattened to rows.
         known = {"3": 3, **self.letters}
         for a, b in ("3E", "BS", "BT"):
@@ -82,10 +85,10 @@ def literal(value, dtype=None) -> str:
         return dtype_text(value)
     if isinstance(value, np.generic):
         text = literal(value.item() if value.dtype.kind in "iub" else float(str(value)))
-        if value.dtype.kind == "f" and math.isfinite(value):
-            m, n = Fraction(float(value)).limit_denominator(1 << 24).as_integer_ratio()
-            if 64 % n and (abs(m) <= 2 or n <= 64) and value.dtype.type(m / n) == value:
-                text = f"{m} / {n}"
+        number = float(value)
+        n = round(1 / number) if 1e-9 < abs(number) < 1 else 1
+        if 64 % n and value.dtype.type(1 / n) == value:  # as in a mean
+            text = f"{'-' * (n < 0)}1 / {abs(n)}"
         beside = dtype is not None and dtype == value.dtype
         return text if beside else f"np.{value.dtype.name}({text})"
     if isinstance(value, float) and not math.isfinite(value):

@@ -16,7 +16,7 @@ from ..engine.graph import Variable, array_of, tracked
 from ..engine.run import Listener, context, no_grad
 from ..errors import describe, quoted, user_frame
 from ..tensor import Tensor
-from ..tree import tree_map
+from ..tree import tree_leaves, tree_map
 from .ir import Expression, Listing
 from .names import USER, Names, identifier
 from .symbol import Symbol
@@ -111,12 +111,23 @@ def trace(
     traced, arguments = TracedFunction(root), [*args]
     symbols: dict = {}  # by Tensor
     for i, (name, x) in enumerate(zip(names_of_arguments(function, len(args)), args)):
-        traced.arguments[name] = kind_of(array_of(x)) or x
+        # Of lists and dicts, a copy is kept, to be compared with those that the program is given.
+        traced.arguments[name] = kind_of(array_of(x)) or tree_map(lambda value: value, x)
         if isinstance(x, Variable):
             symbols[x] = traced.input(name, x._data)
         elif is_array(x):
             arguments[i] = traced.input(name, x)
+        elif any(map(is_array, tree_leaves(x))):
+            raise TypeError(
+                f"ta.source: the argument {name!r} is a {type(x).__name__} with arrays in it. They "
+                "would be constants. Pass each array as an argument, as in lambda a, b: f([a, b])."
+            )
     for name, p in params.items():
+        if name in traced.arguments:
+            raise ValueError(
+                f"ta.source: {name!r} is a parameter and an argument, but gradients are returned "
+                "by name. Rename the argument, as in lambda x: f(x)."
+            )
         if p not in symbols:  # else it is one tensor under two names
             symbols[p] = traced.input(name, p._data)
             traced.tensors[symbols[p].expression.name] = p

@@ -11,11 +11,10 @@ from ..engine import Listener, Variable, array_of, context, listening, no_grad, 
 from ..errors import describe
 from ..functional import scaled_dot_product_attention
 from ..functional.attention import attention as reference
-from ..nn.calls import dotted_name
+from ..nn.calls import calls, dotted_name
 from ..tensor import Tensor
 from .page import Page, as_json, page
 from .picture import printable
-from .subject import calls
 
 Labels = Sequence[Any] | str | None
 EQUATION: Any = reference.function  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +12,7 @@ from ..engine import FunctionCall, Variable, array_of, history
 from ..engine import plain as plain_mode
 from ..errors import describe
 from ..nn import Module
+from ..nn.calls import calls
 from ..tree import tree_leaves
 from . import rules, values
 
@@ -56,13 +56,6 @@ def _memory(x) -> int:
     while isinstance(array, np.ndarray) and isinstance(array.base, np.ndarray):
         array = array.base
     return id(array)
-
-
-def calls(scope) -> Iterator:
-    """Iterate over a call of a module or function and the calls around it, innermost first."""
-    while scope is not None:
-        yield scope
-        scope = scope.outer
 
 
 class Subject:

@@ -18,6 +18,7 @@ from ...viz.page import as_json, page
 from . import Training, loss_of, predict, views
 from .digits import CLASSES, patches
 
+MISTAKES = 10  # on the page
 Baselines = Sequence[Mapping[str, float]]  # the accuracy of each method, by run
 
 
@@ -33,9 +34,12 @@ def accuracy_table(runs: Sequence[Training], baselines: Baselines) -> str:
 def write_report(path: Path, runs: Sequence[Training], baselines: Baselines, check: Any) -> None:
     """Write a page about the first run; `check` is the report of gradcheck."""
     first, model, split = runs[0], runs[0].model, runs[0].split
-    wrong, mistakes = _errors(first)
     loss = lambda: loss_of(model, split.train_images[:8], split.train_labels[:8])
-    images = split.test_images[[np.argmax(split.test_labels == i) for i in range(CLASSES)]]
+    labels, probabilities = split.test_labels, predict(model, split.test_images)
+    answers = probabilities.argmax(axis=1)
+    wrong = sorted(np.flatnonzero(answers != labels), key=lambda i: -probabilities[i].max())
+    shown = [*(np.argmax(labels == digit) for digit in range(CLASSES)), *wrong[:MISTAKES]]
+    images = split.test_images[shown]
     seeds = [run.accuracies[-1] for run in runs if run.split.name != "ordered"]
     nearest = [each["1-nearest neighbour"] for each in baselines[: len(seeds)]]
     page(
@@ -49,25 +53,23 @@ def write_report(path: Path, runs: Sequence[Training], baselines: Baselines, che
         seconds=f"{first.seconds:.0f} s",
         parameters=f"{sum(p.size for p in model.parameters()):,}",
         table=accuracy_table(runs, baselines),
-        curves=_image(learning_curves(runs, baselines), "loss and accuracy over the epochs"),
-        wrong=wrong,
-        mistakes=mistakes,
+        curves=learning_curves(runs, baselines),
+        wrong=str(len(wrong)),
         graph=viz.graph(loss, model, depth=2).drawing(),
         head=viz.attention_html(model, patches(images[:1]))._repr_html_(),
         check=html.escape(str(check)),
         digit=resources.files(__package__).joinpath("digit.js").read_text("utf-8"),
-        data=as_json([{"label": i, **view} for i, view in enumerate(views(model, images))]),
+        data=as_json(
+            [
+                {"label": f"a written {labels[i]}, read as {answers[i]}", **view}
+                for i, view in zip(shown, views(model, images))
+            ]
+        ),
     ).save(path)
 
 
-def _image(figure: Any, words: str) -> str:
-    figure.savefig(file := io.BytesIO(), format="svg")
-    data = base64.b64encode(file.getvalue()).decode()
-    return f'<div class="picture"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
-
-
-def learning_curves(runs: Sequence[Training], baselines: Baselines) -> Any:
-    """Plot the mean loss of each epoch on the left, and the accuracy on the right."""
+def learning_curves(runs: Sequence[Training], baselines: Baselines) -> str:
+    """Plot the mean loss of each epoch on the left, and the accuracy on the right, as HTML."""
     figure = Figure((9.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for run in runs:
@@ -80,19 +82,6 @@ def learning_curves(runs: Sequence[Training], baselines: Baselines) -> Any:
     for name, value in baselines[0].items():
         right.axhline(value, color="grey", linestyle="--", label=f"{name} {value:.1f} %")
     right.legend()
-    return figure
-
-
-def _errors(run: Training) -> tuple[str, str]:
-    """Return a line with the number of misclassified images, and a picture of some of them."""
-    labels, probabilities = run.split.test_labels, predict(run.model, run.split.test_images)
-    said, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    wrong = sorted(np.flatnonzero(said != labels), key=lambda i: -sure[i])
-    figure = Figure((10.8, 1.8), layout="constrained")
-    for place, i in enumerate(wrong[:8], 1):
-        axes = figure.add_subplot(1, 8, place)
-        axes.set_axis_off()
-        axes.imshow(run.split.test_images[i], cmap="Greys")
-        axes.set_title(f"{labels[i]} read as {said[i]}, {100 * sure[i]:.0f} %", fontsize=9)
-    text = f"{len(wrong)} of {len(labels):,} test images were read wrongly"
-    return text, _image(figure, "images read wrongly")
+    figure.savefig(file := io.BytesIO(), format="svg")
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img alt="loss and accuracy" src="data:image/svg+xml;base64,{data}">'
