@@ -59,6 +59,7 @@ def write(path: Path, catalogue: Catalog) -> None:
 def english(folder: Path) -> dict[str, Catalog]:
     """Return the paragraphs of the pages as they are now, read by Sphinx into a folder."""
     command = [sys.executable, "-m", "sphinx", "-Q", "-b", "gettext"]
+    command += ["-D", f"include_patterns={','.join(f'{page}.md' for page in PAGES)}"]
     subprocess.run([*command, DOCS, folder], check=True)
     pages = {page: read(folder / f"{page}.pot") for page in PAGES if (DOCS / f"{page}.md").exists()}
     for catalogue in pages.values():

@@ -58,17 +58,6 @@ def address(site):
         yield address
 
 
-def test_the_first_page_shows_the_inside_of_a_language_model(browser, address):
-    page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
-    page.locator("iframe.inside").scroll_into_view_if_needed()
-    inside = page.frame_locator("iframe.inside")
-    inside.locator("#tokens button").first.wait_for()
-    assert "30 layers of 9 heads" in inside.locator("body").inner_text()
-    assert "\u00b7Mary" in inside.locator("#next").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 420
-    page.close()
-
-
 def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     begun = time.monotonic()
     page = opened(browser, f"{address}{CHAPTER}.html", viewport={"width": 1300, "height": 900})
@@ -112,9 +101,19 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     page.context.close()
 
 
-def test_python_stays_while_the_reader_goes_on(browser, address):
-    page = opened(browser, f"{address}index.html", viewport={"width": 1300, "height": 900})
-    press(page, "Run", page.locator(".live-block").first)
+def test_the_first_page_and_python_stays_while_the_reader_goes_on(browser, address):
+    """The inside of a language model, a graph and a digit, on a telephone; then chapter 0 and back."""
+    page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
+    page.locator("iframe.inside").scroll_into_view_if_needed()
+    inside = page.frame_locator("iframe.inside")
+    inside.locator("#tokens button").first.wait_for()
+    assert "30 layers of 9 heads" in inside.locator("body").inner_text()
+    assert "\u00b7Mary" in inside.locator("#next").inner_text()
+    assert "dy/dx" in press(page, "Run", page.locator(".live-block").first)
+    assert page.locator(".live-output img").evaluate("image => image.naturalWidth") > 100
+    draws_a_one(page)
+    assert page.evaluate(INSIDE) == [], "each text has the width that was laid out for it"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
     page.evaluate("window.stays = true")
     page.click("text=Start chapter 0")
     page.locator(".live-exercise .CodeMirror").wait_for()
@@ -131,6 +130,21 @@ def test_python_stays_while_the_reader_goes_on(browser, address):
     page.context.close()
 
 
+def draws_a_one(page):
+    """Draw a vertical line, and read what the model says about it."""
+    box = page.locator("#digit canvas").first
+    box.hover(position={"x": 96, "y": 20})  # waits until the canvas stands still
+    at = box.bounding_box()
+    page.mouse.down()
+    page.mouse.move(at["x"] + 96, at["y"] + 170, steps=9)
+    page.mouse.up()
+    page.locator("#digit figure").nth(7).wait_for()
+    assert page.inner_text("#digit [role=status]").startswith("The model reads a 1. Chances: 1:")
+    page.click("#digit button:text-is('Clear')")
+    page.mouse.up()  # nothing is drawn
+    assert page.inner_text("#digit [role=status]").startswith("Draw")
+
+
 def test_a_link_to_an_answer_leaves_the_readers_own(browser, address):
     page = opened(browser, f"{address}{CHAPTER}.html")
     exercise = page.locator(".live-exercise")
@@ -145,28 +159,5 @@ def test_a_link_to_an_answer_leaves_the_readers_own(browser, address):
     page.wait_for_function(f"({TEXT})() === 'shared = 1'")
     exercise.locator("button:text-is('Back to mine')").click()
     page.wait_for_function(f"({TEXT})() === 'mine = 2'")
-    assert page.said == page.abroad == []
-    page.context.close()
-
-
-def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
-    page = opened(browser, f"{address}index.html", viewport={"width": 420, "height": 900})
-    assert "dy/dx" in press(page, "Run", page.locator(".live-block").first)
-    assert page.locator(".live-output img").evaluate("image => image.naturalWidth") > 100
-    box = page.locator("#digit canvas").first
-    box.scroll_into_view_if_needed()
-    at = box.bounding_box()
-    page.mouse.move(at["x"] + 96, at["y"] + 20)
-    page.mouse.down()
-    page.mouse.move(at["x"] + 96, at["y"] + 170, steps=9)
-    page.mouse.up()
-    page.locator("#digit figure").nth(7).wait_for()
-    assert page.inner_text("#digit [role=status]").startswith("The model reads a 1. Chances: 1:")
-    page.click("#digit button:text-is('Clear')")
-    page.mouse.up()  # nothing is drawn
-    assert page.inner_text("#digit [role=status]").startswith("Draw")
-    inside = page.evaluate(INSIDE)
-    assert inside == [], "each text has the width that was laid out for it"
-    assert page.evaluate("document.documentElement.scrollWidth") <= 420
     assert page.said == page.abroad == []
     page.context.close()
