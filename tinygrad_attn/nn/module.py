@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..engine import context
+from ..engine import context, inplace
 from ..errors import WRITE, describe, nearest, warn
 from ..tensor import Tensor, get_default_dtype
 from ..tensor.convert import as_array, floating_dtype
