@@ -356,7 +356,7 @@ class Tensor(Variable):
         return TensorHook(self._hooks(), hook)
 
     def _hooks(self) -> Hooks:
-        if self in context.repeated:
+        if context.repeated and self in context.repeated:
             return Hooks()  # The first run of a checkpoint has done the same.
         if not isinstance(self._tracked, Hooks):
             self._tracked = Hooks()
