@@ -148,7 +148,6 @@ class _Call:
             "recording": True,
             "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present, uses),
-            "backward_pass": context.backward_pass,
             "before_recording": context.before_recording,
             "before_plain": context.before_plain,
         }
