@@ -100,7 +100,8 @@ class Inside(nn.Module):
     def forward(self, x):
         x = self.part(self.changes_buffers, self.first(x))
         y, weights = self.part(self.attention, x, x, x)
-        again = lambda x: self.part(self.second, x * 2) * self.scale
+        bias = lambda: self.attention.in_proj_bias[:4]  # of a module that is not called then
+        again = lambda x: self.part(self.second, x * 2) * self.scale + bias()
         return Pair(self.part(again, x + y), {"weights": weights})
 
 
