@@ -119,7 +119,7 @@ def main() -> int:
     """Parse, run, report."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, help="default 9, with --docs 5")
     parser.add_argument("--only", default="", help="part of a workload's name")
     parser.add_argument("--full", action="store_true", help="also the longest ones")
     parser.add_argument(
@@ -127,15 +127,27 @@ def main() -> int:
         action="store_true",
         help="also HIPS autograd and JAX where installed",
     )
+    parser.add_argument(
+        "--docs",
+        metavar="NAME",
+        help="measure the table of docs/benchmarks.md, write results/NAME.json and the table",
+    )
+    parser.add_argument("--title", help="of the table's column (default: the processor)")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     options = parser.parse_args()
-    chosen = [w for w in WORKLOADS if options.only in w.name and (options.full or not w.full)]
+    rounds = options.rounds or (5 if options.docs else 9)
+    chosen = [
+        w
+        for w in WORKLOADS
+        if options.only in w.name and (w.name in report.SHOWN or not options.docs)
+        if options.full or not w.full
+    ]
     result: dict[str, Any] = {
         "machine": report.machine(),
         "command": f"python -m tests.benchmarks {' '.join(sys.argv[1:])}".rstrip(),
         "python": platform.python_version(),
         "libraries": {"numpy": np.__version__, "torch": version("torch")},
-        "rounds": options.rounds,
+        "rounds": rounds,
         "threads": {},
     }
     print(result["machine"], flush=True)
@@ -155,7 +167,7 @@ def main() -> int:
                 for w in chosen:
                     names = ("torch", "ours", *w.rivals)
                     allowed = {n: k for n, k in workers.items() if n in names}
-                    rows.append(measure(w, allowed, options.rounds, Path(folder)))
+                    rows.append(measure(w, allowed, rounds, Path(folder)))
                     if w.memory and threads == options.threads[0]:
                         for name, peak in peaks(w, rows[-1]["libraries"], threads).items():
                             rows[-1]["libraries"][name]["peak_bytes"] = peak
@@ -166,6 +178,12 @@ def main() -> int:
         result["threads"][str(threads)] = rows
     report.write(result, options.out)
     print(f"Written to {options.out}")
+    if options.docs:
+        title = options.title or result["machine"].partition(",")[0]
+        path = report.RESULTS / f"{options.docs}.json"
+        path.write_text(report.dumps({"title": title, **result}), "utf-8")
+        report.write_table()
+        print(f"Written to {path} and {report.PAGE}")
     return 0
 
 

@@ -1,7 +1,7 @@
 """The table as text, JSON and Markdown.
 
-`python -m tests.benchmarks.report` prints the table of docs/benchmarks.md, made from the files in
-results/.
+`python -m tests.benchmarks.report` writes the table of docs/benchmarks.md, made from the files in
+results/. `python -m tests.benchmarks --docs NAME` measures first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
-"""What was measured, a file a machine, each as `write` has written it."""
+"""What was measured, a file a machine, each as `dumps` has written it: a column of the table."""
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 LABELS = {
     "torch": "PyTorch",
@@ -22,10 +23,6 @@ LABELS = {
     "jax": "JAX jit",
 }
 
-
-COLUMNS = {
-    "intel-xeon-avx512": "Intel Xeon, AVX-512",
-}
 SHOWN = {
     "encoder tiny": "encoder layer tiny (32 wide, 8 x 16 tokens)",
     "encoder small": "encoder layer small (128 wide, 16 x 64)",
@@ -43,6 +40,7 @@ SHOWN = {
     "softmax": "softmax, 2,048 x 512",
     "generation, 128 tokens": "generation with a cache",
 }
+"""The workloads of the table, which `--docs` measures."""
 
 
 def machine() -> str:
@@ -109,21 +107,27 @@ def markdown(result: dict[str, Any]) -> str:
 
 def summary(folder: Path = RESULTS) -> str:
     """The table of docs/benchmarks.md: ours / PyTorch, one thread and two, a column a machine."""
-    measured = {}
-    for file in COLUMNS:
-        threads = json.loads((folder / f"{file}.json").read_text("utf-8"))["threads"]
-        measured[file] = {
-            number: {row["name"]: row["libraries"].get("torch", {}).get("ratio") for row in rows}
-            for number, rows in threads.items()
-        }
-    lines = [
-        f"| workload | {' | '.join(COLUMNS.values())} |",
-        "|" + "---|" * (1 + len(COLUMNS)),
-    ]
+    results = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
+    titles = [result["title"] for result in results]
+    lines = [f"| workload | {' | '.join(titles)} |", "|" + "---|" * (1 + len(titles))]
     for name, label in SHOWN.items():
-        cells = [", ".join(f"{measured[file][n][name]:.2f}" for n in "12") for file in COLUMNS]
+        cells = [", ".join(ratios(result, name)) for result in results]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def ratios(result: dict[str, Any], name: str) -> list[str]:
+    """Ours / PyTorch of a workload, for each number of threads."""
+    rows = (row for rows in result["threads"].values() for row in rows if row["name"] == name)
+    return [f"{row['libraries']['torch']['ratio']:.2f}" for row in rows]
+
+
+def write_table() -> None:
+    """Replace the table of docs/benchmarks.md."""
+    text = PAGE.read_text("utf-8")
+    start = text.index("| workload |")
+    end = text.index("\n\n", start) + 1
+    PAGE.write_text(text[:start] + summary() + text[end:], "utf-8")
 
 
 def dumps(result: dict[str, Any]) -> str:
@@ -147,4 +151,4 @@ def write(result: dict[str, Any], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(summary(), end="")
+    write_table()

@@ -470,7 +470,7 @@ def test_one_wrong_element_of_600_is_found_at_any_size_of_values(scale):
         assert not gradcheck(made, x, raise_exception=False)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("n", [96, 300, 1500])
 def test_one_element_that_is_off_by_ten_percent_is_found_at_any_size(n, seed):
     rng = np.random.default_rng(seed)

@@ -79,6 +79,17 @@ def test_what_hooks_and_patches_change_can_be_seen(make):
         assert "gradients" in paths and ("outputs" in paths or change == "tensor_hook")
 
 
+@every_model
+def test_activations_have_all_names_of_the_modules_that_run(make):
+    """Otherwise the table would not see a name that is left out with and without another way."""
+    run, ran = new_run(make), set()
+    for module in run.model.modules():
+        module.register_forward_hook(lambda module, args, output: ran.add(module))
+    run.gradients(run)
+    names = dict(run.model.named_modules(remove_duplicate=False))
+    assert without(make)[1].keys() == {name for name, module in names.items() if module in ran}
+
+
 class Failure(BaseException):
     """Stops a run as Ctrl-C does: it is no Exception."""
 
@@ -116,7 +127,7 @@ def test_an_exception_leaves_nothing_behind(make, first):
     expected, _, _ = without(make)
     failed = 0
     for place in ("forward", "VJP", "hook"):
-        for calls, error in ((0, Failure()), (1, ValueError()), (2, Failure())):
+        for calls, error in ((0, Failure()), (2, ValueError())):
             run = new_run(make)
             model, buffers = run.model, {n: b.numpy().copy() for n, b in run.model.named_buffers()}
             with pytest.MonkeyPatch.context() as monkeypatch, nothing_left(model):
@@ -140,4 +151,4 @@ def test_an_exception_leaves_nothing_behind(make, first):
                 grads, {k: g for k, g in expected["gradients"].items() if k != "x"}
             )
             assert not problems, (place, calls, problems)
-    assert failed >= 6
+    assert failed >= 4

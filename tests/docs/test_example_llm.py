@@ -388,19 +388,13 @@ def test_fine_tuning_from_the_command_line(file, tmp_path):
 # ---- the real model
 
 QUESTIONS = (
-    *(
-        "What is the capital of France?",
-        "Why is the sky blue?",
-        "Write a haiku about rain.",
-        "Hello!",
-    ),
-    *("How do plants eat?", "Name three fruits.", "What is 2 + 2?", "Who wrote Hamlet?"),
-    *("Translate 'good morning' to French.", "Tell me a joke."),
+    *("What is the capital of France?", "Why is the sky blue?", "Hello!"),
+    *("What is 2 + 2?", "Translate 'good morning' to French."),
 )
 
 
 def test_real_answers_are_those_of_torch(real):
-    """Greedy tokens of ten prompts with the cache; every score is that of PyTorch for the whole text."""
+    """Greedy tokens of five prompts with the cache; every score is that of PyTorch for the whole text."""
     model, tokenizer = real
     weights = {name: p.numpy() for name, p in model.named_parameters()}
     decoder = _smollm.Decoder(model)

@@ -333,7 +333,7 @@ KERNELS = {  # forward, backward, plain, inputs, {mistake: words of the diagnosi
         "overwrites": "missed use", "neighbour": "shifted|mask", "changes g": "changes"}),
     "prelu": (prelu, prelu_back, lambda x, a: np.where(x > 0, x, a * x), [normal(12, 8), rng.random(8)], {
         "branch": "VJP|some|mask|wrong", "mask forgotten": "mask|VJP|some", "low sums": "precision"}),
-    "scores": (scores, scores_back, plain_scores, [normal(2, 9, 8), normal(2, 9, 8)], {
+    "scores": (scores, scores_back, plain_scores, [normal(2, 5, 4), normal(2, 5, 4)], {
         "sum over queries": "axis|missing|VJP", "dk not transposed": "transposed|VJP|wrong", "scale twice": "constant factor"}),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ def digest(out):
 def test_ranks_equal_one_process(ranks):
     """Steps with clipping and a last batch of 2 samples: 1e-12 in float64, 1e-5 in float32."""
     kinds = "sgd float64", "adamw float64", "adamw float32", "sharded float64"
-    steps = {1: 50 if ranks == 2 else 20, 3: 20}  # by the number of batches whose gradients add up
+    steps = {1: 20 if ranks == 2 else 8, 3: 8}  # by the number of batches whose gradients add up
     orders = [f"equal {kind} {number} {steps[number]}" for kind in kinds for number in steps]
     passes(ranks, " + ".join(orders))
 
@@ -40,9 +40,9 @@ def test_one_rank_is_one_process():
     passes(1, "equal", "sharded", "float64", 3)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_run_is_repeated_bit_for_bit(ranks):
-    runs = [passes(ranks, "equal", "sharded", "float32", 1) for _ in range(2)]
+def test_a_run_is_repeated_bit_for_bit():
+    """With four ranks, whose sum depends on its order."""
+    runs = [passes(4, "equal", "sharded", "float32", 1, 8) for _ in range(2)]
     assert digest(runs[0]) == digest(runs[1])
 
 
@@ -66,7 +66,7 @@ def test_all_resume_from_rank_0s_checkpoint_on_any_number_of_ranks(tmp_path):
     path = tmp_path / "half.safetensors"
     through = passes(2, "half_way", path)
     assert digest(through) == digest(passes(2, "second_half", path))
-    for ranks in 1, 3, 4:
+    for ranks in 1, 3:
         passes(ranks, "second_half", path)
     import tinygrad_attn as ta
 
@@ -142,11 +142,11 @@ def test_a_killed_rank_ends_the_others_and_leaves_a_whole_checkpoint(tmp_path):
         assert name.endswith("spare_normal") or np.isfinite(array).all(), name
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_example_of_divided_layers_equals_whole_layers(ranks, tmp_path):
+def test_the_example_of_divided_layers_equals_whole_layers(tmp_path):
+    """`tensors` runs its layers on four ranks, too."""
     example = ROOT / "examples" / "tensor_parallel.py"
-    code, out, err = finished(start(ranks, example, folder=tmp_path))
-    assert code == 0 and out.startswith(f"{ranks} ranks") and "true " in out, out + err
+    code, out, err = finished(start(2, example, folder=tmp_path))
+    assert code == 0 and out.startswith("2 ranks") and "true " in out, out + err
 
 
 def test_the_example_runs_on_two_ranks(tmp_path):

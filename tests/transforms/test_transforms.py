@@ -590,6 +590,31 @@ def test_backward_inside_a_checkpoint_is_refused(recording):
         checkpoint(f, x)
 
 
+@pytest.mark.parametrize(
+    "slope",
+    [
+        lambda x: value_and_grad(lambda z: np.sum(z**3))(x)[1],
+        lambda x: vjp(lambda z: z**3, x)[1](np.ones(3))[0],
+        lambda x: jvp(lambda z: z**3, x, Tensor(V))[1],
+        lambda x: np.sum(jacobian(lambda z: z**3, x), axis=0),
+        lambda x: hvp(lambda z: np.sum(z**4), x, V),
+    ],
+    ids=["value_and_grad", "vjp", "jvp", "jacobian", "hvp"],
+)
+def test_a_derivative_inside_a_checkpoint_is_the_constant_that_it_is_without(slope):
+    """Without create_graph and outside another transform, also in the second run."""
+    f = lambda x: x * slope(x)
+    kept = lambda x: checkpoint(f, x)
+    found = []
+    for run in (f, kept, lambda x: checkpoint(kept, x)):
+        for backward in (lambda y: y.backward(), lambda y: y.backward(create_graph=True)):
+            x = Tensor(X, requires_grad=True)
+            backward(np.sum(run(x)))
+            found.append(x.grad.numpy().copy())
+    for g in found:
+        np.testing.assert_allclose(g, slope(Tensor(X)).numpy())
+
+
 def test_a_gradient_inside_a_checkpoint_is_a_transforms():
     w = Tensor(W, requires_grad=True)
     f = lambda v: np.mean((X @ v) ** 2)
