@@ -21,7 +21,9 @@ class Scope:
 
     def __init__(self, module, outer):
         self.module, self.outer = module, outer
-        self.undo = {}  # maps (object, name of an attribute) to the value before the call
+        # Maps (object, name of an attribute) to the value before the call. After it, None: nodes
+        # refer to the scope, and through a cache in it the graph would refer to itself.
+        self.undo: Any = {}
 
 
 def enclosing(scope) -> Iterator[Any]:
