@@ -1,6 +1,8 @@
 """KeyValueCache: what it refuses, what a call that failed leaves in it, and copies."""
 
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -214,6 +216,26 @@ def test_a_loop_of_tokens_inside_a_module_fails_as_a_whole():
     assert cache.length == 2
     expected = generator.model(x, is_causal=True).numpy()[:, 6:]
     np.testing.assert_allclose(generator(x[:, 2:], cache).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda f, *a, **k: f(*a, **k), ta.checkpoint])
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_graph_with_a_cache_is_freed_with_its_last_reference(wrap, memory):
+    """The collector of cycles has nothing to do: a node of the cached keys does not lead back."""
+    x = Tensor(np.ones((1, 2, 8)), requires_grad=True)
+    layer, inputs = (
+        (attention(), (x, x + 1, x + 1)) if memory else (nn.GroupedQueryAttention(8, 2, 1), (x,))
+    )
+    gc.disable()
+    try:
+        cache = nn.KeyValueCache()
+        left, y = weakref.ref(cache), wrap(layer, *inputs, cache=cache)
+        if wrap is ta.checkpoint:
+            (y if type(y) is Tensor else y[0]).sum().backward()
+        del cache, y
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_a_forward_that_was_not_called_as_a_module_is_found_out():

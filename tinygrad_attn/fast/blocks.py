@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ..engine import Variable, array_of
+from ..engine import Variable
 from . import tuning
 from .threads import dot, split, workers
 
@@ -27,16 +27,13 @@ def ordinary(*operands):
 
     Returns None if one is empty or not an array, or if they are not all float32 or all float64.
     """
-    first = array_of(operands[0])
-    if type(first) is not ndarray or first.dtype not in FLOATS:
-        return None
-    arrays = [x._data if isinstance(x, Variable) else x for x in operands]
-    for a in arrays:
-        if a is None:
-            continue
-        if type(a) is not ndarray or a.dtype != first.dtype or not a.size or not a.ndim:
+    dtype, arrays = getattr(operands[0], "dtype", None), []
+    for x in operands:
+        a = x._data if isinstance(x, Variable) else x
+        if a is not None and (type(a) is not ndarray or a.dtype != dtype or not a.size * a.ndim):
             return None
-    return arrays
+        arrays.append(a)
+    return arrays if dtype in FLOATS else None
 
 
 def matrix(x):

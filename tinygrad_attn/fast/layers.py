@@ -183,13 +183,13 @@ def _over_last_axis(norm, x, shape, weight, bias, eps):
         return NotImplemented
     a, *parameters = arrays
     n = a.shape[-1]
-    # Sums over longer rows lose digits in float32; the reference adds pairwise.
-    fits = shape in (n, (n,)) and n < tuning.LONG_ROW and type(eps) is float
     for p in parameters:
-        fits = fits and (p is None or p.shape == (n,))
-    if not fits:
-        return NotImplemented
-    return norm(x, weight, bias, eps=eps)
+        if p is not None and p.shape != (n,):
+            return NotImplemented
+    # Sums over longer rows lose digits in float32; the reference adds pairwise.
+    if shape in (n, (n,)) and n < tuning.LONG_ROW and type(eps) is float:
+        return norm(x, weight, bias, eps=eps)
+    return NotImplemented
 
 
 @kernel(F.layer_norm)

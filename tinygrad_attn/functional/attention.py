@@ -82,7 +82,7 @@ def merge_heads(x) -> Tensor:
     return x.swapaxes(-2, -3).reshape(*lead, t, h * d)
 
 
-def repeat_heads(x, q, name: str) -> Any:
+def repeat_heads(x, q, name):
     """Repeat each key or value head to match the number of query heads."""
     *lead, h, s, d = x.shape
     if not h or q.shape[-3] % h:
@@ -95,7 +95,7 @@ def repeat_heads(x, q, name: str) -> Any:
     return ops.reshape(x, shape=(*lead, h * times, s, d))
 
 
-def unpack_heads(packed, num_heads: int) -> Any:
+def unpack_heads(packed, num_heads):
     """Split packed q, k and v into heads: (B, T, 3 H D) -> (3, B, H, T, D), a view."""
     b, t, width = packed.shape
     return packed.reshape(b, t, 3, num_heads, width // (3 * num_heads)).transpose(2, 0, 3, 1, 4)
@@ -105,14 +105,14 @@ def unpack_heads(packed, num_heads: int) -> Any:
 
 
 @lru_cache(maxsize=8)  # all layers ask for the same turns
-def _turns(positions: bytes, half: int, base: float, dtype: np.dtype) -> Any:
+def _turns(positions, half, base, dtype):
     """Return cos and sin of the angles t base^(-i/half), (number of positions, half)."""
     angles = np.frombuffer(positions)[:, None] * base ** (-np.arange(half) / half)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 @op
-def rotate(x: Any, *, positions: Any, base: float) -> np.ndarray:
+def rotate(x, *, positions, base):
     """y = (a cos - b sin, b cos + a sin), where a and b are the halves of x's last axis."""
     half = x.shape[-1] // 2
     turns = _turns(positions.astype(np.float64).tobytes(), half, base, x.dtype)
@@ -122,11 +122,11 @@ def rotate(x: Any, *, positions: Any, base: float) -> np.ndarray:
 
 
 @rotate.vjp
-def _(g: Any, _y: Any, _x: Any, *, positions: Any, base: float) -> Any:
+def _(g, _y, _x, *, positions, base):
     return rotate(g, positions=-positions, base=base)  # the transpose of a rotation
 
 
-def rotary(x: Any, positions: Any, base: float = 10000.0) -> Tensor:
+def rotary(x, positions, base: float = 10000.0) -> Tensor:
     """Rotate the pair (x[i], x[i + D/2]) at position t by the angle t base^(-2i/D).
 
     x is (..., T, D), and `positions` is (T,) or broadcasts to (..., T). The pairs are those of
@@ -209,7 +209,7 @@ def packed_attention(packed, mask=None, *, num_heads: int, **settings) -> tuple[
     return merge_heads(output), weights
 
 
-def drawn(shape: tuple[int, ...], p: float) -> dict[str, Any]:
+def drawn(shape, p):
     """Return `keep` and `keep_scale` for weights of this shape, dropped with probability p."""
     if p == 0:
         return {"keep": None, "keep_scale": 1.0}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def gelu(x, approximate: str = "none") -> Tensor:
 # ---- softmax and its logarithms
 
 
-def largest(x, axis: Axis | None) -> Any:
+def largest(x, axis):
     """Return the maximum along the axis: a constant that keeps exp in range and cancels out."""
     array = array_of(x)
     if array.size:
@@ -107,7 +106,7 @@ def logsumexp(x, axis: Axis, keepdims: bool = False) -> Tensor:
 # ---- normalisation
 
 
-def _root_mean_square(x, axes: tuple[int, ...], eps: float) -> Any:
+def _root_mean_square(x, axes, eps):
     """sqrt(mean(x^2) + eps)"""
     return ops.sqrt((x * x).mean(axis=axes, keepdims=True) + eps)
 

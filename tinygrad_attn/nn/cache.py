@@ -105,7 +105,8 @@ class KeyValueCache:
         """Store an entry until one of the module calls that are running fails."""
         entries = getattr(self, name)
         for call in enclosing(context.scope):
-            call.undo.setdefault((self, name), entries)
+            if call.undo is not None:  # else the second run of a checkpoint in a call that is over
+                call.undo.setdefault((self, name), entries)
         tell_change(self, name)  # The second run of a checkpoint begins without the entry.
         setattr(self, name, {**entries, module: entry})
 

@@ -21,7 +21,9 @@ class Scope:
 
     def __init__(self, module, outer):
         self.module, self.outer = module, outer
-        self.undo = {}  # maps (object, name of an attribute) to the value before the call
+        # Maps (object, name of an attribute) to the value before the call. After it, None: nodes
+        # refer to the scope, and through a cache in it the graph would refer to itself.
+        self.undo: Any = {}
 
 
 def calls(scope) -> Iterator[Any]:
@@ -96,8 +98,7 @@ def observed_call(module, args, kwargs):
             args = result if isinstance(result, tuple) else (result,)
     backward = context.recording and hooks("backward")
     if backward:
-        gradients = _Gradients(module, backward, args)
-        args = _bundled(args, gradients.of_inputs)
+        args, keep_gradients = _hooked(module, backward, args)
     output = module.forward(*args, **kwargs)
     for hook in hooks("after"):
         result = hook.function(module, args, *keywords(hook), output)
@@ -108,7 +109,7 @@ def observed_call(module, args, kwargs):
                 f"the backward hooks of {type(module).__name__} are not called, because it "
                 f"returned {describe(output)}. Return Tensors, also in tuples, lists and dicts."
             )
-        leaves = iter(_bundled(tree_leaves(output), gradients.of_outputs))
+        leaves = iter(_bundled(tree_leaves(output), keep_gradients))
         output = tree_map(lambda _: next(leaves), output)
     for patched, function in context.patches:
         if patched is module:
@@ -148,42 +149,44 @@ def _bundled(values, hook):
     return tuple(new[x] if tracked(x) else x for x in values)
 
 
-class _Gradients:
-    """The gradients of one call of a module, for its backward hooks."""
+def _hooked(module, hooks, args):
+    """Return the arguments of a call with backward hooks, and a hook for its outputs.
 
-    def __init__(self, module, hooks, args):
-        self.module, self.hooks, self.args = module, hooks, args
-        self.grad_output = None
+    The gradients of the outputs are complete before those of the inputs.
+    """
+    grad_output = None
 
-    def of_outputs(self, gradients):
-        """Keep the gradients of the outputs, which are complete before those of the inputs."""
-        self.grad_output = gradients
-        if not any(map(tracked, self.args)):
-            self.of_inputs((None,) * len(self.args))
+    def keep(gradients):
+        nonlocal grad_output
+        grad_output = gradients
+        if not any(map(tracked, args)):
+            call_hooks((None,) * len(args))
 
-    def of_inputs(self, grad_input):
-        """Call the hooks, and return the gradients of the inputs."""
-        grad_output, self.grad_output = self.grad_output, None
-        if grad_output is None:  # no gradient came through the module
+    def call_hooks(grad_input):
+        nonlocal grad_output
+        gradients, grad_output = grad_output, None
+        if gradients is None:  # no gradient came through the module
             return None
-        for hook in self.hooks:
-            result = hook.function(self.module, grad_input, grad_output)
+        for hook in hooks:
+            result = hook.function(module, grad_input, gradients)
             if result is not None:
-                grad_input = self.checked(hook, result)
+                grad_input = _checked(hook, result, args)
         return grad_input
 
-    def checked(self, hook, result):
-        """Return the gradients that a hook returned, or raise ValueError if they do not fit."""
-        new = result if isinstance(result, tuple) else (result,)
-        shapes = [getattr(g, "shape", None) for g in new]
-        expected = [getattr(x, "shape", None) for x in self.args]
-        pairs = zip(new, shapes, expected)
-        alike = (g is None or shape == there is not None for g, shape, there in pairs)
-        if len(new) != len(expected) or not all(alike):
-            name = getattr(hook.function, "__name__", repr(hook.function))
-            raise ValueError(
-                f"the backward hook {name!r} of {type(self.module).__name__} returned gradients "
-                f"of shapes {shapes} for inputs of shapes {expected}. Return None, or a tuple with "
-                "one gradient for each input."
-            )
-        return new
+    return _bundled(args, call_hooks), keep
+
+
+def _checked(hook, result, args):
+    """Return the gradients that a hook returned, or raise ValueError if they do not fit."""
+    new = result if isinstance(result, tuple) else (result,)
+    shapes, expected = ([getattr(x, "shape", None) for x in values] for values in (new, args))
+    pairs = zip(new, shapes, expected)
+    alike = (g is None or shape == there is not None for g, shape, there in pairs)
+    if len(new) != len(args) or not all(alike):
+        name = getattr(hook.function, "__name__", repr(hook.function))
+        raise ValueError(
+            f"the backward hook {name!r} of {type(hook.module).__name__} returned gradients of "
+            f"shapes {shapes} for inputs of shapes {expected}. Return None, or a tuple with one "
+            "gradient for each input."
+        )
+    return new

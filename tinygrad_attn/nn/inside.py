@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import filter as matching
@@ -89,7 +89,7 @@ class Activation:
         return self.all_weights[-1]
 
 
-def first(output: Any) -> Any:
+def first(output):
     """Return the first Tensor of a module's output, or the output if there is none."""
     return next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), output)
 
@@ -109,20 +109,20 @@ def _selected(model, patterns):
 class _Outputs(Listener):
     """Adds the outputs and weights of modules to their activations."""
 
-    def __init__(self, activations: dict[Module, Activation]) -> None:
-        self.activations = activations
+    def __init__(self, activations):
+        self.activations = activations  # by module
 
-    def returned(self, module: Module, output: Any) -> None:
+    def returned(self, module, output):
         if module in self.activations:
             self.activations[module].outputs.append(output)
             if tracked(y := first(output)):
                 y.retain_grad()
 
-    def attended(self, scope: Any, weights: np.ndarray) -> None:
+    def attended(self, scope, weights):
         if scope and scope.module in self.activations:
             self.activations[scope.module].all_weights.append(weights)
 
-    def repeated(self) -> Callable[[], Listener]:
+    def repeated(self):
         entries = self.activations.items()
         return partial(_Repeat, {module: (a.outputs, len(a.outputs)) for module, a in entries})
 
@@ -130,17 +130,17 @@ class _Outputs(Listener):
 class _Repeat(Listener):
     """Passes gradients from the second run of a checkpoint on to the outputs of the first run."""
 
-    def __init__(self, twins: dict[Module, tuple[list[Any], int]]) -> None:
+    def __init__(self, twins):
         self.twins = dict(twins)  # the outputs of each module, and the place of the next one
 
-    def returned(self, module: Module, output: Any) -> None:
+    def returned(self, module, output):
         if module in self.twins:
             outputs, place = self.twins[module]
             self.twins[module] = outputs, place + 1
             if tracked(y := first(output)):
                 y._keep_gradient_for(first(outputs[place]))
 
-    def repeated(self) -> Callable[[], Listener]:
+    def repeated(self):
         return partial(_Repeat, dict(self.twins))
 
 

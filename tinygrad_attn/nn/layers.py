@@ -21,8 +21,7 @@ def floating(x, module):
     """Convert integers and booleans to the dtype of the module's parameters."""
     if isinstance(x, (Tensor, np.ndarray)) and x.dtype.kind == "f":
         return x  # fast path for the usual case
-    parameter = next(module.parameters(), None)
-    return real(x, "a layer", None if parameter is None else parameter.dtype)
+    return real(x, "a layer", next(module.parameters()).dtype)
 
 
 class Identity(Module):

@@ -111,13 +111,12 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         here = context.__dict__
         outer = here["scope"]
-        here["scope"] = Scope(self, outer)
+        scope = here["scope"] = Scope(self, outer)
         try:
             if self._hooks or here["listeners"] or here["patches"]:
                 return observed_call(self, args, kwargs)
             return self.forward(*args, **kwargs)
         except BaseException as error:
-            scope = here["scope"]
             for (changed, name), before in scope.undo.items():
                 setattr(changed, name, before)
             # Only the innermost module adds this note.
@@ -125,7 +124,7 @@ class Module:
                 error.add_note(f"in the module {dotted_name(scope)!r}")
             raise
         finally:
-            here["scope"] = outer
+            here["scope"], scope.undo = outer, None
 
     # ---- hooks
 
