@@ -235,7 +235,13 @@ def load(path: Path) -> Any:
     module.__file__ = str(path)
     sys.modules[path.stem] = module  # dataclasses need it
     # Python's cache of compiled files misses a change within the same second.
-    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
+    try:
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
+    except SystemExit as end:
+        raise ValueError(
+            f"{path.name} ends Python (code {end.code}). Put what a script does, such as a call of "
+            'sys.exit, under `if __name__ == "__main__":`.'
+        ) from end
     return module
 
 
