@@ -70,8 +70,9 @@ def make_parser() -> argparse.ArgumentParser:
         if target:
             one.add_argument("target", metavar="FILE.py[:FUNCTION]|MODULE:FUNCTION", help=target)
         if shaped:
-            text = "shape of an input; once per input, or once for all (default 3,4)"
-            one.add_argument("--shape", action="append", type=shape, metavar="2,3", help=text)
+            text = 'shape of an input, or of all: "(4, 64) (64,)" (default: 3,4 for each)'
+            look: Any = {"action": "extend", "type": shapes, "metavar": "2,3", "help": text}
+            one.add_argument("--shape", "--shapes", **look)
         return one.add_argument
 
     add = command(commands.demo)
@@ -94,7 +95,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--vjp", metavar=place, help="backward(g, y, *inputs), for a function on arrays")
     add("--reference", metavar=place, help="a plain function with the right results")
     add("--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="the precision")
-    add("--shapes", type=shapes, metavar='"(4, 64) (64,)"', help="shapes of all inputs")
     add("--json", **JSON)
     add("--lang", **LANGUAGE)
     add = command(commands.source, "a function of arrays, or a module", shaped=True)
@@ -152,12 +152,7 @@ def count(text: str) -> int:
 
 
 def shapes(text: str) -> list[tuple[int, ...]]:
-    """Convert "(4, 64) (64,)" to a list of shapes."""
-    if not re.fullmatch(r"(\s*\([^()]*\),?)+\s*", text):
-        raise argparse.ArgumentTypeError(f'must be shapes such as "(4, 64) (64,)", got {text!r}')
-    return [shape(part) for part in re.findall(r"\(([^()]*)\)", text)]
-
-
-def shape(text: str) -> tuple[int, ...]:
-    """Convert `2,3` to a shape, and an empty text to the shape of a scalar."""
-    return tuple(int(length) for length in text.split(",") if length.strip())
+    """Convert `2,3` or "(4, 64) (64,)" to a list of shapes; an empty text is that of a scalar."""
+    inner = re.fullmatch(r"\((.*)\)", text.strip())
+    parts = re.split(r"\)[\s,]*\(", inner[1]) if inner else [text]
+    return [tuple(int(length) for length in part.split(",") if length.strip()) for part in parts]

@@ -150,14 +150,13 @@ def gradcheck(
     seed: int,
     vjp: str | None,
     reference: str | None,
-    shapes: Shapes,
     as_json: bool,
     **options: Any,
 ) -> bool:
     """Check a function's gradient at random inputs, by differences or against a reference."""
     from ..check import gradcheck as check
 
-    function, inputs = _function_and_inputs(target, shapes or shape, seed)
+    function, inputs = _function_and_inputs(target, shape, seed)
     functions = {"vjp": vjp, "reference": reference}
     options |= {name: find(place) for name, place in functions.items() if place}
     if len(options) > 2 or options["dtype"]:
