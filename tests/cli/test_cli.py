@@ -300,6 +300,12 @@ def test_shapes_of_all_inputs():
     assert parse("--shape", "()") == parse("--shape", "") == [()]
 
 
+def test_students_without_a_release(capsys, tmp_path):
+    options = ("course", str(tmp_path / "new"), "--students", "students.csv")
+    assert "--students is for --release" in output(capsys, *options, code=2)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_script_that_ends_python(capsys, tmp_path):
     script, folder = tmp_path / "script.py", tmp_path / "no folder"
     script.write_text("import sys\nf = lambda x: x\nsys.exit(3)\n")

@@ -110,6 +110,8 @@ def practice(target: str | None, **options: Any) -> int:
 def course(folder: str, release: bool, students: str | None) -> None:
     """Copy the exercises and notebooks of the course, or make a lecturer's release."""
     place, into = _source("docs/course"), Path(folder)
+    if students and not release:
+        raise ValueError("--students is for --release, which writes each student's own tasks.")
     if release:
         print(load(place / "release.py").release(into, students))
     else:
