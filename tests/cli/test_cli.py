@@ -125,10 +125,10 @@ def test_doctor(capsys, monkeypatch):
     assert "NumPy" in out and "threads" in out and "agree with finite differences\n" in out
     assert "Everything that is installed works." in out
     monkeypatch.setattr(commands, "LIBRARIES", [("no_such", "no-such-thing", "viz", "nothing")])
-    monkeypatch.setattr(commands, "check_gradients", lambda: {"torch": ""})
+    monkeypatch.setattr(commands, "check_layer", lambda: "")
     out = output(capsys, "doctor", code=1)
     assert 'no-such-thing missing     nothing: pip install "tinygrad_attn[viz]"' in out
-    assert "DISAGREE with torch" in out and "Something is wrong" in out
+    assert "DISAGREE" in out and "Something is wrong" in out
 
 
 @pytest.fixture
@@ -271,8 +271,64 @@ def test_gradcheck_reads_the_file_as_it_is_now(capsys, file, monkeypatch):
 def test_what_cannot_be_checked_is_one_line(capsys, file, options, expected):
     target, *rest = options
     assert expected in output(capsys, "gradcheck", file + target, *rest, code=2)
-    with pytest.raises(SystemExit):
-        make_parser().parse_args(["gradcheck", file, "--shape", "2,a"])
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (["gradcheck", "f.py", "--shape", "2,a"], "invalid shapes value: '2,a'"),
+        (["gradcheck", "f.py", "--shapes", "(4,64) 3"], "invalid shapes value: '(4,64) 3'"),
+        (["gradcheck", "f.py", "--shapes", "(4,64"], "invalid shapes value: '(4,64'"),
+        (["demo", "--runs", "0"], "must be at least 1, got 0"),
+        (["demo", "--epochs", "-1"], "must be at least 1, got -1"),
+        (["practice", "--count", "0"], "must be at least 1, got 0"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(capsys, options, expected):
+    with pytest.raises(SystemExit) as end:
+        make_parser().parse_args(options)
+    assert end.value.code == 2 and expected in capsys.readouterr().err
+
+
+def test_shapes_of_all_inputs():
+    parse = lambda *texts: make_parser().parse_args(["gradcheck", "f.py", *texts]).shape
+    for one in ("4,64", "(4, 64)", "(4,64,)"):
+        assert parse("--shape", one, "--shape", "64") == [(4, 64), (64,)]
+    assert (
+        parse("--shapes", "(4, 64) (64,)") == parse("--shapes", "(4,64),(64)") == [(4, 64), (64,)]
+    )
+    assert parse("--shape", "()") == parse("--shape", "") == [()]
+
+
+def test_students_without_a_release(capsys, tmp_path):
+    options = ("course", str(tmp_path / "new"), "--students", "students.csv")
+    assert "--students is for --release" in output(capsys, *options, code=2)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_script_that_ends_python(capsys, tmp_path):
+    script, folder = tmp_path / "script.py", tmp_path / "no folder"
+    script.write_text("import sys\nf = lambda x: x\nsys.exit(3)\n")
+    assert "script.py ends Python (code 3)" in output(capsys, "source", str(script), code=2)
+    out = output(capsys, "source", "numpy:tanh", "-o", str(folder / "x.py"), code=2)
+    assert f"could not save '{folder}/x.py'" in out
+
+
+def run_alone(file, encoding, read=-1):
+    """Print a graph in a process of its own, of whose output some characters are read."""
+    command = [sys.executable, "-W", "ignore", "-m", "tinygrad_attn", "graph", f"{file}:energy"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, encoding=encoding, **pipes) as process:
+        text = process.stdout.read(read)
+        process.stdout.close()
+        return text, process.stderr.read(), process.wait()
+
+
+def test_an_encoding_without_lines_and_a_reader_that_has_seen_enough(file):
+    text, errors, code = run_alone(file, "ascii")
+    assert text.startswith("sum") and "?? multiply" in text and (errors, code) == ("", 0)
+    assert run_alone(file, "utf-8", 0) == ("", "", 141)
 
 
 def test_source_writes_a_program(file, capsys, tmp_path):

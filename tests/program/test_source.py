@@ -1,6 +1,8 @@
 """`ta.source`: the program is right, reads well, runs without the package, and freezes nothing in silence."""
 
 import ast
+import dataclasses
+import enum
 import subprocess
 import sys
 import warnings
@@ -367,6 +369,21 @@ def test_nothing_is_frozen_in_silence(name):
     with pytest.raises(TypeError, match=words):
         ta.source(f, SRC[0])
     assert loose.grad is None and isinstance(loose.numpy(), np.ndarray)
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Output:
+    logits: object
+
+
+@pytest.mark.parametrize("wrap", [Output, lambda y: {Colour.RED: y}, lambda y: (y, len)])
+def test_results_that_cannot_be_written(wrap):
+    with pytest.raises(TypeError, match="a program cannot contain.*in tuples, lists and dicts"):
+        ta.source(lambda x: wrap(x * 2), SRC[0], backward=False)
 
 
 def test_other_mistakes():

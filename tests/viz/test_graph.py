@@ -172,7 +172,7 @@ def test_frozen_parameters_keep_their_names():
 
 
 def test_depth_folds_modules_and_expand_opens_them():
-    assert titles(stack(depth=0)) == ["x", "Stack"]
+    assert titles(stack(depth=0)) == titles(stack(depth=-3)) == ["x", "Stack"]
     assert titles(stack()) == ["x", "blocks.0", "blocks.1", "blocks.2"]
     inside = ["blocks.1.inner", "tanh", "blocks.1.outer", "add"]
     assert titles(stack(expand=["blocks.1"])) == ["x", "blocks.0", *inside, "blocks.2"]

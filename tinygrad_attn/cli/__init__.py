@@ -1,6 +1,6 @@
 """The command line: `python -m tinygrad_attn COMMAND`, or `tinygrad-attn COMMAND`.
 
-Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C).
+Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C), 141 (nobody reads the output).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from .. import __version__
@@ -31,15 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     run, command, traceback = (options.pop(key) for key in ("run", "command", "traceback"))
     if language := options.pop("lang", None):
         os.environ["TINYGRAD_ATTN_LANG"] = language  # the marker's catalogue is looked up by it
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # its encoding may lack the lines of pictures
     try:
-        return int(run(**options) or 0)
+        code = int(run(**options) or 0)
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:  # as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written
+        return 141
     except KeyboardInterrupt as stop:  # its text says which exercises were marked
         print(f"\n{str(stop) or 'Stopped.'}", file=sys.stderr)
         return 130
     except Exception as error:
         if traceback:
             raise
-        text = f"{type(error).__name__}: {error} (--traceback shows where)"
+        text = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+        text += " (--traceback shows where)"
         print(f"tinygrad-attn {command}: {text}", file=sys.stderr)
         return 2
 
@@ -54,21 +63,22 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=parser.print_help)
     group = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
-    def command(run: Any, target: str = "", shape: bool = False) -> Any:
+    def command(run: Any, target: str = "", shaped: bool = False) -> Any:
         """Add a command, described by its docstring, and return the function that adds options."""
         one = group.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
         one.set_defaults(run=run)
         if target:
             one.add_argument("target", metavar="FILE.py[:FUNCTION]|MODULE:FUNCTION", help=target)
-        if shape:
-            text = "shape of an input; once per input, or once for all (default 3,4)"
-            one.add_argument("--shape", action="append", type=lengths, metavar="2,3", help=text)
+        if shaped:
+            text = 'shape of an input, or of all: "(4, 64) (64,)" (default: 3,4 for each)'
+            look: Any = {"action": "extend", "type": shapes, "metavar": "2,3", "help": text}
+            one.add_argument("--shape", "--shapes", **look)
         return one.add_argument
 
     add = command(commands.demo)
     add("--seed", type=int, default=0, help="the first seed (default 0)")
-    add("--epochs", type=int, default=20, help="passes over the data (default 20)")
-    add("--runs", type=int, default=3, help="number of seeds (default 3)")
+    add("--epochs", type=count, default=20, help="passes over the data (default 20)")
+    add("--runs", type=count, default=3, help="number of seeds (default 3)")
     add("--out", default="demo-report", help="folder for the report (default demo-report)")
     command(commands.doctor)
     add = command(commands.seeds)
@@ -78,17 +88,16 @@ def make_parser() -> argparse.ArgumentParser:
     add("--plain", action="store_true", help="open softmax, attention, layer norm and GELU too")
     add("--depth", type=int, help="how many levels of modules to open (default 1)")
     add("--expand", action="append", default=[], help="a module to open; repeatable")
-    add = command(commands.gradcheck, "a function of arrays or Tensors, or an op", shape=True)
+    add = command(commands.gradcheck, "a function of arrays or Tensors, or an op", shaped=True)
     add("--order", type=int, choices=(1, 2), default=1, help="2 also checks second derivatives")
     add("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     place = "FILE.py:FUNCTION"
     add("--vjp", metavar=place, help="backward(g, y, *inputs), for a function on arrays")
     add("--reference", metavar=place, help="a plain function with the right results")
     add("--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="the precision")
-    add("--shapes", type=all_lengths, metavar='"(4, 64) (64,)"', help="shapes of all inputs")
     add("--json", **JSON)
     add("--lang", **LANGUAGE)
-    add = command(commands.source, "a function of arrays, or a module", shape=True)
+    add = command(commands.source, "a function of arrays, or a module", shaped=True)
     add("-o", "--output", help="a .py file (default: print the text)")
     add("--forward", action="store_true", help="write only the forward pass")
     _add_teaching(command)
@@ -118,7 +127,7 @@ def _add_teaching(command: Any) -> None:
     add("target", nargs="?", metavar="TOPIC|FILE.py", help="a topic (default: mixed), or your file")
     add("--level", type=int, default=1, help="number of lines, 1 to 6 (default 1)")
     add("--seed", type=int, help="the same seed gives the same function (default: any)")
-    add("--count", type=int, default=1, help="number of functions (default 1)")
+    add("--count", type=count, default=1, help="number of functions (default 1)")
     add("--time-limit", type=float, default=60, help="seconds for the marking (default 60)")
     add("--hint", type=int, metavar="1..3", help="1: a derivative, 2: what is wrong, 3: the rule")
     add("--json", **JSON)
@@ -134,11 +143,16 @@ def _add_teaching(command: Any) -> None:
     add("--lang", **LANGUAGE)
 
 
-def all_lengths(text: str) -> list[tuple[int, ...]]:
-    """Convert "(4, 64) (64,)" to a list of shapes."""
-    return [lengths(shape.rstrip(", ")) for shape in re.findall(r"\(([^()]*)\)", text)]
+def count(text: str) -> int:
+    """Convert a text to an integer that is at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
 
 
-def lengths(text: str) -> tuple[int, ...]:
-    """Convert `2,3` to a shape, and an empty text to the shape of a scalar."""
-    return tuple(int(length) for length in text.split(",") if length)
+def shapes(text: str) -> list[tuple[int, ...]]:
+    """Convert `2,3` or "(4, 64) (64,)" to a list of shapes; an empty text is that of a scalar."""
+    inner = re.fullmatch(r"\((.*)\)", text.strip())
+    parts = re.split(r"\)[\s,]*\(", inner[1]) if inner else [text]
+    return [tuple(int(length) for length in part.split(",") if length.strip()) for part in parts]

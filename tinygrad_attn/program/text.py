@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import describe
 from .ir import Expression, is_
 from .simplify import REDUCTIONS, is_zero, repeats, uniform
 
@@ -83,7 +85,7 @@ def literal(value, dtype=None) -> str:
     """Write a value. Omit the dtype of a NumPy number if it equals `dtype`."""
     if isinstance(value, (np.dtype, type)):
         return dtype_text(value)
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
         text = literal(value.item() if value.dtype.kind in "iub" else float(str(value)))
         number = float(value)
         n = round(1 / number) if 1e-9 < abs(number) < 1 else 1
@@ -93,7 +95,15 @@ def literal(value, dtype=None) -> str:
         return text if beside else f"np.{value.dtype.name}({text})"
     if isinstance(value, float) and not math.isfinite(value):
         return f"np.{value}".replace("np.-", "-np.")
-    return "..." if value is Ellipsis else repr(value)
+    text = "..." if value is Ellipsis else repr(value)
+    try:
+        ast.literal_eval("..." if isinstance(value, slice) else text)
+    except (SyntaxError, ValueError):
+        raise TypeError(
+            f"ta.source: a program cannot contain {describe(value)}. Return Tensors, numbers and "
+            "texts in tuples, lists and dicts."
+        ) from None
+    return text
 
 
 def pattern(a: np.ndarray, sizes: Sizes) -> str | None:
@@ -138,7 +148,7 @@ class Text:
 
     def pairs(self, a: dict) -> list[str]:
         """Write the items of a dict, with string keys in double quotes."""
-        key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else repr(k)
+        key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else self.of(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
     def spelled(self, e: Expression) -> tuple[str, int]:

@@ -66,7 +66,7 @@ def graph(
         return place < level or any(inside)  # the `level` of the loop below
 
     notes = []
-    for level in range(min(depth, subject.deepest), -1, -1):
+    for level in range(max(0, min(depth, subject.deepest)), -1, -1):
         picture = Builder(subject, is_open).graph
         count = len(picture.boxes)
         if limit is None or count <= limit:

@@ -122,6 +122,8 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
         raise ValueError(f'the demo needs additional libraries: pip install "{name}"')
     from .report import accuracy_table, write_report
 
+    path = Path(out, "report.html").resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
     reuse_memory()
     set_num_threads(1)  # a second thread gains nothing with matrices this small
     print("Digits of 8 x 8 pixels, as 16 patches: 1,437 images to train on, 360 to test on.")
@@ -136,8 +138,6 @@ def run_demo(out: str, seed: int, epochs: int, runs: int) -> int:
     check = check_gradients(done[0])
     agree = f"{len(check.entries)} parameter tensors agree with finite differences"
     print(f"\nGradient check of the trained model: {agree if check else check}")
-    path = Path(out, "report.html").resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, done, others, check)
     print(f"\nThe report, to open in a browser:\n  {path}")
     return int(not check)
