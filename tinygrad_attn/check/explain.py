@@ -56,6 +56,7 @@ class Case:
             np.abs(M) > least * greatest(np.nan_to_num(M)) for M in (self.R, self.J)
         )
         self.off = ~close(self.R, self.J, self.rtol / 10)
+        self.axes_of_R, self.axes_of_J = self.mixes(self.in_R), self.mixes(self.in_J)
         self.operands = {
             f"{f.argument} {k}": (k, a)
             for k, a in enumerate(f.operands)
@@ -225,8 +226,8 @@ def wrong_factor(c: Case) -> Iterator[Finding]:
     pairs = sorted(permutations(range(len(usable)), 2), key=max)
     mixing = np.eye(*c.J.shape) == 0
     parts: list[tuple[list[int], Any]] = [([], 1)]
-    if (axes := c.mixes(c.in_J)) and (c.off & mixing).any():
-        parts.append((axes, mixing))
+    if c.axes_of_J and (c.off & mixing).any():
+        parts.append((c.axes_of_J, mixing))
     for (axes, part), (i, j) in product(parts, pairs):
         (name, v), (other, w) = usable[i], usable[j]
         text = f"wrong factor: the gradient has a factor {name} where {other} belongs"
@@ -263,7 +264,7 @@ def transposed_function(c: Case) -> Iterator[Finding]:
 def y_for_operand(c: Case) -> Iterator[Finding]:
     """Find a VJP that reads y in place of an operand."""
     for name, (k, a) in c.operands.items():
-        if a.shape == c.y.shape and not c.mixes(c.in_J):
+        if a.shape == c.y.shape and not c.axes_of_J:
             text = f"wrong value: the VJP uses the result y where {name} belongs"
             yield c.right_for(text, k, c.y)
 
@@ -281,7 +282,7 @@ def wrong_formula(c: Case) -> Iterator[Finding]:
 
 def special_value(c: Case) -> Iterator[Finding]:
     """Find a VJP that is right only for special operands."""
-    elementwise = c.x.shape == c.y.shape and not c.mixes(c.in_J)
+    elementwise = c.x.shape == c.y.shape and not c.axes_of_J
     for text, values in special_values(c.operands, c.own, elementwise):
         if c.right_only_for(values):
             yield text
@@ -300,13 +301,12 @@ def g_times(c: Case) -> Iterator[Finding]:
 def zeros(c: Case) -> Iterator[Finding]:
     """Find zeros at different elements of R and J."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
-    of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
-    if set(of_R) - set(of_J):
+    if set(c.axes_of_R) - set(c.axes_of_J):
         yield (
-            f"wrong axis: each output depends on the elements along axes {of_J or 'none'}, but "
-            f"the VJP sums over axes {of_R or 'none'}."
+            f"wrong axis: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
+            f"but the VJP sums over axes {c.axes_of_R or 'none'}."
         )
-    if of_R != of_J and not extra.any():
+    if c.axes_of_R != c.axes_of_J and not extra.any():
         return
     others_off = (c.off & ~lost & ~extra).any()
     if extra.any() and not (lost.any() and others_off):
@@ -325,13 +325,12 @@ def zeros(c: Case) -> Iterator[Finding]:
 
 def missing_sum(c: Case) -> Iterator[Finding]:
     """Find sums over other axes, or an error that mixes elements."""
-    of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
-    if of_R != of_J:
+    if c.axes_of_R != c.axes_of_J:
         yield (
-            f"missing sum: each output depends on the elements along axes {of_J or 'none'}, but "
-            f"the VJP sums over axes {of_R or 'none'}."
+            f"missing sum: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
+            f"but the VJP sums over axes {c.axes_of_R or 'none'}."
         )
-    if (axes := c.mixes(c.off)) and axes == of_J:
+    if (axes := c.mixes(c.off)) and axes == c.axes_of_J:
         yield (
             f"missing sum: the error mixes elements along axes {axes}, so a term with a sum or "
             "mean over these axes is missing or wrong."
