@@ -119,6 +119,7 @@ class Kernel(Subject):
     def run(self) -> Run:
         arrays = self.arrays()
         y, pull = self.recorded(arrays)
+        y = tree_map(lambda t: np.asarray(t) if isinstance(t, np.floating) else t, y)  # of a sum
         self.results = [t for t in tree_leaves(y) if is_float(t)]
         if not self.results:
             raise TypeError(f"the function must return arrays of floats, not {y!r:.80}")
