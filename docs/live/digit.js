@@ -1,6 +1,6 @@
 // The first page's digit: drawn with the mouse or a finger, read by the demo's model.
 function readDigits(place) {
-  const SIZE = 192, { t } = Live, output = new Live.Output(t("digit"));
+  const SIZE = 192, { t, button, row } = Live, output = Live.output(t("digit"));
   const look = { width: SIZE, height: SIZE, role: "img", ariaLabel: t("Draw a digit here") }, canvas = make("canvas", look);
   const pen = canvas.getContext("2d", { willReadFrequently: true });
   const answer = make("p", { role: "status" }), maps = make("div", { className: "maps" });
@@ -33,9 +33,7 @@ function readDigits(place) {
     answer.textContent = t("The model reads a {}. Chances: {}. In each head, one patch (blue) looks where it is orange; click another:", order[0], chances);
     showDigit(digit, maps);
   }));
-  const button = (text, onclick) => make("button", { type: "button", onclick }, t(text));
-  const show = button("Show me one", () => { clear(); read(); });
-  const buttons = make("p", { className: "live-buttons" }, show, button("Clear", clear));
+  const buttons = row(button("Show me one", () => { clear(); read(); }), button("Clear", clear));
   place.replaceChildren(make("div", {}, canvas, buttons), make("div", {}, answer, maps, output.box));
   clear();
 }

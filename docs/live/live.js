@@ -61,17 +61,14 @@ const Live = (() => {
     page: page => themed(make("iframe", { title: t("Page"), page, sandbox: "allow-scripts" })), // it reaches nothing here
   };
   /** A box for what a run shows. */
-  class Output {
-    constructor(name) {
-      const look = { className: "live-output", role: "region", ariaLive: "polite" };
-      this.box = make("div", { ...look, ariaLabel: t("Output of {}", name) });
-    }
-    clear() { this.box.replaceChildren(); }
-    show = (kind, text) => {
-      const last = this.box.lastElementChild, pre = text => make("pre", { className: kind, tabIndex: 0 }, text);
+  function output(name) {
+    const box = make("div", { className: "live-output", role: "region", ariaLive: "polite", ariaLabel: t("Output of {}", name) });
+    const show = (kind, text) => {
+      const last = box.lastElementChild, pre = text => make("pre", { className: kind, tabIndex: 0 }, text);
       if (kind === "text" && last?.className === "text") last.append(text);
-      else this.box.append((SHOWN[kind] ?? pre)(text));
+      else box.append((SHOWN[kind] ?? pre)(text));
     };
+    return { box, show, clear: () => box.replaceChildren() };
   }
 
   // ---- blocks
@@ -93,7 +90,7 @@ const Live = (() => {
   /** A block of code with its buttons and its output; `pre` shows it until it is edited. */
   class Cell {
     constructor(pre, name, text) {
-      Object.assign(this, { pre, name, original: text, output: new Output(name), buttons: row(), ran: false });
+      Object.assign(this, { pre, name, original: text, output: output(name), buttons: row(), ran: false });
       this.run = this.button("Run", () => inTurn(() => runFrom(this)));
       this.edit = this.button("Edit", () => this.open());
       this.reset = this.button("Reset", () => this.restore());
@@ -235,7 +232,7 @@ const Live = (() => {
   }
   /** Practice: a button for each level makes a task, an exercise with hints. The page's table has the topics. */
   function addPractice(block) {
-    const exercise = new Exercise("practice", ""), { output } = exercise, task = new Output(t("the task"));
+    const exercise = new Exercise("practice", ""), { clear, show } = exercise.output, task = output(t("the task"));
     const codes = [...document.querySelectorAll("td:first-child code")], topics = codes.map(code => new Option(code.textContent));
     const topic = make("select", { ariaLabel: t("Topic") }, ...topics);
     let hints = 0, level = 1;
@@ -249,8 +246,8 @@ const Live = (() => {
       });
     });
     exercise.button("Hint", () => inTurn(() => {
-      output.clear();
-      return call("hint", [exercise.text, (hints++ % 3) + 1], output.show);
+      clear();
+      return call("hint", [exercise.text, (hints++ % 3) + 1], show);
     }));
     const levels = [1, 2, 3, 4, 5, 6].map(n => button(t("Level {}", n), () => another(n)));
     task.box.classList.add("formula");
@@ -264,16 +261,16 @@ const Live = (() => {
     }
     const keys = () => Object.keys(localStorage).filter(key => key.startsWith(KEY)).map(key => key.slice(KEY.length));
     const answers = () => JSON.stringify(Object.fromEntries(keys().map(key => [key, read(key)])), null, 1);
-    const said = aside(""), file = make("input", { type: "file", accept: ".json", hidden: true });
+    const file = make("input", { type: "file", accept: ".json", hidden: true });
     file.addEventListener("change", async () => {
       try {
-        const found = Object.entries(JSON.parse(await file.files[0].text()));
-        for (const [key, { text, passed }] of found) write(key, { text, passed });
+        const found = JSON.parse(await file.files[0].text());
+        for (const [key, { text, passed }] of Object.entries(found)) write(key, { text, passed });
         location.reload();
-      } catch { said.textContent = t("This file is not one that Export has written."); }
+      } catch { alert(t("This file is not one that Export has written.")); }
     });
     const saving = button("Export my answers", () => download("tinygrad_attn-answers.json", answers()));
-    table.after(row(saving, button("Import", () => file.click()), file, said));
+    table.after(row(saving, button("Import", () => file.click()), file));
   }
 
   // ---- pages
@@ -316,5 +313,5 @@ const Live = (() => {
   });
   window.addEventListener("storage", () => exercises.forEach(exercise => exercise.load()));
   window.addEventListener("hashchange", () => { if (location.hash.startsWith("#solution=")) location.reload(); });
-  return { call, inTurn, Output, t };
+  return { call, inTurn, output, t, button, row };
 })();

@@ -11,14 +11,12 @@ const say = (text, ...values) => postMessage({ kind: "status", text, values });
 async function load(part) {
   const answer = await fetchPlainly(part.url, { integrity: part.integrity ?? "" });
   if (!answer.ok) throw new Error(`${part.url}: ${answer.status} ${answer.statusText}`);
-  function transform(chunk, out) {
-    loaded += part.lazy ? 0 : chunk.length;
-    if (!part.lazy) say("Loading Python: {} of {} MB", megabytes(loaded), megabytes(LIVE.bytes));
+  const transform = (chunk, out) => {
+    if (!part.lazy) say("Loading Python: {} of {} MB", megabytes((loaded += chunk.length)), megabytes(LIVE.bytes));
     out.enqueue(chunk);
-  }
-  const body = answer.body.pipeThrough(new TransformStream({ transform }));
-  const whole = part.gzip ? body.pipeThrough(new DecompressionStream("gzip")) : body;
-  return new Response(whole, { headers: { "Content-Type": part.type } });
+  };
+  const body = answer.body.pipeThrough(new TransformStream({ transform })), headers = { "Content-Type": part.type };
+  return new Response(part.gzip ? body.pipeThrough(new DecompressionStream("gzip")) : body, { headers });
 }
 // Pyodide asks for its files by name; it is given these, with their hashes checked.
 for (const [name, part] of Object.entries(parts)) if (!part.lazy) early.set(name, load(part));

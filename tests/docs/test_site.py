@@ -73,7 +73,7 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     blocks, exercise = page.locator(".live-block"), page.locator(".live-exercise")
     exercise.locator(".CodeMirror").wait_for()
     assert "0.644" in press(page, "Run", blocks.nth(0))
-    assert [promised for error, promised in page.evaluate(RUN_ALL) if error] == []
+    assert [promised for error, promised, _ in page.evaluate(RUN_ALL) if error] == []
     wrong = changed(solution("softmax"), "return y * (g - ", "return y * (g + ")
     for text in (stub("softmax"), wrong, solution("softmax")):
         write(page, exercise, text)
