@@ -21,8 +21,8 @@ const Live = (() => {
   }
   /** Have the worker call a function of live_page.py; what that shows goes to `show(kind, text)`. */
   function call(name, args, show) {
-    const file = "This page is opened as a file. To run Python, serve its folder: make serve, or python -m http.server in it.";
-    if (location.protocol === "file:") return show("error", t(file));
+    const file = t("This page is opened as a file. To run Python, serve its folder: make serve, or python -m http.server in it.");
+    if (location.protocol === "file:") return show("error", file);
     say("Loading Python");
     worker ??= new Worker(new URL("worker.js", here));
     return new Promise(resolve => {
