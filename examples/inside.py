@@ -11,6 +11,7 @@ sentence into another. Letters: B batch, T tokens, E embedding, V vocabulary, L 
 """
 
 import base64
+import html
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -206,6 +207,26 @@ def other_names(model, tokenizer, carried, means):
 # ---- the page
 
 
+def sentences_of(data):
+    """Return the values in the page's sentences about tests and patching."""
+    patches, carried = data["patching"], np.array(data["scores"]["names"])
+    given, other = ("".join(words) for words in patches["sentences"])
+    (right, wrong), (most, least), (layers, heads) = (
+        patches["names"],
+        patches["ends"],
+        carried.shape,
+    )
+    found = dict(given=given, other=other, right=right, wrong=wrong, most=most, least=least)
+    shares = [f"{carried[tuple(pair)]:.0%}" for pair in data["tests"]["names"]["heads"]]
+    for name, test in data["tests"].items():
+        low, *_, high = test["controls"]
+        found |= {f"{name}_{key}": test[key] for key in ("whole", "without")}
+        found[f"{name}_heads"] = ", ".join(f"{layer}.{head}" for layer, head in test["heads"])
+        found[f"{name}_others"] = f"{np.mean(test['controls']):.2f} ({low} to {high})"
+    found |= {"layers": layers, "heads": heads, "carried": ", ".join(shares)}
+    return {name: html.escape(str(value)) for name, value in found.items()}
+
+
 @ta.no_grad()
 def inside(model, tokenizer, prompts):
     """Return the page about these prompts. ValueError for one that is too short or too long."""
@@ -223,7 +244,8 @@ def inside(model, tokenizer, prompts):
     for prompt in prompts:
         print(f"looking at {prompt!r} ...", flush=True)
         data["prompts"].append(look(model, tokenizer, prompt, means))
-    return page("Inside SmolLM2-135M", "inside", data=as_json(data))
+    data["said"] = sentences_of(data)
+    return page("Inside SmolLM2-135M", "inside", data=as_json(data), **data["said"])
 
 
 if __name__ == "__main__":

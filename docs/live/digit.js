@@ -1,42 +1,39 @@
 // The first page's digit: drawn with the mouse or a finger, read by the demo's model.
 function readDigits(place) {
-  const SIZE = 192, canvas = make("canvas", { width: SIZE, height: SIZE, role: "img", ariaLabel: Live.t("Draw a digit here") });
-  const pen = canvas.getContext("2d", { willReadFrequently: true }), answer = make("p", { role: "status" });
-  const maps = make("div", { className: "maps" }), output = new Live.Output(Live.t("digit")), seen = make("div", { hidden: true });
-  const large = svg("svg", { viewBox: "0 0 8 8", tabindex: 0, role: "application", "aria-label": Live.t("What the model sees; arrow keys choose the patch that looks") });
-  const view = digitView(large, maps);
-  let last;
-  const clear = () => {
-    pen.fillStyle = "white";
-    pen.fillRect(0, 0, SIZE, SIZE);
-    Object.assign(pen, { lineWidth: 24, lineCap: "round", lineJoin: "round" });
-    seen.hidden = true;
-    answer.textContent = Live.t("Draw a digit with the mouse or a finger.");
-  };
-  const at = event => [event.offsetX, event.offsetY].map(x => x * SIZE / canvas.clientWidth);
-  canvas.addEventListener("pointerdown", event => { canvas.setPointerCapture(event.pointerId); last = at(event); });
-  canvas.addEventListener("pointermove", event => {
-    if (!last) return;
-    const stroke = new Path2D();
-    stroke.moveTo(...last);
-    stroke.lineTo(...(last = at(event)));
-    pen.stroke(stroke);
+  const SIZE = 192, { t, button, row } = Live, output = Live.output(t("digit"));
+  const look = { width: SIZE, height: SIZE, role: "img", ariaLabel: t("Draw a digit here") }, canvas = make("canvas", look);
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
+  const answer = make("p", { role: "status" }), maps = make("div", { className: "maps" });
+  const at = event => [event.offsetX, event.offsetY].map(x => (x * SIZE) / canvas.clientWidth);
+  canvas.addEventListener("pointerdown", event => {
+    canvas.setPointerCapture(event.pointerId);
+    pen.beginPath();
+    pen.moveTo(...at(event));
   });
-  canvas.addEventListener("pointerup", () => { last = undefined; read(pen.getImageData(0, 0, SIZE, SIZE).data.filter((_, i) => i % 4 === 0)); });
-
+  canvas.addEventListener("pointermove", event => {
+    if (!event.buttons) return;
+    pen.lineTo(...at(event));
+    pen.stroke();
+  });
+  canvas.addEventListener("pointerup", () => {
+    read(pen.getImageData(0, 0, SIZE, SIZE).data.filter((_, i) => i % 4 === 0));
+  });
+  function clear() {
+    Object.assign(pen, { fillStyle: "white", lineWidth: 24, lineCap: "round", lineJoin: "round" });
+    pen.fillRect(0, 0, SIZE, SIZE);
+    maps.replaceChildren();
+    answer.textContent = t("Draw a digit with the mouse or a finger.");
+  }
   const read = image => Live.inTurn(() => Live.call("digit", [image], (kind, text) => {
     if (kind !== "digit") return output.show(kind, text);
     if (!text) return clear();
-    const digit = JSON.parse(text), order = digit.scores.map((score, i) => [score, i]).sort((a, b) => b[0] - a[0]);
-    const chances = order.slice(0, 3).map(([score, i]) => `${i}: ${(100 * score).toFixed(1)} %`).join(", ");
-    answer.textContent = Live.t("The model reads a {}. Chances: {}. This is what it sees, and where one patch (blue) looks (orange) in each head:", order[0][1], chances);
-    seen.hidden = false;
-    view(digit);
+    const digit = JSON.parse(text), { scores } = digit;
+    const order = [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, 3);
+    const chances = order.map(i => `${i}: ${(100 * scores[i]).toFixed(1)} %`).join(", ");
+    answer.textContent = t("The model reads a {}. Chances: {}. In each head, one patch (blue) looks where it is orange; click another:", order[0], chances);
+    showDigit(digit, maps);
   }));
-
-  const show = make("button", { type: "button", onclick: () => { clear(); read(); } }, Live.t("Show me one"));
-  const buttons = make("p", { className: "live-buttons" }, show, make("button", { type: "button", onclick: clear }, Live.t("Clear")));
-  seen.append(large, maps);
-  place.replaceChildren(make("div", {}, canvas, buttons), make("div", {}, answer, seen, output.box));
+  const buttons = row(button("Show me one", () => { clear(); read(); }), button("Clear", clear));
+  place.replaceChildren(make("div", {}, canvas, buttons), make("div", {}, answer, maps, output.box));
   clear();
 }

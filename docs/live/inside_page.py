@@ -3,6 +3,7 @@
 The numbers are those of the page that examples/inside.py writes for its first prompt.
 """
 
+import json
 from pathlib import Path
 
 from tinygrad_attn.viz.page import page
@@ -13,4 +14,5 @@ NUMBERS = Path(__file__).with_name("inside.json")
 def save(folder: Path) -> None:
     """Write inside.html into a folder."""
     numbers = NUMBERS.read_text("utf-8").strip()
-    page("Inside SmolLM2-135M", "inside", data=numbers).save(folder / "inside.html")
+    said = json.loads(numbers)["said"]
+    page("Inside SmolLM2-135M", "inside", data=numbers, **said).save(folder / "inside.html")

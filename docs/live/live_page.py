@@ -22,6 +22,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -31,6 +32,7 @@ Emit = Callable[[str, str], Any]
 HERE = Path(__file__).resolve().parent
 PRINTED = 100_000
 """Characters of a run that are shown."""
+PROMPT = re.compile(r"(>>>|\.\.\.)( |$)", re.M)
 FRAME = re.compile(r'<iframe srcdoc="([^"]*)"')
 
 ta.set_num_threads(1)
@@ -76,13 +78,14 @@ def names_of(visit: int) -> dict[str, Any]:
     return names
 
 
-def run(
-    emit: Emit, code: str, name: str, visit: int, interactive: bool = False, fresh: bool = False
-) -> bool:
-    """Run a block in the namespace of a visit to its page, or in a `fresh` one; show its last
-    expression, or if `interactive` all of them. Returns whether it came to its end.
+def run(emit: Emit, code: str, name: str, visit: int) -> bool:
+    """Run a block in the namespace of a visit to its page, or for visit 0 in a new one. Show its last
+    expression, or all of them if it has prompts. Returns whether it came to its end.
     """
-    namespace = {"__name__": "__main__"} if fresh else names_of(visit)
+    namespace = names_of(visit) if visit else {"__name__": "__main__"}
+    interactive = bool(PROMPT.match(code))
+    if interactive:
+        code = "\n".join(line[4:] for line in code.splitlines() if PROMPT.match(line))
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     out = Printed(emit)
     if "load_split" in code:
@@ -129,7 +132,7 @@ def show(emit: Emit, value: Any) -> None:
     sys.stdout.flush()
     text = value._repr_html_() if hasattr(type(value), "_repr_html_") else None
     if text and text.startswith("<svg"):
-        emit("svg", text)
+        emit("image", f"data:image/svg+xml,{quote(text)}")
     elif text:
         frame = FRAME.match(text)
         emit("page", html.unescape(frame[1]) if frame else text)
@@ -143,7 +146,8 @@ def figures(emit: Emit) -> None:
         for number in pyplot.get_fignums():
             picture = io.BytesIO()
             pyplot.figure(number).savefig(picture, format="png", bbox_inches="tight")
-            emit("png", base64.b64encode(picture.getvalue()).decode())
+            data = base64.b64encode(picture.getvalue()).decode()
+            emit("image", f"data:image/png;base64,{data}")
         pyplot.close("all")
 
 

@@ -23,18 +23,22 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "docs" / "course" / "marking"))
+DOCS, ROOT = HERE.parent, HERE.parents[1]
+INSTALLED = DOCS.name == "_docs"
+PACKAGE = ROOT if INSTALLED else ROOT / "tinygrad_attn"
+sys.path.insert(0, str(DOCS / "course" / "marking"))
 
 import _stubs  # noqa: E402
 
-SITE = ROOT / "docs" / "_build" / "site"
+SITE = DOCS / "_build" / "site"
+FETCHED = Path.home() / ".cache" / "tinygrad_attn" if INSTALLED else DOCS / "_build" / "parts"
+"""Other people's files, for `--offline`."""
 CDN = "https://cdn.jsdelivr.net"
 PYODIDE = "0.27.7"  # the newest of which a registry has NumPy's wheel, too
 NUMPY = "numpy-2.0.2-cp312-cp312-pyodide_2024_0_wasm32.whl"
@@ -185,37 +189,40 @@ body {{ --font-stack: "Chinese", -apple-system, BlinkMacSystemFont, Segoe UI, He
 
 def package(course: bool = True, more: Mapping[Path, str] | None = None) -> bytes:
     """The package with the marker, what runs a page, and `more` texts, as one archive; perhaps with
-    the exercises of the course.
+    the exercises of the course and what its pages need.
     """
-    folders = ("exercises", "marking") if course else ("marking",)
-    source = ROOT / "docs" / "course"
+    marking = [*(DOCS / "course" / "marking").glob("*.p[yo]"), HERE / "live_page.py"]
     files = {
-        **{path: path.relative_to(ROOT) for path in (ROOT / "tinygrad_attn").rglob("*")},
-        **{
-            path: path.relative_to(ROOT)
-            for folder in folders
-            for path in (source / folder).rglob("*.p[yo]")
-        },
-        **{HERE / name: Path(name) for name in ("live_page.py", "digits.npz")},
-        # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
-        **{
-            path: Path("pydoc_data") / path.name
-            for path in Path(pydoc_data.__file__).parent.glob("*.py")
-        },
-        # The formulas of practice are made in the browser.
-        **{
-            Path(file.locate()): Path(file)
-            for file in metadata.files("latex2mathml")
-            if file.suffix in (".py", ".txt") or file.name == "METADATA"
-        },
+        **{path: "tinygrad_attn" / path.relative_to(PACKAGE) for path in PACKAGE.rglob("*")},
+        **{path: "docs" / path.relative_to(DOCS) for path in marking[:-1]},
+        marking[-1]: Path("live_page.py"),
     }
+    if course:
+        files |= {
+            **{
+                path: "docs" / path.relative_to(DOCS)
+                for path in (DOCS / "course" / "exercises").rglob("*.py")
+            },
+            HERE / "digits.npz": Path("digits.npz"),
+            # Part of Python, but not of Pyodide's: the text that chapter 18's model learns.
+            **{
+                path: Path("pydoc_data") / path.name
+                for path in Path(pydoc_data.__file__).parent.glob("*.py")
+            },
+            # The formulas of practice are made in the browser.
+            **{
+                Path(file.locate()): Path(file)
+                for file in metadata.files("latex2mathml")
+                if file.suffix in (".py", ".txt") or file.name == "METADATA"
+            },
+        }
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path, name in sorted(files.items()):
-            if path.is_file() and path.suffix != ".pyc":
+            if path.is_file() and path.suffix != ".pyc" and "_docs" not in name.parts:
                 archive.write(path, name)
         for path, text in (more or {}).items():
-            archive.writestr(path.relative_to(ROOT).as_posix(), text)
+            archive.writestr(("docs" / path.relative_to(DOCS)).as_posix(), text)
     return into.getvalue()
 
 
@@ -224,6 +231,7 @@ def lay_out(
     offline: bool,
     archive: bytes | None = None,
     stubs: Mapping[str, str] | None = None,
+    in_language: Callable[[str, str], str] = _stubs.in_language,
 ) -> None:
     """Put the scripts, the package and, offline, all parts into a folder of the built site. The
     archive and the stubs are those of the course, unless others are given.
@@ -232,13 +240,13 @@ def lay_out(
     for name in ("live.js", "worker.js", "digit.js", "live.css"):
         shutil.copy(HERE / name, static)
     for path, name in SHARED.items():
-        shutil.copy(ROOT / "tinygrad_attn" / path, static / name)
-    folder = ROOT / "docs" / "course" / "exercises"
+        shutil.copy(PACKAGE / path, static / name)
+    folder = DOCS / "course" / "exercises"
     stubs = stubs or {path.stem: path.read_text("utf-8") for path in folder.glob("*.py")}
     for language in ("", *LANGUAGES):
         (static / "exercises" / language).mkdir(exist_ok=True)
         for name, text in stubs.items():
-            said = _stubs.in_language(text, language)
+            said = in_language(text, language)
             (static / "exercises" / language / f"{name}.py").write_text(said, "utf-8")
     archive = archive or package()
     (static / "tinygrad_attn.zip").write_bytes(archive)
@@ -248,7 +256,7 @@ def lay_out(
     for part in PARTS:
         said = {"url": part.url, "integrity": part.integrity, "type": part.type, "size": part.size}
         if offline:
-            content = collect(part, ROOT / "docs" / "_build" / "parts")
+            content = collect(part, FETCHED)
             said = {"url": part.name, "type": part.type}
             if part.name.startswith("pyodide.asm"):  # no small server compresses by itself
                 content, said = gzip.compress(content, mtime=0), {**said, "gzip": True}
@@ -267,7 +275,7 @@ def lay_out(
         "bytes": sum(said["size"] for said in parts.values() if not said.get("lazy")),
         "parts": parts,
         "words": {
-            language: json.loads((ROOT / "docs" / folder / "live.json").read_text("utf-8"))
+            language: json.loads((DOCS / folder / "live.json").read_text("utf-8"))
             for language, folder in LANGUAGES.items()
         },
     }
@@ -309,7 +317,7 @@ def main() -> int:
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-t", "live", *more]
     for language, into in (("en", SITE), ("zh_CN", SITE / "zh")):
         own = ["-D", f"language={language}", "-d", SITE.parent / f"doctrees-live-{language}"]
-        done = subprocess.run([*command, *own, ROOT / "docs", into], cwd=ROOT)
+        done = subprocess.run([*command, *own, DOCS, into], cwd=ROOT)
         if done.returncode:
             return done.returncode
     static = SITE / "_static" / "live"

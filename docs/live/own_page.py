@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import html
+import json
+import os
 import sys
 from pathlib import Path
 from string import Template
@@ -12,16 +14,20 @@ from string import Template
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "course" / "marking")]
 
+import _language  # noqa: E402
 import _own  # noqa: E402
 import make_site  # noqa: E402
 
 PAGE = Template("""<!doctype html>
-<html lang="en">
+<html lang="$language">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title>
-$scripts
+<script src="live/settings.js"></script>
+<script src="live/page.js"></script>
+<script src="live/live.js"></script>
+<link rel="stylesheet" href="live/palette.css">
 <link rel="stylesheet" href="live/live.css">
 <style>
 :root { color-scheme: light dark; --color-foreground-primary: CanvasText; --color-foreground-secondary: GrayText;
@@ -33,7 +39,7 @@ body { font: 1rem/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto
 </head>
 <body>
 <h1>$title</h1>
-<p>Write your answer in place of each <code>return None</code>, and press Mark. Your text stays in this browser.</p>
+<p>$task</p>
 <ul>
 $parts
 </ul>
@@ -41,33 +47,40 @@ $parts
 </body>
 </html>
 """)
+TASK = (
+    "Write your answer in place of each return None, and press Mark. Your text stays in this "
+    "browser."
+)
 
 
 def write(file: Path, folder: Path, offline: bool = False) -> Path:
     """Write the page of a teacher's file into a folder, and return its address."""
+    if offline and (missing := make_site.missing_tool()):
+        raise ValueError(missing)
     parts, name = _own.parts_of(file), file.stem
     folder.mkdir(parents=True, exist_ok=True)
     archive = make_site.package(course=False, more={_own.PACKED: _own.packed(parts)})
-    make_site.lay_out(folder / "live", offline, archive, {name: _own.stub(parts)})
-    rows = [
-        f"<li>{html.escape(one.name)} ({one.points:g} point{'s' * (one.points != 1)})</li>"
-        for one in parts
-    ]
+    stubs = {name: _own.stub(parts)}
+    make_site.lay_out(folder / "live", offline, archive, stubs, _language.in_language)
+    language = os.environ.get(_language.VARIABLE, "en")
+    rows = [f"<li>{html.escape(one.name)}: {points(one.points, language)}</li>" for one in parts]
     texts = {"title": html.escape(name), "name": name, "parts": "\n".join(rows)}
+    code = next((code for code, short in make_site.LANGUAGES.items() if short == language), "en")
+    task = said(TASK, language).replace("return None", "<code>return None</code>")
     page = folder / "index.html"
-    page.write_text(PAGE.substitute(texts, scripts="\n".join(scripts(offline))), "utf-8")
+    page.write_text(PAGE.substitute(texts, language=code, task=task), "utf-8")
     return page
 
 
-def scripts(offline: bool) -> list[str]:
-    """Return the elements that load what the page needs."""
-    texts = []
-    for name in ("codemirror.js", "python.js", "codemirror.css"):
-        part = make_site.part(name)
-        place = f"live/{name}" if offline else part.url
-        check = "" if offline else f' integrity="{part.integrity}" crossorigin="anonymous"'
-        if name.endswith(".css"):
-            texts.append(f'<link rel="stylesheet" href="{place}"{check}>')
-        else:
-            texts.append(f'<script src="{place}"{check}></script>')
-    return [*texts, *(f'<script src="live/{name}.js"></script>' for name in ("settings", "live"))]
+def points(count: float, language: str) -> str:
+    """Return a number of points in words."""
+    text = "{} point" if count == 1 else "{} points"
+    return said(text, language).replace("{}", f"{count:g}")
+
+
+def said(text: str, language: str) -> str:
+    """Return a text of the page in a language."""
+    if language not in make_site.LANGUAGES.values():
+        return text
+    words = json.loads((make_site.DOCS / language / "live.json").read_text("utf-8"))
+    return str(words[text])

@@ -1,38 +1,33 @@
 // Python in a worker, so that a page lives on while it computes. live_page.py has what it runs.
 "use strict";
 importScripts("settings.js");
-const fetchPlainly = self.fetch, parts = LIVE.parts;
-const early = new Map(), megabytes = bytes => (bytes / 1e6).toFixed(1);
+const { parts } = LIVE, fetchPlainly = self.fetch, early = new Map();
 let loaded = 0, viz;
+
+const megabytes = bytes => (bytes / 1e6).toFixed(1);
+const say = (text, ...values) => postMessage({ kind: "status", text, values });
 
 /** Fetch a part, and say how much there is of what every page's Python begins with. */
 async function load(part) {
-  const answer = await fetchPlainly(part.url, part.integrity ? { integrity: part.integrity } : {});
+  const answer = await fetchPlainly(part.url, { integrity: part.integrity ?? "" });
   if (!answer.ok) throw new Error(`${part.url}: ${answer.status} ${answer.statusText}`);
   const transform = (chunk, out) => {
-    if (!part.lazy) {
-      loaded += chunk.length;
-      postMessage({ kind: "status", text: "Loading Python: {} of {} MB", values: [megabytes(loaded), megabytes(LIVE.bytes)] });
-    }
+    if (!part.lazy) say("Loading Python: {} of {} MB", megabytes((loaded += chunk.length)), megabytes(LIVE.bytes));
     out.enqueue(chunk);
   };
-  let body = answer.body.pipeThrough(new TransformStream({ transform }));
-  if (part.gzip) body = body.pipeThrough(new DecompressionStream("gzip"));
-  return new Response(body, { headers: { "Content-Type": part.type } });
+  const body = answer.body.pipeThrough(new TransformStream({ transform })), headers = { "Content-Type": part.type };
+  return new Response(part.gzip ? body.pipeThrough(new DecompressionStream("gzip")) : body, { headers });
 }
-
 // Pyodide asks for its files by name; it is given these, with their hashes checked.
-for (const part of Object.values(parts)) if (!part.lazy) early.set(part, load(part));
+for (const [name, part] of Object.entries(parts)) if (!part.lazy) early.set(name, load(part));
 self.fetch = (address, options) => {
-  const part = parts[String(address.url ?? address).split("/").pop()];
-  if (!part) return fetchPlainly(address, options);
-  const answer = early.get(part) ?? load(part);
-  early.delete(part);
-  return answer;
+  const name = String(address.url ?? address).split("/").pop(), answer = early.get(name);
+  early.delete(name);
+  return answer ?? (parts[name] ? load(parts[name]) : fetchPlainly(address, options));
 };
 const script = async name => importScripts(URL.createObjectURL(await (await fetch(name)).blob()));
 
-const ready = (async () => {
+async function start() {
   await Promise.all(early.values());
   await script("pyodide.js");
   await script("pyodide.asm.js");
@@ -40,7 +35,8 @@ const ready = (async () => {
   await pyodide.loadPackage("numpy", { messageCallback() {} });
   pyodide.unpackArchive(await (await fetch("tinygrad_attn.zip")).arrayBuffer(), "zip", { extractDir: LIVE.folder });
   return { pyodide, page: pyodide.pyimport("live_page") };
-})();
+}
+const ready = start();
 ready.catch(error => setTimeout(() => { throw error; })); // the page hears of it, and ends this worker
 
 /** Load what the code needs beside NumPy: Graphviz for pictures, and from the CDN any package. */
@@ -55,15 +51,15 @@ async function prepare({ pyodide, page }, code) {
 }
 
 onmessage = async ({ data: { call, args, language } }) => {
-  const python = await ready;
+  const python = await ready, show = (kind, text) => postMessage({ kind, text });
   let ok = false;
   try {
     await prepare(python, String(args[0]));
-    postMessage({ kind: "status", text: "Running" });
+    say("Running");
     python.page.speak(language);
-    ok = python.page[call]((kind, text) => postMessage({ kind, text }), ...args);
+    ok = python.page[call](show, ...args);
   } catch (error) {
-    postMessage({ kind: "error", text: String(error.message ?? error) });
+    show("error", String(error.message ?? error));
   }
   postMessage({ kind: "done", ok });
 };

@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.metadata
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -186,6 +187,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
         metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
         scripts = archive.read(f"{info}/entry_points.txt").decode()
         assert f"{info}/licenses/LICENSE" in archive.namelist()
+        archive.extractall(tmp_path / "installed")
     ours = {
         path.relative_to(ROOT).as_posix()
         for path in PACKAGE.rglob("*")
@@ -197,6 +199,10 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
         for path in (ROOT / "docs" / folder).rglob("*")
         if path.is_file() and path.suffix != ".pyc" and path.parent.name != "solutions"
     }
+    live = (ROOT / "docs" / "live").glob("*")
+    shipped |= {f"live/{path.name}" for path in live if path.suffix in (".js", ".css")}
+    shipped |= {f"live/{name}_page.py" for name in ("live", "own")}
+    shipped |= {"live/make_site.py", "zh/live.json"}
     assert inside == ours | {f"tinygrad_attn/_docs/{name}" for name in shipped}
     assert "tinygrad_attn/py.typed" in inside
     assert metadata["Version"] == stated_version()
@@ -213,3 +219,21 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
         "dev",
     }
     assert "tinygrad-attn = tinygrad_attn.cli:main" in scripts
+    _writes_a_page(tmp_path)
+
+
+def _writes_a_page(folder):
+    """The unpacked wheel writes a teacher's page, in Chinese, without a clone."""
+    exercise = "def f(x):\n    return x * x\n\n\nexercise('f', forward=f)\n"
+    (folder / "square.py").write_text(exercise, "utf-8")
+    command = [sys.executable, "-m", "tinygrad_attn", "page", "square.py", "-o", "page"]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "installed")}
+    done = subprocess.run(
+        [*command, "--lang", "zh"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "按“批改”" in (folder / "page" / "index.html").read_text("utf-8")
+    with zipfile.ZipFile(folder / "page" / "live" / "tinygrad_attn.zip") as archive:
+        names = set(archive.namelist())
+    assert {"live_page.py", "docs/course/marking/own.json", "tinygrad_attn/__init__.py"} <= names
+    assert not [name for name in names if "_docs/" in name or "exercises/" in name]

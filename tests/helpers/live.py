@@ -19,11 +19,13 @@ RUN_ALL = """async () => {
     block.querySelector(".live-buttons button").click();
     await Live.inTurn(() => {});
     const errors = [...block.querySelectorAll(".live-output .error, .live-output .note")].map(one => one.textContent);
-    found.push([errors.join(""), Boolean(block.querySelector(".live-why"))]);
+    const shown = block.querySelector(".live-output > :not(.quiet, .note)");
+    found.push([errors.join(""), Boolean(block.querySelector(".live-why")), Boolean(shown)]);
   }
   return found;
 }"""
-"""Runs every block of a page. Returns each block's errors, and whether the page announces an error."""
+"""Runs every block of a page. Returns each block's errors, whether the page announces an error, and
+whether the block shows something."""
 
 
 @contextmanager

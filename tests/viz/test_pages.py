@@ -3,9 +3,11 @@
 import base64
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
+from support import ROOT
 
 import tinygrad_attn as ta
 import tinygrad_attn.functional as F
@@ -42,7 +44,7 @@ def inside():
     }
     test = {"heads": [[1, 1], [2, 0]], "whole": 2.0, "without": -1.0, "controls": [1.5, 2.5]}
     names = {"sentences": [["Mary", " and"], ["John", " and"]], "names": ["Mary", "John"]}
-    return {
+    data = {
         "scores": {
             name: rng.random((3, 2)).round(3).tolist()
             for name in ("induction", "names", "previous", "first")
@@ -51,6 +53,11 @@ def inside():
         "patching": names | {"ends": [3.0, -3.0], "effects": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]},
         "prompts": [prompt("one"), prompt("two")],
     }
+    sys.path.insert(0, str(ROOT / "examples"))
+    from inside import sentences_of
+
+    sys.path.remove(str(ROOT / "examples"))
+    return page("Inside", "inside", data=as_json(data), **sentences_of(data))
 
 
 def few_digits(seed):
@@ -69,7 +76,7 @@ def folder(tmp_path_factory):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2)
     tokens = ta.randn(1, 4, 8)
     viz.attention_html(model, tokens, queries="ab<本").save(path / "attention.html")
-    page("Inside", "inside", data=as_json(inside())).save(path / "inside.html")
+    inside().save(path / "inside.html")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(demo, "load_split", few_digits)
         main(["demo", "--epochs", "1", "--runs", "1", "--out", str(path)])
@@ -80,81 +87,84 @@ def drive_steps(page):
     count, inputs = lambda: page.inner_text("#count"), lambda: page.inner_text("#inputs")
     assert count() == "1 / 4" and "fast/layers.py" in inputs()
     page.keyboard.press("ArrowRight")
-    assert count() == "2 / 4" and page.url.endswith("#step=2")
+    assert count() == "2 / 4"
     assert "∂L/∂a = g * b" in inputs() and "multiply.vjp" in inputs()
     page.click("g.node:has-text('matmul') text >> nth=0")
     assert count() == "4 / 4" and "_matmul_by_left" in inputs()
     assert "sum so far" in inputs() and page.locator("g.node.now").count() == 1
     page.hover("#output .cells > :nth-child(5)")
     assert re.fullmatch(r"y\[1, 1\] = -?\d\.\d+", page.inner_text("#output figcaption >> nth=0"))
-    page.focus("#output .cells >> nth=1")
+    page.focus("#output .cells >> nth=1 >> span >> nth=0")
     page.keyboard.press("ArrowRight")  # a cell, not a step
-    assert count() == "4 / 4" and "g[0, 0] = " in page.inner_text("#output")
-    page.evaluate("location.hash = '#step=1'")
-    page.wait_for_function("document.getElementById('count').textContent === '1 / 4'")
-    page.clock.install()
-    page.click("#play")
-    page.clock.run_for(1300)
-    assert count() == "2 / 4" and page.get_attribute("#play", "aria-pressed") == "true"
-    page.clock.run_for(9000)
-    assert count() == "4 / 4" and page.inner_text("#play") == "Play"
+    assert count() == "4 / 4" and "g[0, 1] = " in page.inner_text("#output")
+    page.click("#back")
     page.keyboard.press("Home")
     assert count() == "1 / 4" and page.locator("g.node.later").count() == 4
-    assert page.locator("#drawing svg").bounding_box()["height"] > 250, "it fills its pane"
+    height = lambda: page.locator("#drawing svg").bounding_box()["height"]
+    whole = height()
+    assert whole > 250, "it fills its pane"
+    page.fill("#zoom", "2")
+    assert height() == pytest.approx(2 * whole, rel=0.05)
 
 
 def drive_attention(page):
     page.click("#map .cells > :nth-child(9)")  # the third row
     assert page.inner_text("#said") == "query <, head 0"
-    page.focus("#tokens button >> nth=2")
+    page.focus("#tokens input >> nth=2")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#said") == "query 本, head 0"
-    page.select_option("#heads", "1")
-    page.select_option("#calls", "1")
+    page.click("#heads label >> nth=1")
+    page.click("#calls label >> nth=1")
     assert page.inner_text("#said") == "query 本, head 1"
-    weights = [float(x) for x in page.locator("#scores td.bar").all_inner_texts()]
+    weights = [float(x) for x in page.locator("#scores td:last-child").all_inner_texts()[1:]]
     assert sum(weights[:-1]) == pytest.approx(1, abs=1e-3) and weights[-1] == 1
-    assert page.locator("#sums tr").count() == 5
+    assert page.locator("#sums figure >> nth=1 >> b").last.inner_text() == "output = sum"
 
 
 def drive_inside(page):
     said, next_ = lambda: page.inner_text("#said"), lambda: page.inner_text("#next")
-    assert "3 layers of 2 heads" in page.inner_text("body") and "one320" in next_()
-    assert "answer one depends most on \u672c (2.00)" in page.inner_text("#weighs")
+    assert "3 layers of 2 heads" in page.inner_text("body") and "one320 30%" in next_()
+    assert "The answer one depends on" in page.inner_text("#tokens")
     page.select_option("#kind", "times")
-    assert "\u00b7<b> (+0.50), \u672c (\u22120.25)" in page.inner_text("#weighs")
-    page.click("#lens tr:nth-child(3) td:nth-of-type(1)")  # below the last layer
+    page.hover("#tokens span >> nth=1")
+    assert page.inner_text("#tokens figcaption") == "\u672c: \u22120.25"
+    page.click("#lens span >> nth=3")  # below the last layer
     assert "if layer 1 were the last" in next_() and "one200" in next_()
     page.select_option("#metric", "zero")
-    page.hover("#grid .cells > :nth-child(4)")
+    page.hover("#grid span >> nth=3")
     assert page.inner_text("#grid figcaption") == "layer 1, head 1: \u22122.50 nats"
-    page.click("#grid .cells > :nth-child(4)")
-    assert said().startswith("Layer 1, head 1.") and "set to zero by \u22122.50" in said()
-    page.click("#map .cells > :nth-child(4)")  # the second row
-    assert page.inner_text("#looks") == "\u672c looks at \u00b7<b> 50%, \u672c 50%."
+    page.click("#grid span >> nth=3")
+    assert said().startswith("Layer 1, head 1: ") and "zero \u22122.50" in said()
+    page.click("#map span >> nth=3")  # the second row
+    looks = lambda: [
+        cell.get_attribute("style").rstrip(";") for cell in page.locator("#row span").all()
+    ]
+    assert "\u672c looks at" in page.inner_text("#row")
+    assert looks() == ["--much: 100%", "--much: 100%", "--much: 0%"]
     page.check("#sink")
-    assert page.inner_text("#looks") == "\u672c looks at \u672c 50%."
-    page.focus("#grid .cells")
+    assert looks() == ["--much: 0%", "--much: 100%", "--much: 0%"]
+    page.focus("#grid span >> nth=3")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert said().startswith("Layer 0, head 0.")  # the cell after the one that was clicked
+    assert said().startswith("Layer 0, head 0: ")  # the cell after the one that was clicked
     page.select_option("#metric", "induction")
     assert "after the last occurrence" in page.inner_text("#meaning")
-    assert (
-        "Heads 1.1, 2.0" in page.inner_text("#names-said")
-        and page.locator("#names .bar").count() == 4
-    )
-    page.hover("#patching .cells > :nth-child(3)")
+    assert "Heads 1.1, 2.0 carry" in page.inner_text("body")
+    page.hover("#patching span >> nth=2")
     assert page.inner_text("#patching figcaption") == "layer 1, at John from Mary: 0.30"
-    page.select_option("#prompts", "1")
-    assert "two320" in next_() and "log p of two" in said()
+    page.click("#prompts label >> nth=1")
+    assert "two320" in next_() and "The answer two" in page.inner_text("#tokens")
 
 
 def drive_report(page):
-    page.click("#choose button >> nth=3")
-    page.focus("#large")
+    page.click("#choose label >> nth=3")
+    page.focus("#maps figure:nth-child(2) span >> nth=0")
     page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
     assert page.locator("#maps figure").count() > 3
+    assert "chosen" in page.locator("#maps figure:nth-child(3) span >> nth=4").get_attribute(
+        "class"
+    )
     page.click("summary >> nth=0")
 
 

@@ -136,6 +136,7 @@ def _add_teaching(command: Any) -> None:
     add("file", metavar="FILE.py", help="a file that calls exercise(...): docs/own-exercises.md")
     add("-o", "--output", metavar="DIR", required=True, help="the folder of the page")
     add("--offline", action="store_true", help="put Python into the folder too")
+    add("--lang", **LANGUAGE)
     add = command(commands.course)
     add("folder", metavar="DIR", help="existing files stay as they are")
     add("--release", action="store_true", help="for lecturers: autograders, slides, variants")

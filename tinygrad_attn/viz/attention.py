@@ -136,7 +136,10 @@ def attention_html(
             "the model never called attention. Pass a model with scaled dot-product attention and "
             "its input, or pass q, k and v."
         )
-    for picture in pictures:
+    names = [picture["name"] for picture in pictures]
+    for place, picture in enumerate(pictures):
+        if before := names[:place].count(picture["name"]):
+            picture["name"] += f", call {before + 1}"
         sides = ("queries", queries), ("keys", keys)
         for count, (side, labels) in zip(np.shape(picture["weights"])[1:], sides, strict=True):
             other = len(pictures) > 1 and labels is not None and len(labels) != count

@@ -21,7 +21,7 @@ from _compare import Line, compare
 from _points import points, table
 from _rules import VAGUE, Rule, WrongForm, explanation, line_of, names_of, numbers
 from _watch import library_calls
-from _words import about_shape, about_shapes, misplaced, short, unchanged
+from _words import about_shape, about_shapes, misplaced, scaled, short, unchanged
 
 import tinygrad_attn as ta
 
@@ -347,7 +347,7 @@ class Marks:
                 if compare(found, wrong, atol=atol, rtol=rtol)
             ]
         said = listed[0] if listed else unchanged(*self.last_call) if self.last_call else ""
-        said = said or misplaced(found, expected)
+        said = said or misplaced(found, expected) or scaled(found, expected)
         hint = hint or (NAN if "NaN" in line.verdict and not said else "")
         shapes = [np.shape(getattr(x, "_data", x)) for x in (found, expected)]
         alike = shapes[0] == shapes[1]

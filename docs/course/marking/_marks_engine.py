@@ -306,6 +306,14 @@ def _(marks: Marks) -> None:
                 [[16, 8, 1, 1], [6, 8, 1, 1]],
                 [[10, 8, 1, 1], [6, 8, 1, 1]],
             ),
+            "All gradients are 0. That of `last` with respect to itself is 1: set it first.": [
+                [0] * 4
+            ]
+            * 2,
+            **either(
+                "The slopes are added without the gradient of the node. A contribution is node.grad * slope.",
+                [[2, 8, 1, 1], [2, 8, 1, 1]],
+            ),
             "The gradients are passed on before there are any. Begin with `last`, and go from users to parents.": [
                 [0, 3, 1, 1]
             ]
@@ -840,6 +848,9 @@ def _(marks: Marks) -> None:
                 groups,
                 (n := normalized(x, groups)[0]) * group_mean(g * w * n, groups),
             )
+        ),
+        "The last term has the mean of h here. It is n times the mean of h * n.": lambda g, y, x, w, groups: (
+            rule(g * w, x, groups, (1 + normalized(x, groups)[0]) * group_mean(g * w, groups))
         ),
         "The term of the variance is missing. Scaling a group does not change n.": lambda g, y, x, w, groups: (
             rule(g * w, x, groups, group_mean(g * w, groups))

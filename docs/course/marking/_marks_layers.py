@@ -28,8 +28,9 @@ def _(marks: Marks) -> None:
     def right(steps: int, variant: str = "") -> dict[str, np.ndarray]:
         p, m, v = start, np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
-            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
-            at = t + (variant == "late")
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * (m if variant == "moment" else g) ** 2
+            at = 1 if variant == "first" else t + (variant == "late")
             a, b = (
                 (m, v) if variant == "uncorrected" else (m / (1 - beta1**at), v / (1 - beta2**at))
             )
@@ -43,6 +44,7 @@ def _(marks: Marks) -> None:
     def mine(steps: int) -> dict[str, np.ndarray]:
         p, m, v = start.copy(), np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
+            before = np.array(p)
             found = step(p, g.copy(), m, v, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
             if not isinstance(found, (tuple, list)) or len(found) != 3:
                 raise Wrong(
@@ -50,6 +52,13 @@ def _(marks: Marks) -> None:
                     "p, m and v."
                 )
             p, m, v = found
+        expected = right(steps)
+        if np.allclose(m, expected["m"]) != np.allclose(
+            v, expected["v"]
+        ):  # one mistake costs itself
+            with np.errstate(all="ignore"):
+                root = np.sqrt(v / (1 - beta2**steps))
+                p = p - (before - lr * m / (1 - beta1**steps) / (root + eps)) + expected["p"]
         return {"p": p, "m": m, "v": v}
 
     def check(steps: int, name: str, mistakes: dict[str, Any]) -> None:
@@ -72,13 +81,15 @@ def _(marks: Marks) -> None:
     for steps in (1, 5):
         check(steps, "m", {corrected.format("m"): gradients[0]})
         not_squared = {"The gradient is not squared.": (1 - beta2) * gradients[0]}
-        check(steps, "v", {corrected.format("v"): squares, **not_squared})
+        of_m = {"v is a mean of the squares of g, not of m.": right(steps, "moment")["v"]}
+        check(steps, "v", {corrected.format("v"): squares, **not_squared, **of_m})
     marks.idea("a step by the corrected means", 3, main=True)
     for steps in (1, 5):
         wrong = {
             "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": "uncorrected",
             "eps is under the root. Add it to the root.": "eps",
             "The square root of v is missing.": "no root",
+            "The correction is the same at each step here. It is 1 - beta^t, with the number of the step.": "first",
         }
         late = {
             "t is counted from 1 already: the correction is 1 - beta^t, not 1 - beta^(t + 1).": right(
@@ -279,14 +290,26 @@ def of_attention(marks: Marks) -> None:
         "v": lambda mask: lambda g, y, q, k, v: (mask * (q @ k.T)).T @ g,
     }
     untransposed = "The matrix of query and key must be transposed here: the rule sums over the queries t that see key s."
-    kept = {
-        "k": lambda g, y, q, k, v: (free * (g @ v.T)) @ q,
-        "v": lambda g, y, q, k, v: (free * (q @ k.T)) @ g,
-    }
+    kept = [
+        lambda g, y, q, k, v: (free * (g @ v.T)) @ q,
+        lambda g, y, q, k, v: (free * (q @ k.T)) @ g,
+    ]
+    half = (
+        "The mask and the matrix of query and key belong together: transpose both, or none of them."
+    )
+    half_turned = [
+        rule
+        for mask, turn in ((free.T, lambda a: a), (free, lambda a: a.T))
+        for rule in (
+            lambda g, y, q, k, v, mask=mask, turn=turn: (mask * turn(g @ v.T)) @ q,
+            lambda g, y, q, k, v, mask=mask, turn=turn: (mask * turn(q @ k.T)) @ g,
+        )
+    ]
     mistakes = {
         **either(upside, *(f(free.T) for f in by_names.values())),
         **either(forgotten, *(f(1) for f in by_names.values())),
-        **either(untransposed, *kept.values()),
+        **either(untransposed, *kept),
+        **either(half, *half_turned),
     }
     rules = "linear_vjp_q", "linear_vjp_k", "linear_vjp_v"
     marks.idea("the rules of causal attention without a softmax", 3)
@@ -547,6 +570,10 @@ OF_TRAIN = {
         ("last loss", "last share"),
         "This is the loss of the last part of each group. Add up what all parts contribute to the mean over the group.",
     ),
+    **dict.fromkeys(
+        ("plain_loss", "summed_loss"),
+        "The loss of a group is not the mean over its samples: multiply each part's loss by the part's share of the samples.",
+    ),
     "sum": "The losses of the parts are added as they are. Each is a mean over its part, so multiply it by the part's share of the "
     "samples, len(y) / samples.",
     "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
@@ -580,7 +607,8 @@ def train_by_parts(groups: Any, mistake: str = "") -> tuple[list[float], Any]:
             (loss if mistake in ("unscaled", "plain") else share * loss).backward()
             if mistake in ("each", "often", "plain"):
                 optimizer.step()
-            total += share * loss.item()
+            counted = {"plain_loss": 1 / len(group), "summed_loss": 1}.get(mistake, share)
+            total += counted * loss.item()
         if mistake not in ("each", "often", "plain", "still"):
             optimizer.step()
         losses.append(
@@ -745,6 +773,9 @@ def _(marks: Marks) -> None:
             "All rows are divided by the sum of the whole array. Divide each by its own sum: axis=-1, keepdims=True.": soft(
                 scores.ravel()
             ).reshape(2, 4),
+            "Only the best score is left, though all four are asked for. np.sort sorts upwards, so the k-th best is at [:, -k].": np.eye(
+                4
+            )[scores.argmax(axis=-1)],
         },
     )
     marks.compare(

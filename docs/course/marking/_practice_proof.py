@@ -1,7 +1,7 @@
-"""Proves that practice's tasks are sound: `python docs/course/marking/_practice_proof.py [SEEDS]`.
+"""Proves that practice's tasks are sound: `python docs/course/marking/_practice_proof.py [SEEDS] [LEVELS]`.
 
-For each seed and level (500 seeds take some minutes), the package's own rule passes and each of eight
-usual mistakes fails. Of 200 students, no two have the same function.
+For each seed and level, gradcheck passes the package's own rule and fails each of eight usual mistakes.
+Of 200 students, no two have the same function. 500 seeds take about ten minutes a level.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 from _practice import MIXED, checked_rule
-from _practice_grammar import LEVELS, TOPICS, Task, make, slopes
+from _practice_grammar import LEVELS, TOPICS, Task, make
 
 import tinygrad_attn as ta
 
@@ -57,23 +58,20 @@ def mistakes(task: Task) -> dict[str, Rule]:
 
 def faults(task: Task) -> list[str]:
     """List what is wrong with a task: nothing, if it is sound."""
-    report, texts = checked_rule(rule_of(task), task)
-    found = [] if report and not texts else [f"{task}: the right rule fails: {report} {texts}"]
-    for name, rule in mistakes(task).items():
-        if passes(task, rule):
-            found.append(f"{task}: {name} passes")
-    return found
+    found = [] if passes(task, rule_of(task)) else [f"{task}: the right rule fails"]
+    wrong = mistakes(task).items()
+    return found + [f"{task}: {name} passes" for name, rule in wrong if passes(task, rule)]
 
 
 def passes(task: Task, rule: Rule) -> bool:
-    """Return whether a rule agrees with the slopes: the marker's test, without a diagnosis."""
-    f = task.function()
-    y = f(*task.inputs)
-    g = np.random.default_rng(0).standard_normal(y.shape)
-    pairs = zip(rule(g, y, *task.inputs), slopes(f, task.inputs, g))
-    return all(
-        np.abs(mine - right).max() < 1e-5 + 1e-3 * np.abs(right).max() for mine, right in pairs
-    )
+    """Return whether gradcheck, as the marker calls it, passes a rule.
+
+    Most of its time goes into the explanation of a failure, which is left out.
+    """
+    unexplained = lambda report, *_: None if report else "wrong"
+    with mock.patch("tinygrad_attn.check.gradcheck._explanation", unexplained):
+        report, texts = checked_rule(rule, task)
+    return bool(report) and not texts
 
 
 def alike(topic: str, level: int, seeds: Iterable[int]) -> int:
@@ -82,9 +80,9 @@ def alike(topic: str, level: int, seeds: Iterable[int]) -> int:
     return len(codes) - len(set(codes))
 
 
-def main(seeds: Any = 500) -> int:
+def main(seeds: Any = 500, levels: str = "".join(map(str, LEVELS))) -> int:
     found = []
-    for level in LEVELS:
+    for level in map(int, levels):
         for topic in (MIXED, *TOPICS):
             if same := alike(topic, level, STUDENTS):
                 found.append(f"{topic} {level}: {same} of {len(STUDENTS)} students have another's")

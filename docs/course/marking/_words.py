@@ -49,6 +49,11 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
     """Explain an error of NumPy about two shapes that do not fit, in a line of the answer; the text may
     be empty.
     """
+    if "used as indices must be of integer" in text:
+        return (
+            "An index must be a whole number, and these are not. argmax gives the place of the largest "
+            "element, max its value."
+        )
     does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
     if does_not_fit and re.search(r"\.T\b", line) and re.search(r"\d, \d+, \d", shapes_given):
         return REVERSED
@@ -94,6 +99,23 @@ def misplaced(found: Any, expected: Any) -> str:
         "The numbers are right, but in other places. A reshape keeps the order in memory; swapaxes and "
         "transpose change it."
     )
+
+
+def scaled(found: Any, expected: Any) -> str:
+    """Say that each row of a result is a multiple of the right one; the text may be empty."""
+    a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
+    if a.shape != b.shape or a.dtype.kind not in "fiu" or not np.isfinite(a).all() or not a.any():
+        return ""
+    for axis in reversed(range(a.ndim if a.ndim > 1 else 0)):
+        squares = (b * b).sum(axis=axis, keepdims=True)
+        factor = (a * b).sum(axis=axis, keepdims=True) / np.where(squares, squares, 1)
+        if a.shape[axis] > 1 and np.allclose(a, factor * b, 1e-6, 1e-12):
+            return (
+                f"Along axis {axis} the proportions are right, but each slice has a factor of its own: "
+                f"the first is {factor.flat[0]:.3g}, the second {factor.flat[1]:.3g}. So what they are "
+                "divided or multiplied by is wrong: a sum, a mean or a length."
+            )
+    return ""
 
 
 def unchanged(name: str, value: Any, arguments: Mapping[str, Any]) -> str:
