@@ -426,3 +426,28 @@ def test_a_new_array_as_data_is_copied_and_costs_nothing_later():
     other.data = w.data[::-1]  # but two tensors can be tied
     other.data[0] = 5
     assert w.numpy().tolist() == [1, 1, 5]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_second_look_at_the_values_hides_no_change_by_the_first(kept):
+    x = rand(4)
+    y = (x * x).sum()
+    first = x.data
+    first[0] += 1
+    second = x.data
+    if not kept:
+        del first, second
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+
+
+def test_a_recorded_pass_reads_what_the_reference_reads():
+    """The joint VJP reads neither x nor y, but the reference computes from x again."""
+    saving = ta.op(lambda x: (np.exp(x), np.exp(x)), saves=True, reference=lambda x: np.exp(x))
+    saving.vjp_all(lambda g, _y, _x, *, saved: (g * saved,))
+    x = rand(4)
+    before, y = np.exp(x.numpy()), saving(x).sum()
+    x.data[0] += 1
+    np.testing.assert_array_equal(grad(y, x, retain_graph=True)[0].numpy(), before)
+    with pytest.raises(ValueError, match="changed in place"):
+        grad(y, x, create_graph=True)
