@@ -613,6 +613,16 @@ def test_checkpoint_says_when_the_function_is_not_repeatable():
         y.sum().backward()
 
 
+def test_checkpoint_says_when_a_tensor_that_it_used_is_another_one():
+    """The values are equal, but the gradient of what it was computed from would be missing."""
+    x, w = Tensor(X, requires_grad=True), Tensor(V, requires_grad=True)
+    used = [w * 2]
+    y = checkpoint(lambda x: x * used[0], x)
+    used[0] = used[0].detach()
+    with pytest.raises(ValueError, match="Between the two runs, do not"):
+        np.sum(y).backward()
+
+
 def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
     x, w, c, a = Tensor(X, requires_grad=True), Tensor(X, requires_grad=True), Tensor(X), X.copy()
 
