@@ -138,8 +138,7 @@ def interrupted(*_):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("before", [0, 2])
-@pytest.mark.parametrize("when", ["forward_pre_hook", "forward_hook"])
+@pytest.mark.parametrize("when, before", [("forward_pre_hook", 2), ("forward_hook", 0)])
 @pytest.mark.parametrize("name", CALLED)
 def test_a_call_that_failed_can_be_repeated(name, when, before):
     """Wherever it failed: before, in the middle of or after the layers."""
