@@ -423,6 +423,8 @@ def test_transforms_work_under_no_grad_and_leave_it_as_it_was():
         assert_close(value_and_grad(scalar)(X)[1], jacobian(scalar, X))
         assert_close(hvp(scalar, X, V), hessian(scalar, X) @ V)
         assert not (Tensor(X, requires_grad=True) * 2).requires_grad
+        x = Tensor(X, requires_grad=True)
+        assert_close(value_and_grad(scalar, create_graph=True)(x)[1], jacobian(scalar, X))
 
 
 # ---- checkpoint
