@@ -44,7 +44,7 @@ EARLY = 64
 
 SETTINGS = {"steps": 1200, "batch": 16, "lr": 3e-3, "d_model": 128, "heads": 4, "layers": 3}
 if QUICK:
-    SETTINGS |= {"steps": 200, "batch": 8, "d_model": 32, "layers": 1}
+    SETTINGS |= {"steps": 60, "batch": 8, "d_model": 32, "layers": 1}
 
 
 class LanguageModel(nn.Module):

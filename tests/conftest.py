@@ -22,7 +22,7 @@ from support import IN_CI
 
 SEED = int(os.environ.get("TINYGRAD_ATTN_TEST_SEED", "0"))
 
-settings.register_profile("local", max_examples=25, deadline=None, print_blob=True)
+settings.register_profile("local", max_examples=20, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if IN_CI else "local")
 

@@ -15,6 +15,7 @@ import pytest
 
 import tinygrad_attn as ta
 from tinygrad_attn import Tensor, nn, op, ops
+from tinygrad_attn.engine import Listener, history, listening
 
 
 def leaf(*shape, dtype=np.float64, seed=0):
@@ -120,6 +121,46 @@ def test_a_leafs_gradient_shares_memory_with_nothing():
     for create_graph in (False, True):
         g, h = ta.grad(a + b, [a, b], Tensor(np.ones(4)), create_graph=create_graph)
         assert not np.shares_memory(g.numpy(), h.numpy())
+
+
+def test_a_history_stops_at_its_ends():
+    """Otherwise each inner pass, as a checkpoint's, would walk through the whole graph before it."""
+    first = leaf(2) * 2.0
+    middle = first * 2.0
+    last = middle + first
+    assert history([last]) == [first, middle, last]
+    assert history([last], [middle]) == [first, last]
+    assert history([last], [first]) == [middle, last]
+
+
+@pytest.mark.parametrize("returns", [lambda g: None, lambda g: g, lambda g: KEPT])
+def test_what_a_hook_saw_or_returned_is_not_the_gradients_memory(returns):
+    a, seen = leaf(4), []
+    a.register_hook(lambda g: seen.append(g) or returns(g))
+    (a * 2.0).sum().backward()
+    for other in (*seen, KEPT):
+        assert not np.shares_memory(a.grad.numpy(), other.numpy())
+
+
+KEPT = Tensor(np.ones(4))
+
+
+def test_a_listener_hears_of_every_slice_that_is_added_in_place():
+    heard = []
+
+    class Hears(Listener):
+        def pulled(self, y, node, g, i, x, contribution, total):
+            heard.append((node.op, total.sum()))
+
+    x = leaf(3, 4)
+    for listener in (None, Hears()):
+        y = x * 1.0
+        loss = (y[0] + y[1] * 2 + y[2] * 3).sum()
+        with listening(listener) if listener else nullcontext():
+            x.grad = None
+            loss.backward()
+        assert x.grad.numpy()[:, 0].tolist() == [1, 2, 3]
+    assert sorted(total for op, total in heard if op is ops.getitem) == [12, 20, 24]
 
 
 def test_an_old_gradient_held_by_the_user_does_not_change():

@@ -486,6 +486,19 @@ def test_a_tensor_that_is_tied_to_another_changes_no_value_of_it():
         y.backward()
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_second_look_at_the_values_hides_no_change_by_the_first(kept):
+    x = rand(4)
+    y = (x * x).sum()
+    first = x.data
+    first[0] += 1
+    second = x.data
+    if not kept:
+        del first, second
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+
+
 def scales(x):
     x *= 2
     return x
@@ -522,3 +535,15 @@ def test_an_op_cannot_write_to_what_it_was_given(make, convert):
         (adds(a, b) + c).backward(np.ones(3))
     assert np.array_equal(a.numpy(), before) and a.grad is b.grad is c.grad is None
     assert adds(np.ones(3), np.ones(3)).shape == (3,), "on arrays it is a function like others"
+
+
+def test_a_recorded_pass_reads_what_the_reference_reads():
+    """The joint VJP reads neither x nor y, but the reference computes from x again."""
+    saving = ta.op(lambda x: (np.exp(x), np.exp(x)), saves=True, reference=lambda x: np.exp(x))
+    saving.vjp_all(lambda g, _y, _x, *, saved: (g * saved,))
+    x = rand(4)
+    before, y = np.exp(x.numpy()), saving(x).sum()
+    x.data[0] += 1
+    np.testing.assert_array_equal(grad(y, x, retain_graph=True)[0].numpy(), before)
+    with pytest.raises(ValueError, match="changed in place"):
+        grad(y, x, create_graph=True)

@@ -74,6 +74,17 @@ def test_a_memory_that_stays_the_same_may_be_another_object(batch_first):
         layer(x, memory * 2, memory, cache=cache)
 
 
+def test_a_mask_of_a_later_token_is_not_taken_for_the_causal_one():
+    """np.triu(np.ones((1, 3)), 1) is the mask of the first of three tokens, but here of the last."""
+    layer, x, cache = attention(), ta_random.randn(2, 3, 8), nn.KeyValueCache()
+    mask = np.array([[False, True, True]] * 3)
+    expected = layer(x, x, x, attn_mask=mask)[0].numpy()[:, 2]
+    first, last = x[:, :2], x[:, 2:]
+    layer(first, first, first, cache=cache)
+    found = layer(last, last, last, attn_mask=mask[2:], cache=cache)[0].numpy()[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -140,8 +151,7 @@ def interrupted(*_):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("before", [0, 2])
-@pytest.mark.parametrize("when", ["forward_pre_hook", "forward_hook"])
+@pytest.mark.parametrize("when, before", [("forward_pre_hook", 2), ("forward_hook", 0)])
 @pytest.mark.parametrize("name", CALLED)
 def test_a_call_that_failed_can_be_repeated(name, when, before):
     """Wherever it failed: before, in the middle of or after the layers."""

@@ -185,6 +185,8 @@ def test_buffers_are_saved_as_torchs():
     )
     assert [n for n, _ in ours.named_buffers()] == [n for n, _ in theirs.named_buffers()]
     assert not copy.deepcopy(ours).left.persistent and "kept" not in dict(ours.named_parameters())
+    ours.left, ours.kept = np.zeros(3), np.zeros(2)  # stay what they are
+    assert not ours.left.persistent and ours.kept.persistent and "left" not in ours.state_dict()
     ours.astype(np.float32)
     assert ours.left.dtype == np.float32
 

@@ -426,6 +426,8 @@ def test_transforms_work_under_no_grad_and_leave_it_as_it_was():
         assert_close(value_and_grad(scalar)(X)[1], jacobian(scalar, X))
         assert_close(hvp(scalar, X, V), hessian(scalar, X) @ V)
         assert not (Tensor(X, requires_grad=True) * 2).requires_grad
+        x = Tensor(X, requires_grad=True)
+        assert_close(value_and_grad(scalar, create_graph=True)(x)[1], jacobian(scalar, X))
 
 
 # ---- checkpoint
@@ -628,6 +630,16 @@ def test_checkpoint_says_when_the_function_is_not_repeatable():
     y = checkpoint(lambda x: x[: next(lengths)], Tensor(X, requires_grad=True))
     with pytest.raises(ValueError, match="must return the same output when it runs again"):
         y.sum().backward()
+
+
+def test_checkpoint_says_when_a_tensor_that_it_used_is_another_one():
+    """The values are equal, but the gradient of what it was computed from would be missing."""
+    x, w = Tensor(X, requires_grad=True), Tensor(V, requires_grad=True)
+    used = [w * 2]
+    y = checkpoint(lambda x: x * used[0], x)
+    used[0] = used[0].detach()
+    with pytest.raises(ValueError, match="Between the two runs, do not"):
+        np.sum(y).backward()
 
 
 def test_checkpoint_says_when_what_it_uses_was_changed_in_between():
