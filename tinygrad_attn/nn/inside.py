@@ -15,7 +15,7 @@ from ..engine import Listener, Variable, context, heard, listening, tracked
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
-from .calls import dotted_name
+from .calls import dotted_name, tell_change
 from .module import Buffer, Module, Parameter
 
 # ---- attention weights
@@ -235,17 +235,15 @@ def functional_call(
             tracked(other) or tracked(tensor) or not np.array_equal(other._data, tensor._data)
         ):
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
-    rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
-    owners = tuple(owner for owner, *_ in parts.values())
-    for listener in context.listeners:
-        for owner in owners:
-            listener.calling(owner)
+    rows = [(owner, name, p) for owner, name, p in parts.values() if p in values]
     args = args if isinstance(args, tuple) else () if args is None else (args,)
+    replaced = *context.replaced, *(owner for owner, *_ in rows)
     try:
-        for attributes, name, p in rows:
-            attributes[name] = values[p]
-        with context.entered(replaced=(*context.replaced, *owners)):
+        for owner, name, p in rows:
+            tell_change(owner, name)
+            vars(owner)[name] = values[p]
+        with context.entered(replaced=replaced):
             return module(*args, **(kwargs or {}))
     finally:
-        for attributes, name, p in rows:
-            attributes[name] = p
+        for owner, name, p in rows:
+            vars(owner)[name] = p
