@@ -223,9 +223,9 @@ class Module:
     # ---- walking the tree
 
     def _attributes(self, kind):
-        """Return (name, value) for the attributes of this kind that are not None."""
+        """Return {name: value} for the attributes of this kind that are not None."""
         values, names = self.__dict__, self._names.get(kind, ())
-        return [(name, values[name]) for name in names if values.get(name) is not None]
+        return {name: values[name] for name in names if values.get(name) is not None}
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """Iterate over (dotted name, module), parents first. This module's name is "".
@@ -242,8 +242,8 @@ class Module:
             yield path, module
             outer = path and f"{path}."
             if Module in module._names:
-                children = module._attributes(Module)
-                pending += [(outer + name, child) for name, child in reversed(children)]
+                children = reversed(module._attributes(Module).items())
+                pending += [(outer + name, child) for name, child in children]
             for name in module._names.get(COLLECTIONS, ()):
                 if _hides_parts(value := vars(module).get(name)):
                     raise TypeError(
@@ -390,7 +390,7 @@ class Module:
 
     def __repr__(self) -> str:
         head, extra = type(self).__name__, self.extra_repr()
-        children = self._attributes(Module)
+        children = self._attributes(Module).items()
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         if not lines:
             return f"{head}({extra})"
