@@ -221,7 +221,12 @@ def functional_call(
     replacement is also visible to other threads, so each thread needs its own copy of the module.
     Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
-    parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
+    parts = {
+        f"{path}.{name}".removeprefix("."): (owner, name, p)
+        for path, owner in module.named_modules(remove_duplicate=False)
+        for kind in (Parameter, Buffer)
+        for name, p in owner._attributes(kind).items()
+    }
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
     for path, value in parameters_and_buffers.items():
         if path not in parts:

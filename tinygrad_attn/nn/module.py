@@ -253,7 +253,7 @@ class Module:
                     )
 
     def _named_parts(self, *kinds, recurse=True, once=True):
-        """Yield (dotted name, module, name, value) for each attribute of these kinds."""
+        """Yield (dotted name, value) for each attribute of these kinds."""
         seen = set[Any]()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
@@ -262,7 +262,7 @@ class Module:
                     value = values.get(name)
                     if value is not None and not (once and value in seen):
                         seen.add(value)
-                        yield outer + name, module, name, value
+                        yield outer + name, value
 
     def modules(self) -> Iterator[Module]:
         """Iterate over this module and all modules inside it, each once, parents first."""
@@ -270,7 +270,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Iterate over (name, module) for the direct children, each once."""
-        return ((name, child) for name, _, _, child in self._named_parts(Module, recurse=False))
+        return self._named_parts(Module, recurse=False)
 
     def children(self) -> Iterator[Module]:
         """Iterate over the direct children, each once."""
@@ -278,15 +278,15 @@ class Module:
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Iterate over (dotted name, parameter). A shared parameter appears once."""
-        return ((path, p) for path, _, _, p in self._named_parts(Parameter, recurse=recurse))
+        return self._named_parts(Parameter, recurse=recurse)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Iterate over the parameters, without repetitions."""
-        return (p for _, _, _, p in self._named_parts(Parameter, recurse=recurse))
+        return (p for _, p in self.named_parameters(recurse))
 
     def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
         """Iterate over pairs (dotted name, buffer), without repetitions."""
-        return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
+        return self._named_parts(Buffer, recurse=recurse)
 
     def train(self, mode: bool = True) -> Self:
         """Switch this module and all its submodules to training mode, which activates dropout."""
@@ -314,7 +314,7 @@ class Module:
         Create the optimiser afterwards.
         """
         dtype = floating_dtype(dtype, "a module", trainable=True)
-        for *_, tensor in self._named_parts(Parameter, Buffer):
+        for _, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 tensor.data = tensor._data.astype(dtype)  # invalidates graphs recorded earlier
                 tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
@@ -337,7 +337,7 @@ class Module:
         """
         return {
             path: StateValue._of(value._array())
-            for path, _, _, value in self._named_parts(Parameter, Buffer, once=False)
+            for path, value in self._named_parts(Parameter, Buffer, once=False)
             if getattr(value, "persistent", True)
         }
 
