@@ -105,7 +105,7 @@ def unpack_heads(packed, num_heads):
 
 
 @lru_cache(maxsize=8)  # all layers ask for the same turns
-def _turns(positions, half, base, dtype):
+def _turns(positions: bytes, half: int, base: float, dtype: np.dtype):
     """Return cos and sin of the angles t base^(-i/half), (number of positions, half)."""
     angles = np.frombuffer(positions)[:, None] * base ** (-np.arange(half) / half)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)

@@ -17,10 +17,10 @@ class _Numbered(Module):
         return len(self._attributes(Module))
 
     def __iter__(self) -> Iterator[Any]:
-        return (module for _, module in self._attributes(Module))
+        return iter(self._attributes(Module).values())
 
     def __getitem__(self, index: int | slice) -> Any:
-        selected = self._attributes(Module)[index]
+        selected = [*self._attributes(Module).items()][index]
         if isinstance(selected, tuple):
             return selected[1]
         new = type(self).__new__(type(self))  # a subclass may have its own __init__
@@ -29,7 +29,7 @@ class _Numbered(Module):
         return new
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self.add_module(self._attributes(Module)[index][0], module)
+        self.add_module([*self._attributes(Module)][index], module)
 
     def append(self, module: Module) -> Self:
         """Append a module. Returns the container."""
@@ -89,13 +89,13 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Any:
-        return dict(self._attributes(Module))[name]
+        return self._attributes(Module)[name]
 
     def __delitem__(self, name: str) -> None:
         delattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._attributes(Module))
+        return iter(self._attributes(Module))
 
     def __len__(self) -> int:
         return len(self._attributes(Module))

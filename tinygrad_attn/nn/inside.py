@@ -15,7 +15,7 @@ from ..engine import Listener, Variable, context, heard, listening, tracked
 from ..errors import describe, nearest
 from ..tensor import Tensor
 from ..tree import tree_leaves, tree_map
-from .calls import dotted_name
+from .calls import dotted_name, tell_change
 from .module import Buffer, Module, Parameter
 
 # ---- attention weights
@@ -221,7 +221,12 @@ def functional_call(
     replacement is also visible to other threads, so each thread needs its own copy of the module.
     Raises ValueError for an unknown name or a wrong shape. Like torch.func.functional_call.
     """
-    parts = {path: part for path, *part in module._named_parts(Parameter, Buffer, once=False)}
+    parts = {
+        f"{path}.{name}".removeprefix("."): (owner, name, p)
+        for path, owner in module.named_modules(remove_duplicate=False)
+        for kind in (Parameter, Buffer)
+        for name, p in owner._attributes(kind).items()
+    }
     values: dict[Tensor, Any] = {}  # maps each replaced tensor to the new one
     for path, value in parameters_and_buffers.items():
         if path not in parts:
@@ -235,17 +240,15 @@ def functional_call(
             tracked(other) or tracked(tensor) or not np.array_equal(other._data, tensor._data)
         ):
             raise ValueError(f"{path!r} is a shared parameter and was given two values.")
-    rows = [(vars(owner), name, p) for owner, name, p in parts.values() if p in values]
-    owners = tuple(owner for owner, *_ in parts.values())
-    for listener in context.listeners:
-        for owner in owners:
-            listener.calling(owner)
+    rows = [(owner, name, p) for owner, name, p in parts.values() if p in values]
     args = args if isinstance(args, tuple) else () if args is None else (args,)
+    replaced = *context.replaced, *(owner for owner, *_ in rows)
     try:
-        for attributes, name, p in rows:
-            attributes[name] = values[p]
-        with context.entered(replaced=(*context.replaced, *owners)):
+        for owner, name, p in rows:
+            tell_change(owner, name)
+            vars(owner)[name] = values[p]
+        with context.entered(replaced=replaced):
             return module(*args, **(kwargs or {}))
     finally:
-        for attributes, name, p in rows:
-            attributes[name] = p
+        for owner, name, p in rows:
+            vars(owner)[name] = p

@@ -223,9 +223,9 @@ class Module:
     # ---- walking the tree
 
     def _attributes(self, kind):
-        """Return (name, value) for the attributes of this kind that are not None."""
+        """Return {name: value} for the attributes of this kind that are not None."""
         values, names = self.__dict__, self._names.get(kind, ())
-        return [(name, values[name]) for name in names if values.get(name) is not None]
+        return {name: values[name] for name in names if values.get(name) is not None}
 
     def named_modules(self, remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """Iterate over (dotted name, module), parents first. This module's name is "".
@@ -242,8 +242,8 @@ class Module:
             yield path, module
             outer = path and f"{path}."
             if Module in module._names:
-                children = module._attributes(Module)
-                pending += [(outer + name, child) for name, child in reversed(children)]
+                children = reversed(module._attributes(Module).items())
+                pending += [(outer + name, child) for name, child in children]
             for name in module._names.get(COLLECTIONS, ()):
                 if _hides_parts(value := vars(module).get(name)):
                     raise TypeError(
@@ -253,7 +253,7 @@ class Module:
                     )
 
     def _named_parts(self, *kinds, recurse=True, once=True):
-        """Yield (dotted name, module, name, value) for each attribute of these kinds."""
+        """Yield (dotted name, value) for each attribute of these kinds."""
         seen = set[Any]()
         for path, module in self.named_modules(once) if recurse else [("", self)]:
             outer, values = path and f"{path}.", module.__dict__
@@ -262,7 +262,7 @@ class Module:
                     value = values.get(name)
                     if value is not None and not (once and value in seen):
                         seen.add(value)
-                        yield outer + name, module, name, value
+                        yield outer + name, value
 
     def modules(self) -> Iterator[Module]:
         """Iterate over this module and all modules inside it, each once, parents first."""
@@ -270,7 +270,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Iterate over (name, module) for the direct children, each once."""
-        return ((name, child) for name, _, _, child in self._named_parts(Module, recurse=False))
+        return self._named_parts(Module, recurse=False)
 
     def children(self) -> Iterator[Module]:
         """Iterate over the direct children, each once."""
@@ -278,15 +278,15 @@ class Module:
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Iterate over (dotted name, parameter). A shared parameter appears once."""
-        return ((path, p) for path, _, _, p in self._named_parts(Parameter, recurse=recurse))
+        return self._named_parts(Parameter, recurse=recurse)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Iterate over the parameters, without repetitions."""
-        return (p for _, _, _, p in self._named_parts(Parameter, recurse=recurse))
+        return (p for _, p in self.named_parameters(recurse))
 
     def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Buffer]]:
         """Iterate over pairs (dotted name, buffer), without repetitions."""
-        return ((path, b) for path, _, _, b in self._named_parts(Buffer, recurse=recurse))
+        return self._named_parts(Buffer, recurse=recurse)
 
     def train(self, mode: bool = True) -> Self:
         """Switch this module and all its submodules to training mode, which activates dropout."""
@@ -314,7 +314,7 @@ class Module:
         Create the optimiser afterwards.
         """
         dtype = floating_dtype(dtype, "a module", trainable=True)
-        for *_, tensor in self._named_parts(Parameter, Buffer):
+        for _, tensor in self._named_parts(Parameter, Buffer):
             if tensor.dtype.kind == "f" and tensor.dtype != dtype:
                 inplace.replace(tensor, tensor._data.astype(dtype))
                 tensor._grad = None if tensor._grad is None else tensor._grad.astype(dtype)
@@ -337,7 +337,7 @@ class Module:
         """
         return {
             path: StateValue._of(value._array())
-            for path, _, _, value in self._named_parts(Parameter, Buffer, once=False)
+            for path, value in self._named_parts(Parameter, Buffer, once=False)
             if getattr(value, "persistent", True)
         }
 
@@ -390,7 +390,7 @@ class Module:
 
     def __repr__(self) -> str:
         head, extra = type(self).__name__, self.extra_repr()
-        children = self._attributes(Module)
+        children = self._attributes(Module).items()
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]
         if not lines:
             return f"{head}({extra})"

@@ -85,7 +85,7 @@ def leaf(x):
 def named_tensors(params) -> Mapping[str, Any]:
     """Return the Tensors in `params` by name; a shared parameter has several names."""
     if isinstance(params, Module):
-        return {path: p for path, _, _, p in params._named_parts(Parameter, once=False)}
+        return dict(params._named_parts(Parameter, once=False))
     named = {} if params is None else params
     if not isinstance(named, Mapping) or not all(isinstance(p, Variable) for p in named.values()):
         raise TypeError(
