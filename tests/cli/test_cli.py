@@ -205,7 +205,7 @@ def test_graph_opens_modules_as_deep_as_asked_and_the_one_named(capsys, tmp_path
     [
         (":number", "how a Tensor was computed"),
         (":enrgy", "no 'enrgy'. Did you mean 'energy'?"),
-        ("", "no 'main'. Functions in this file: energy, right"),
+        ("", "mine.py:energy. Functions in this file: energy, right"),
         (":right", "missing 2 required positional arguments: 'x' and 'y' (--traceback"),
         (":broken", "KeyError: 'no such key' (--traceback"),
         (":Layer", "a picture shows how a Tensor was computed"),

@@ -179,7 +179,7 @@ def test_arguments_that_can_change():
 
 def test_names_that_collide():
     """Each gradient has the name that the user gave; a name for two of them is refused."""
-    params = {n: new_parameter(3) for n in ("a.b", "a_b", "a_b_", "0", "layer0")}
+    params = {n: new_parameter(3) for n in ("a.b", "a_b", "a_b_", "0", "layer0", "x²", "class")}
     f = lambda x: sum((x * p).sum() * i for i, p in enumerate(params.values(), 1))
     assert_right(ta.source(f, X, params=params), f, params)
     with pytest.raises(ValueError, match="'a_b' is a parameter and an argument"):

@@ -689,10 +689,10 @@ def test_lines_that_are_hard_to_fit(name):
 
 
 def test_a_sum_of_many_terms():
-    f = lambda x: sum(np.sin(x) * x[i % 2] for i in range(400)).sum()
-    program = ta.source(f, SRC[0, :2, :2])
+    f = lambda x: sum(x * float(i) for i in range(400)).sum()
+    program = ta.source(f, SRC[0, :2, :2], backward=False)
     assert_tidy(program.text)
-    assert_right(program, f, [SRC[1, :2, :2]])
+    assert_close(program(SRC[1, :2, :2]), f(Tensor(SRC[1, :2, :2])).numpy())
 
 
 def test_names_and_keys_that_are_hard_to_fit():

@@ -212,9 +212,9 @@ def find(target: str) -> Any:
     ]  # fmt: skip
     name = name or (own[0] if len(own) == 1 else "main")
     if not hasattr(module, name):
+        advice = nearest(name, own) or (f" Write {place}:{own[0]}." if own else "")
         raise ValueError(
-            f"{place} has no {name!r}.{nearest(name, own)} Functions in this file: "
-            f"{', '.join(own) or 'none'}."
+            f"{place} has no {name!r}.{advice} Functions in this file: {', '.join(own) or 'none'}."
         )
     return getattr(module, name)
 

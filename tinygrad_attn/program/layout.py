@@ -183,8 +183,8 @@ def spelled_in(e: Expression) -> list[Expression]:
     if e.kind != "update":
         return [*e.operands]
     base, index, *values = e.args
-    anew = [base] if base.kind != "constant" else []
-    return expressions_in((anew, index, [x for x in values if not uniform(x)]))
+    copied = [base] if base.kind != "constant" else []
+    return expressions_in((copied, index, [x for x in values if not uniform(x)]))
 
 
 def fitted(line: str, margin: int = 2 * len(INDENT), depth: int = 0) -> list[str]:
@@ -193,17 +193,17 @@ def fitted(line: str, margin: int = 2 * len(INDENT), depth: int = 0) -> list[str
     Where this is not enough, break it after any space or opening bracket inside brackets, with the
     usual margin. `depth` is the number of brackets around the line.
     """
-    for everywhere in (False, True) if len(line) > WIDTH else ():
-        first, *others = parts(line, depth, everywhere)
-        lines = [first]
-        for part in others:
-            if len(lines[-1] + part.rstrip()) > WIDTH:
-                lines.append(" " * (2 * len(INDENT) if everywhere else margin))
-            lines[-1] += part
-        lines = [line.rstrip() for line in lines]
-        if everywhere or max(map(len, lines)) <= WIDTH:
-            return lines
-    return [line]
+    lines = [line]
+    for everywhere in (False, True):
+        if max(map(len, lines)) > WIDTH:
+            first, *others = parts(line, depth, everywhere)
+            lines = [first]
+            for part in others:
+                if len(lines[-1] + part.rstrip()) > WIDTH:
+                    lines.append(" " * (2 * len(INDENT) if everywhere else margin))
+                lines[-1] += part
+            lines = [line.rstrip() for line in lines]
+    return lines
 
 
 def parts(line: str, depth: int, everywhere: bool) -> list[str]:

@@ -69,7 +69,7 @@ def shortened(name: str) -> str:
 
 def identifier(name: str) -> str:
     """Turn a name such as `layers.0.weight` into an identifier such as `layers_0_weight`."""
-    made = "".join(c if c.isalnum() else "_" for c in shortened(name))
+    made = "".join(c if f"_{c}".isidentifier() else "_" for c in shortened(name))
     if not made or made[0].isdigit():
         made = "layer" + made
     return made + "_" if iskeyword(made) or made in ("np", "erf") else made
