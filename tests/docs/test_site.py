@@ -165,6 +165,10 @@ def test_the_first_page_draws_a_graph_and_reads_a_digit(browser, address):
     page.mouse.up()
     page.locator("#digit figure").nth(7).wait_for()
     assert page.inner_text("#digit [role=status]").startswith("The model reads a 1. Chances: 1:")
+    page.locator("#digit figure span").nth(
+        3
+    ).click()  # what it says under the pointer moves nothing
+    assert "chosen" in page.locator("#digit figure span").nth(3).get_attribute("class")
     page.click("#digit button:text-is('Clear')")
     page.mouse.up()  # nothing is drawn
     assert page.inner_text("#digit [role=status]").startswith("Draw")
