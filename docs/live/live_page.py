@@ -78,15 +78,22 @@ def names_of(visit: int) -> dict[str, Any]:
     return names
 
 
-def run(emit: Emit, code: str, name: str, visit: int) -> bool:
+def run(show_in_page: Emit, code: str, name: str, visit: int) -> bool:
     """Run a block in the namespace of a visit to its page, or for visit 0 in a new one. Show its last
-    expression, or all of them if it has prompts. Returns whether it came to its end.
+    expression, or all of them if it has prompts; if there is nothing to show, what it has asserted.
+    Returns whether it came to its end.
     """
     namespace = names_of(visit) if visit else {"__name__": "__main__"}
     interactive = bool(PROMPT.match(code))
     if interactive:
         code = "\n".join(line[4:] for line in code.splitlines() if PROMPT.match(line))
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    kinds: list[str] = []
+
+    def emit(kind: str, text: str) -> None:
+        kinds.append(kind)
+        show_in_page(kind, text)
+
     out = Printed(emit)
     if "load_split" in code:
         from tinygrad_attn.cli.demo import digits
@@ -115,7 +122,16 @@ def run(emit: Emit, code: str, name: str, visit: int) -> bool:
                     break
         figures(emit)
         out.flush()
+        if right and not kinds and (holds := asserted(body)):
+            emit("text", "".join(f"\u2713 {test}\n" for test in holds))
         return right
+
+
+def asserted(body: list[ast.stmt]) -> list[str]:
+    """Return what the statements of a block have asserted."""
+    ran = [s for s in body if not isinstance(s, (ast.FunctionDef, ast.ClassDef))]
+    nodes = [node for statement in ran for node in ast.walk(statement)]
+    return [ast.unparse(node.test) for node in nodes if isinstance(node, ast.Assert)]
 
 
 def explained(error: BaseException, name: str) -> str:

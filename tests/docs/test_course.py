@@ -348,7 +348,7 @@ MISTAKES = [
         "np.arange(d_model // 2) / d_model",
         "should be 2i / d_model",
     ),
-    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "taken from the scores at the first position"),
+    ("greedy", "[:, -1].argmax", "[:, 0].argmax", "take the scores at its last position"),
     (
         "sampling",
         "bound, scores / temperature",

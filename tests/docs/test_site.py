@@ -62,7 +62,13 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     blocks, exercise = page.locator(".live-block"), page.locator(".live-exercise")
     exercise.locator(".CodeMirror").wait_for()
     assert "0.644" in press(page, "Run", blocks.nth(0))
-    assert [promised for error, promised, _ in page.evaluate(RUN_ALL) if error] == []
+    ran = page.evaluate(RUN_ALL)
+    assert [promised for error, promised, _ in ran if error] == []
+    assert all(shown for *_, shown in ran)
+    blocks.nth(1).locator("button:text-is('Edit')").click()
+    write(page, blocks.nth(1), "assert 1 + 1 == 2")
+    assert press(page, "Run", blocks.nth(1)) == "\u2713 1 + 1 == 2\n"
+    blocks.nth(1).locator("button:text-is('Reset')").click()
     wrong = changed(solution("softmax"), "return y * (g - ", "return y * (g + ")
     for text in (stub("softmax"), wrong, solution("softmax")):
         write(page, exercise, text)
@@ -75,7 +81,6 @@ def test_a_chapter_runs_is_stopped_and_marks(browser, address, tmp_path):
     page.evaluate("document.documentElement.lang = 'en'")
     formulas, begun_rule = page.evaluate(PRACTICE)
     assert formulas.count("<math") == 3 and "def backward(g, y, x" in begun_rule
-    blocks.nth(1).locator("button:text-is('Edit')").click()
     write(page, blocks.nth(1), "while True: pass")
     blocks.nth(1).locator("button:text-is('Run')").click()
     page.wait_for_function("document.querySelector('.live-bar').textContent.startsWith('Running')")
@@ -133,6 +138,9 @@ def draws_a_one(page):
     page.mouse.up()
     page.locator("#digit figure").nth(7).wait_for()
     assert page.inner_text("#digit [role=status]").startswith("The model reads a 1. Chances: 1:")
+    patch = page.locator("#digit figure span").nth(3)
+    patch.click()  # what it says under the pointer moves nothing
+    assert "chosen" in patch.get_attribute("class")
     page.click("#digit button:text-is('Clear')")
     page.mouse.up()  # nothing is drawn
     assert page.inner_text("#digit [role=status]").startswith("Draw")

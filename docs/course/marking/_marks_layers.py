@@ -28,13 +28,15 @@ def _(marks: Marks) -> None:
     def right(steps: int, variant: str = "") -> dict[str, np.ndarray]:
         p, m, v = start, np.zeros(3), np.zeros(3)
         for t, g in enumerate(gradients[:steps], 1):
-            m = beta1 * m + (1 - beta1) * g
-            v = beta2 * v + (1 - beta2) * (m if variant == "moment" else g) ** 2
+            one = 1 - beta1 if variant == "exchanged" else beta1
+            two = {"exchanged": 1 - beta2, "same": beta1}.get(variant, beta2)
+            m = one * m + (1 - one) * g
+            v = two * v + (1 - two) * (m if variant == "moment" else g) ** 2
             at = 1 if variant == "first" else t + (variant == "late")
             a, b = (
                 (m, v) if variant == "uncorrected" else (m / (1 - beta1**at), v / (1 - beta2**at))
             )
-            p = p - lr * a / (
+            p = p - (1 if variant == "long" else lr) * a / (
                 np.sqrt(b + eps)
                 if variant == "eps"
                 else (b if variant == "no root" else np.sqrt(b)) + eps
@@ -79,16 +81,26 @@ def _(marks: Marks) -> None:
     squares = gradients[0] ** 2
     marks.idea("running means of the gradient and of its square", 2)
     for steps in (1, 5):
-        check(steps, "m", {corrected.format("m"): gradients[0]})
         not_squared = {"The gradient is not squared.": (1 - beta2) * gradients[0]}
-        of_m = {"v is a mean of the squares of g, not of m.": right(steps, "moment")["v"]}
-        check(steps, "v", {corrected.format("v"): squares, **not_squared, **of_m})
+        of_v = {
+            "v is a mean of the squares of g, not of m.": right(steps, "moment")["v"],
+            "This has beta1. The mean of the squares has beta2.": right(steps, "same")["v"],
+        }
+        turned = "beta and 1 - beta are exchanged: the old mean is multiplied by beta."
+        check(
+            steps,
+            "m",
+            {corrected.format("m"): gradients[0], turned: right(steps, "exchanged")["m"]},
+        )
+        of_v[turned] = right(steps, "exchanged")["v"]
+        check(steps, "v", {corrected.format("v"): squares, **not_squared, **of_v})
     marks.idea("a step by the corrected means", 3, main=True)
     for steps in (1, 5):
         wrong = {
             "The bias correction is missing. m and v begin at 0, so divide them by 1 - beta^t.": "uncorrected",
             "eps is under the root. Add it to the root.": "eps",
             "The square root of v is missing.": "no root",
+            "The learning rate lr is missing.": "long",
             "The correction is the same at each step here. It is 1 - beta^t, with the number of the step.": "first",
         }
         late = {
@@ -406,6 +418,9 @@ def _(marks: Marks) -> None:
                 True
             ),
             "The residual connections are missing, such as x + attend(x).": no_residual,
+            "The first sublayer has no residual connection.": two(
+                (first := one(attend(t))) + feed_forward(first)
+            ),
             "The second sublayer has no residual connection.": two(feed_forward(after)),
             "The norm is applied only to the output of the sublayer. Apply it to the sum.": inside
             + two(feed_forward(inside)),
@@ -440,6 +455,8 @@ def _(marks: Marks) -> None:
             "The residual connections are missing, such as x + attend(norm(x)).": feed_forward(
                 two(attend(one(t)))
             ),
+            "The first sublayer has no residual connection.": attend(one(t))
+            + feed_forward(two(attend(one(t)))),
             "The second sublayer has no residual connection.": feed_forward(two(half)),
             "Both sublayers get the same x. The second one should get the result of the first.": t
             + attend(one(t))
@@ -578,6 +595,7 @@ OF_TRAIN = {
     "samples, len(y) / samples.",
     "mean": "All parts count the same here, but they differ in length. A part's loss is a mean over its samples, so multiply it by "
     "the part's share of the samples.",
+    "samples": "The gradient is that of the sum over the samples. For the mean, divide by the number of samples of the group.",
     "unscaled": "The gradient is that of the sum of the parts' means. Multiply each loss by its share of the "
     "samples before backward().",
     "softmax": "F.cross_entropy applies the softmax itself, so it expects scores. Here it receives probabilities.",
@@ -599,7 +617,8 @@ def train_by_parts(groups: Any, mistake: str = "") -> tuple[list[float], Any]:
         if mistake != "stale":
             optimizer.zero_grad()
         for x, y in group:
-            share = {"sum": 1, "mean": 1 / len(group)}.get(mistake, len(y) / samples)
+            shares = {"sum": 1, "mean": 1 / len(group), "samples": len(y)}
+            share = shares.get(mistake, len(y) / samples)
             scores = model(x)
             loss = F.cross_entropy(F.softmax(scores) if mistake == "softmax" else scores, y)
             if mistake in ("last", "each", "plain"):
@@ -702,6 +721,9 @@ def _(marks: Marks) -> None:
                 answers, 1, axis=1
             ),
             "The digits are not shifted, so the decoder would see what it should write.": answers,
+            "The last digit is still there. Drop it, because nothing is written after it.": np.insert(
+                answers, 0, 10, axis=1
+            ),
         },
     )
     given = answers.copy()
@@ -741,7 +763,7 @@ def _(marks: Marks) -> None:
                 np.insert(right, 0, 10, axis=1)[:, :4],
                 np.insert(right, 0, 10, axis=1),
             ),
-            "Each symbol is taken from the scores at the first position. The scores of the next symbol are at the last position.": np.repeat(
+            "Each symbol is computed from START alone. Add each symbol to `written`, and take the scores at its last position.": np.repeat(
                 right[:, :1], 4, axis=1
             ),
         },
@@ -773,6 +795,11 @@ def _(marks: Marks) -> None:
             "All rows are divided by the sum of the whole array. Divide each by its own sum: axis=-1, keepdims=True.": soft(
                 scores.ravel()
             ).reshape(2, 4),
+            **either(
+                "The columns sum to 1 here. Each row should: axis=-1, keepdims=True.",
+                soft(scores.T).T,
+                (e := np.exp(scores - scores.max(axis=-1, keepdims=True))) / e.sum(axis=0),
+            ),
             "Only the best score is left, though all four are asked for. np.sort sorts upwards, so the k-th best is at [:, -k].": np.eye(
                 4
             )[scores.argmax(axis=-1)],
@@ -838,6 +865,11 @@ def _(marks: Marks) -> None:
         lambda: pool(tokens, there),
         unit(mean),
         mistakes={
+            **either(
+                "This is the largest of the tokens, not their mean.",
+                unit(np.where(there[..., None], tokens, -np.inf).max(axis=1)),
+                unit((tokens * there[..., None]).max(axis=1)),
+            ),
             "The padding is included in the mean. Multiply it by 0 before you sum.": unit(
                 tokens.mean(axis=1)
             ),

@@ -1,7 +1,7 @@
 """Proves that practice's tasks are sound: `python docs/course/marking/_practice_proof.py [SEEDS] [LEVELS]`.
 
 For each seed and level, gradcheck passes the package's own rule and fails each of eight usual mistakes.
-Of 200 students, no two have the same function. 500 seeds take about ten minutes a level.
+Of 200 students, no two have the same function. 500 seeds take some minutes a level.
 """
 
 from __future__ import annotations

@@ -104,18 +104,17 @@ def misplaced(found: Any, expected: Any) -> str:
 def scaled(found: Any, expected: Any) -> str:
     """Say that each row of a result is a multiple of the right one; the text may be empty."""
     a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
-    if a.shape != b.shape or a.dtype.kind not in "fiu" or not np.isfinite(a).all() or not a.any():
+    if a.shape != b.shape or a.ndim < 2 or a.shape[-1] < 3 or a.dtype.kind != "f" or not a.any():
         return ""
-    for axis in reversed(range(a.ndim if a.ndim > 1 else 0)):
-        squares = (b * b).sum(axis=axis, keepdims=True)
-        factor = (a * b).sum(axis=axis, keepdims=True) / np.where(squares, squares, 1)
-        if a.shape[axis] > 1 and np.allclose(a, factor * b, 1e-6, 1e-12):
-            return (
-                f"Along axis {axis} the proportions are right, but each slice has a factor of its own: "
-                f"the first is {factor.flat[0]:.3g}, the second {factor.flat[1]:.3g}. So what they are "
-                "divided or multiplied by is wrong: a sum, a mean or a length."
-            )
-    return ""
+    squares = (b * b).sum(axis=-1, keepdims=True)
+    factor = (a * b).sum(axis=-1, keepdims=True) / np.where(squares, squares, 1)
+    if not np.allclose(a, factor * b, 1e-6, 1e-12) or np.ptp(factor) < 1e-6:
+        return ""
+    return (
+        f"In each row the proportions are right, but the rows have factors of their own, {factor.flat[0]:.3g} "
+        f"in the first and {factor.flat[1]:.3g} in the second. So what a row is divided or multiplied by is "
+        "wrong: a sum, a mean or a length."
+    )
 
 
 def unchanged(name: str, value: Any, arguments: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ function inked(pixels, ariaLabel) {
 function showDigit(digit, place, patch = digit.start) {
   place.replaceChildren(...Object.entries(digit.maps).map(([name, { [patch]: weights }]) => {
     const rows = [0, 4, 8, 12].map(i => weights.slice(i, i + 4)), title = `${name}: ${Math.max(...weights).toFixed(2)}`;
-    const figure = heat({ rows, texts: [] }, title, (i, j) => showDigit(digit, place, 4 * i + j));
+    const said = (i, j) => `${name}: ${rows[i][j].toFixed(2)}`;
+    const figure = heat({ rows, texts: [], said }, title, (i, j) => showDigit(digit, place, 4 * i + j));
     figure.querySelectorAll(".cells > span")[patch].classList.add("chosen");
     figure.classList.add("digit");
     figure.append(inked(digit.pixels, name));
