@@ -306,7 +306,7 @@ def reference_of(f, like, results: Sequence[Array]):
             failures.append(failure)
     if made:
         values = [flatten(subject.values) for _, subject in made]
-        if all(agree(values[0], y, 1e-4, 1e-6) for y in values):
+        if all(agree(values[0], y, 1e-4, 1e-6 * greatest(y)) for y in values):
             return made[0][0]
         came = flatten(results)
         errors = [greatest(deviation(came, y)) if y.shape == came.shape else np.inf for y in values]
