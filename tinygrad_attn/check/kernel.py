@@ -266,17 +266,16 @@ def reference_of(f, like, results: Sequence[Array]):
     `results` are those of the kernel: x.var() means something else in NumPy than in torch.
     """
     checked = [i for i, x in enumerate(like) if is_float(x)]
-    torch: Any = sys.modules.get("torch")
-    in_torch = [torch.as_tensor(numbers_of(x)) if is_array(x) else x for x in like] if torch else []
-    ways: list[Callable[[list[Any]], Subject]] = [
-        lambda operands: Plain(f, checked, operands),
-        lambda operands: Kernel(f, None, like, "float64", operands=operands),
-        lambda operands: Kernel(f, None, in_torch, "float64", operands=operands),
-    ]
+    numbers = lambda: [numbers_of(x) if is_array(x) else x for x in like]
+    libraries = [like]
+    if torch := sys.modules.get("torch"):
+        libraries.append([torch.as_tensor(x) if is_array(x) else x for x in numbers()])
+    ways: list[Callable[[list[Any]], Subject]] = [partial(Plain, f, checked)]
+    ways += [partial(Kernel, f, None, arrays, "float64", None) for arrays in libraries]
     made, failures = list[tuple[Any, Subject]](), []
-    for way in ways[: 2 + bool(torch)]:
+    for way in ways:
         try:
-            made.append((way, way([numbers_of(x) if is_array(x) else x for x in like])))
+            made.append((way, way(numbers())))
         except Exception as failure:
             failures.append(failure)
     if made:
