@@ -272,7 +272,7 @@ def y_for_operand(c: Case) -> Iterator[Finding]:
 def step(c: Case) -> Iterator[Finding]:
     """Find a step of the function whose gradient is missing, or counted more than once."""
     kind = "missing sum" if next(missing_sum(c), None) else "wrong term"
-    yield wrong_step(c.f, c.which, missing=kind)
+    yield wrong_step(c.f, c.which, if_missing=kind)
 
 
 def wrong_formula(c: Case) -> Iterator[Finding]:
