@@ -83,8 +83,8 @@ def shortened(kernel: Kernel) -> Kernel:
 
 
 def long(kernel: Kernel, n: int, seconds: float) -> int:
-    """Return a multiple of a length with which all operands have at most MOST elements."""
-    shapes = [x.shape for x in kernel.operands if isinstance(x, Array)]
+    """Return a multiple of a length with which operands and results have at most MOST elements."""
+    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     size = lambda k: sum(math.prod(shape) * k ** shape.count(n) for shape in shapes)
     most = max(16.0, 0.5 / max(1e-3, seconds))
     return n * max([1, *(k for k in (2**e for e in range(1, 12)) if k < most and size(k) < MOST)])
