@@ -44,20 +44,16 @@ class Trial(NamedTuple):
 Change = Callable[[Array], Array]
 
 
-def one_hot(at: int) -> Change:
-    """Return a change to zeros with a single 1."""
-    return lambda g: np.eye(1, g.size, at % max(1, g.size)).reshape(g.shape)
-
-
 def of_gradients(dtype: str) -> dict[str, Change]:
     """Return incoming gradients of other sizes, by name."""
     large = 2.0**8 if dtype == "float16" else 2.0**30
+    one_hot = lambda g, at: (np.arange(g.size) == at).reshape(g.shape) * 1.0
     return {
         "zero": lambda g: 0 * g,
         "tiny": lambda g: g / large,
         "huge": lambda g: g * large,
-        "one-hot, with a 1 at the first element": one_hot(0),
-        "one-hot, with a 1 at the last element": one_hot(-1),
+        "one-hot, with a 1 at the first element": lambda g: one_hot(g, 0),
+        "one-hot, with a 1 at the last element": lambda g: one_hot(g, g.size - 1),
     }
 
 
@@ -87,8 +83,8 @@ def shortened(kernel: Kernel) -> Kernel:
 
 
 def long(kernel: Kernel, n: int, seconds: float) -> int:
-    """Return a multiple of a length with which all operands have at most MOST elements."""
-    shapes = [x.shape for x in kernel.operands if isinstance(x, Array)]
+    """Return a multiple of a length with which operands and results have at most MOST elements."""
+    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     size = lambda k: sum(math.prod(shape) * k ** shape.count(n) for shape in shapes)
     most = max(16.0, 0.5 / max(1e-3, seconds))
     return n * max([1, *(k for k in (2**e for e in range(1, 12)) if k < most and size(k) < MOST)])

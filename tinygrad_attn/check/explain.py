@@ -272,7 +272,7 @@ def y_for_operand(c: Case) -> Iterator[Finding]:
 def step(c: Case) -> Iterator[Finding]:
     """Find a step of the function whose gradient is missing, or counted more than once."""
     kind = "missing sum" if next(missing_sum(c), None) else "wrong term"
-    yield wrong_step(c.f, c.which, missing=kind)
+    yield wrong_step(c.f, c.which, if_missing=kind)
 
 
 def wrong_formula(c: Case) -> Iterator[Finding]:
@@ -413,7 +413,8 @@ def wrong_slope(f, suspect: str = "") -> Finding:
                     note = f" (Its operands were cut to {length} elements along each axis.)"
                 f, entries = shorter, still_off
                 break
-    off = [e for e, name in zip(entries, names) if suspect in name and e.wrong.any()]
+    inputs = [n.replace("operand", "input").rpartition(", which is ")[2] for n in names]
+    off = [e for e, name in zip(entries, inputs) if name == suspect and e.wrong.any()]
     if not (entry := worst_of(off) or worst_of(entries)):
         return None
     which = next(k for k, e in enumerate(entries) if e is entry)

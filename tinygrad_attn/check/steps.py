@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +22,13 @@ from .subject import OpSubject
 from .values import factors_of
 
 MOST = 80  # of the steps, from the result on
-Change = Callable[[Array], Array]
+Pull = Callable[[Array], Array]  # from g to the contribution to the gradient of one operand
+Mistake = Callable[[Pull, Array], Array]  # from the right one and g to a wrong contribution
 
 
-class Mistake(NamedTuple):
-    """A mistake of a step: what it does to g, or to its contribution to a gradient."""
-
-    text: str
-    of_g: Change = np.positive
-    of_contribution: Change = np.positive
-
-
-MISSING = Mistake("is missing", of_contribution=np.zeros_like)
+def missing(pull: Pull, g: Array) -> Array:
+    """Return a contribution of zeros."""
+    return np.zeros_like(pull(g))
 
 
 class Mistaken:
@@ -48,9 +43,9 @@ class Mistaken:
         return getattr(self.op, name)
 
     def pull(self, y, g, *options):
-        pulled, (_, of_g, of_contribution) = self.op.pull(y, g, *options), self.mistake
-        wrong = dict(self.op.pull(y, of_g(g), *options))
-        return [(i, of_contribution(wrong[i]) if i == self.i else c) for i, c in pulled]
+        one = lambda g: dict(self.op.pull(y, g, *options))[self.i]
+        pulled = self.op.pull(y, g, *options)
+        return [(i, self.mistake(one, g) if i == self.i else c) for i, c in pulled]
 
 
 @contextmanager
@@ -66,17 +61,18 @@ def mistaken(calls: list[Call], i: int, mistake: Mistake) -> Iterator[None]:
             node.op = node.op.op
 
 
-def mistakes(call: Call, i: int) -> Iterator[Mistake]:
+def other_mistakes(call: Call, i: int) -> Iterator[tuple[str, Mistake]]:
     """Yield mistakes of a step other than that its contribution is counted too often."""
     y, x = array_of(call.result), array_of(call.inputs[i])
     if y.ndim > 1 and y.shape[-1] == y.shape[-2]:
-        yield Mistake("is that of g with its last axes exchanged", lambda g: np.swapaxes(g, -1, -2))
+        text = "is that of g with its last axes exchanged"
+        yield text, lambda pull, g: pull(np.swapaxes(g, -1, -2))
     for name, v in factors_of([("y", y), ("x", x)]):
         if v.shape == x.shape:
             text = f"has a needless factor {name}, where y is its result and x this operand"
-            yield Mistake(text, of_contribution=lambda c: c * v)  # noqa: B023
+            yield text, lambda pull, g: v * pull(g)  # noqa: B023
             text = f"lacks a factor {name}, where y is its result and x this operand"
-            yield Mistake(text, of_contribution=lambda c: c / v)  # noqa: B023
+            yield text, lambda pull, g: pull(g) / v  # noqa: B023
 
 
 def in_steps(f: Any) -> Plain | None:
@@ -107,12 +103,12 @@ def edges_of(calls: list[Call]) -> Iterator[tuple[list[Call], int]]:
 
 
 def wrong_step(
-    f: OpSubject | Kernel, which: int, simple: bool = True, missing: str = "wrong term"
+    f: OpSubject | Kernel, which: int, simple: bool = True, if_missing: str = "wrong term"
 ) -> str | None:
     """Find a step whose VJP explains the wrong gradient of an input.
 
     If `simple`, its contribution is missing or counted too often, else it has another mistake.
-    `missing` is the kind of mistake for a missing one.
+    `if_missing` is the kind of mistake if it is missing.
     """
     plain = in_steps(f)
     if plain is None or f.inputs[which].size < 3:
@@ -120,36 +116,38 @@ def wrong_step(
     with plain.backend.watch() as calls:
         run = plain.run()
     calls = [call for call in calls if call.result._node][: -MOST - 1 : -1]  # the last first
-    came, right = f.pull(f.cotangents)[which], np.zeros(f.inputs[which].shape)
 
-    def change(group: list[Call], i: int, mistake: Mistake) -> Array:
-        """Return what a mistake adds to the gradient."""
+    def gradient(group: list[Call], i: int, mistake: Mistake) -> Array:
         with mistaken(group, i, mistake):
             (g,) = plain.pull(f.cotangents, run, wanted=[which])
-        return (0 if g is None else g) - right
+        return np.zeros(f.inputs[which].shape) if g is None else g
 
-    right = change([], 0, MISSING)
-    limit, error = max(2e-3, 24 * f.precision), came - right
+    right = gradient([], 0, missing)
+    limit, error = max(2e-3, 24 * f.precision), f.pull(f.cotangents)[which] - right
     found: list[tuple[bool, int, str]] = []
     with ExitStack() as ignored:
         for group, i in edges_of(calls):
-            if greatest(change(group, i, MISSING)) <= 1e-9 * greatest(right):
+            if greatest(gradient(group, i, missing) - right) <= 1e-9 * greatest(right):
                 # It has no effect, as that of the maximum in a stable softmax.
-                ignored.enter_context(mistaken(group, i, MISSING))
+                ignored.enter_context(mistaken(group, i, missing))
         for group, i in edges_of(calls) if simple else reversed([*edges_of(calls)]):
-            others = () if simple or len(group) > 1 else mistakes(group[0], i)
-            for mistake in [MISSING] if simple else others:
-                term, share = change(group, i, mistake), 1.0
+            others = () if simple or len(group) > 1 else other_mistakes(group[0], i)
+            for text, mistake in [("", missing)] if simple else others:
+                term, share = gradient(group, i, mistake) - right, 1.0
                 if simple:
                     share = float(np.sum(term * error) / (np.sum(term**2) or np.inf))
+                    text = how_often(1 - share)
                 off = float(np.linalg.norm(error - share * term) / np.linalg.norm(error))
                 if off < limit:
-                    several = len(group[0].inputs) > 1
-                    text = how_often(1 - share) if simple else mistake.text
-                    kind = missing if text == MISSING.text else "wrong term"
+                    kind = if_missing if text == "is missing" else "wrong term"
+                    step, several = group[0], len(group[0].inputs) > 1
+                    uses = [c for c in calls for x in c.inputs if x is step.inputs[i]]
+                    makers = [c for c in calls if c.result is step.inputs[i]]
+                    if simple and makers and len(uses) == 1:  # it is known by what computed it
+                        step, several = makers[0], False
                     finding = (
-                        f"{kind}: the gradient that passes back through {group[0].name!r}"
-                        f"{f' to its operand {i}' * several}, called at {quoted(*group[0].place)}, "
+                        f"{kind}: the gradient that passes back through {step.name!r}"
+                        f"{f' to its operand {i}' * several}, called at {quoted(*step.place)}, "
                         f"{text}; the rest is right."
                     )
                     found.append(("times" in text, int(10 * off / limit), finding))
@@ -158,7 +156,7 @@ def wrong_step(
 
 def how_often(times: float) -> str:
     """Say how often a term is counted that should be counted once."""
-    words = {0: MISSING.text, 2: "is counted twice", -1: "is of the wrong sign"}
+    words = {0: "is missing", 2: "is counted twice", -1: "is of the wrong sign"}
     if abs(times - round(times)) < 0.02 and round(times) in words:
         return words[round(times)]
     return f"is {times:.4g} times what it should be"
