@@ -67,7 +67,6 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "normal_": "nn.init.normal_(t, mean, std)",
     "uniform_": "nn.init.uniform_(t, low, high)",
     # Autograd, training.
-    "register_hook": "t.retain_grad() before backward(), and read t.grad after it",
     "Function": "an op: decorate a function with @ta.op, and register its VJPs with .vjp",
     "grad_fn": "ta.viz.graph(t), which draws how t was made",
     "inference_mode": "ta.no_grad",

@@ -261,7 +261,7 @@ def backward(
     if context.noted_draws is not None:
         raise RuntimeError(
             "backward() in a checkpointed function would add to .grad twice, because the function "
-            "runs twice. Inside the function, take gradients with value_and_grad or ta.grad."
+            "runs twice. Inside the function, take gradients with value_and_grad or vjp."
         )
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
     this = Pass()

@@ -248,8 +248,9 @@ class Op:
             return self._pull_together(g, y, values, needs, node)
         contributions = []
         for i, need in enumerate(needs):
-            if need and vjps[i] is not None:
-                contributions.append((i, vjps[i](g, y, *values, **settings)))
+            vjp = vjps[i]
+            if need and vjp is not None:
+                contributions.append((i, vjp(g, y, *values, **settings)))
         return contributions
 
     def _pull_together(self, g, y, values, needs, node):
@@ -425,7 +426,7 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
 
     Positional arguments are differentiable inputs; keyword-only arguments are settings. Each VJP
     gets g, the gradient of the loss with respect to the output y, then y and the inputs. It returns
-    the gradient with respect to its input, in the input's shape, and must not change its arguments.
+    the gradient with respect to its input, in the input's shape. Its arguments are read-only.
     A VJP written with operators, methods and NumPy functions can be differentiated again.
 
     Flags: with `broadcasts=True`, inputs broadcast as in NumPy, and gradients are summed back to
