@@ -258,7 +258,7 @@ def backward(
     create_graph: bool = False,
 ) -> None:
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
-    if context.noted_draws is not None:
+    if context.repeated is not None:
         raise RuntimeError(
             "backward() in a checkpointed function would add to .grad twice, because the function "
             "runs twice. Inside the function, take gradients with value_and_grad or vjp."

@@ -358,7 +358,7 @@ class Tensor(Variable):
         return TensorHook(self._hooks(), hook)
 
     def _hooks(self) -> Hooks:
-        if self in context.repeated:
+        if self in (context.repeated or ()):
             return Hooks()  # The first run of a checkpoint has done the same.
         if not isinstance(self._tracked, Hooks):
             self._tracked = Hooks()

@@ -132,9 +132,13 @@ class _Call:
         """
         uses = _Uses(self.args)
         self.generators: list[Generator] = []  # one for each draw of random numbers
-        listeners = (*context.listeners, self.modules, uses)
-        draws = noting(self.generators)
-        with context.entered(recording=VALUES_ONLY, noted_draws=draws, listeners=listeners):
+        settings = {
+            "recording": VALUES_ONLY,
+            "noted_draws": noting(self.generators),
+            "listeners": (*context.listeners, self.modules, uses),
+            "repeated": context.repeated or frozenset(),
+        }
+        with context.entered(**settings):
             output = self.f(*self.args, **self.keywords)
         computed: dict[Any, int] = {}
         for i, y in enumerate(tree_leaves(output)):
@@ -154,7 +158,7 @@ class _Call:
             "recording": True,
             "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present, uses),
-            "repeated": self.run["repeated"].union(self.inputs),
+            "repeated": frozenset(self.inputs).union(self.run["repeated"] or ()),
             "recording_blocks": context.recording_blocks,
             "plain_blocks": context.plain_blocks,
         }
