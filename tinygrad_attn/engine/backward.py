@@ -74,13 +74,18 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
                 total = contribution
                 if x._node:
                     heappush(queue, (-x._node.number, x))
-                elif op.returns_new and contribution is not g and _is_alone(contribution):
+                elif (
+                    op.returns_new
+                    and type(contribution) is ndarray
+                    and contribution is not g
+                    and contribution.base is None  # no view of g
+                ):
                     own.add(x)
             elif x in own:
                 total += contribution
             else:
                 total = total + contribution
-                if _is_alone(total):
+                if type(total) is ndarray:
                     own.add(x)
             gradients[x] = total
             for hear in pulled if kind is not Parts else ():
@@ -150,11 +155,6 @@ def _for_a_hook(g):
 def _one_of(g):
     """Return the gradient of a tensor, or of one that a bundle stands for."""
     return next(iter(g.values())) if isinstance(g, Parts) else g
-
-
-def _is_alone(new):
-    """Return whether a new value is an array in memory of its own, rather than a symbol or view."""
-    return type(new) is ndarray and new.base is None
 
 
 def _finished(gradients, complete, own):

@@ -146,9 +146,7 @@ class Op:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
         try:
-            y = self.forward(
-                *(self._protected(arrays, inputs) if any_array else arrays), **settings
-            )
+            y = self.forward(*(arrays if self.trusted else _protected(arrays, inputs)), **settings)
         except Exception as error:
             explained = explain(self.__name__, inputs, error)
             raise explained from (None if explained is error else error)
@@ -208,16 +206,6 @@ class Op:
             if kind is ndarray or kind is tuple and ndarray in map(type, value):
                 any_array = True
         return inputs, {**self.defaults, **settings}, any_array
-
-    def _protected(self, arrays, inputs):
-        """Return the arrays for the function, which is the user's if it is not trusted.
-
-        It cannot write to those of Tensors.
-        """
-        pairs = zip(inputs, arrays)
-        return [
-            read_only(a) if isinstance(x, Variable) and not self.trusted else a for x, a in pairs
-        ]
 
     def pull(self, y, g, needed=None, create_graph=False):
         """Return (i, contribution of y to the gradient of input i) for each input: g times dy/dx.
@@ -318,6 +306,11 @@ def _value_parameters(vjp):
         return list(inspect.signature(vjp).parameters.values())[1:]  # without g
     except (TypeError, ValueError):  # It is not written in Python.
         return [inspect.Parameter("values", inspect.Parameter.VAR_POSITIONAL)]
+
+
+def _protected(arrays, inputs):
+    """Return the arrays for a user's function, which cannot write to those of Tensors."""
+    return [read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)]
 
 
 class Gone(Op):
