@@ -132,7 +132,10 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif "broadcast" in text:
         hint = broadcast_hint(shapes)
     elif "read-only" in text:
-        hint = "An op must not change its inputs: write x = x + 1, not x += 1."
+        hint = (
+            "An op must not change its inputs: write x = x + 1, not x += 1. To code that needs an "
+            "array to write to, pass x.copy()."
+        )
     elif "unexpected keyword" in text and (word := text.split("'")[1]) in KEYWORDS:
         hint = f"Write {KEYWORDS[word]}=, as in NumPy."
     return kind(f"{place}: {text}. {hint}".rstrip())

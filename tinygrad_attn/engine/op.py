@@ -369,14 +369,15 @@ def as_operand(op, x, inputs):
         return x if like is None else x.item()
     if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
         return x
-    if isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x):
+    is_list = isinstance(x, (list, tuple))
+    if is_list and any(isinstance(item, Variable) for item in x):
         raise TypeError(
             f"{op.__name__} got a {type(x).__name__} of Tensors. Join the Tensors first with "
             "np.stack or np.concatenate."
         )
-    usable = isinstance(x, (list, tuple, ndarray)) and not isinstance(x, np.ma.MaskedArray)
-    array = np.asarray(x) if usable else np.asarray(None)
-    if isinstance(x, (list, tuple)) and like is not None and array.dtype.kind in "iuf":
+    usable = (is_list or isinstance(x, ndarray)) and not isinstance(x, np.ma.MaskedArray)
+    array = np.asarray(x if usable else None)
+    if is_list and like is not None and array.dtype.kind in "iuf":
         return array.astype(like) if like.kind == "f" else array
     if not usable or like is not None and array.dtype.kind not in KINDS:
         raise TypeError(
