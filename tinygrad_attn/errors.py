@@ -67,7 +67,6 @@ WRITE = {  # PyTorch's names -> what to write instead, for a Tensor t
     "normal_": "nn.init.normal_(t, mean, std)",
     "uniform_": "nn.init.uniform_(t, low, high)",
     # Autograd, training.
-    "register_hook": "t.retain_grad() before backward(), and read t.grad after it",
     "Function": "an op: decorate a function with @ta.op, and register its VJPs with .vjp",
     "grad_fn": "ta.viz.graph(t), which draws how t was made",
     "inference_mode": "ta.no_grad",
@@ -133,7 +132,10 @@ def explain(op: str, inputs: Sequence[Any], error: Exception) -> Exception:
     elif "broadcast" in text:
         hint = broadcast_hint(shapes)
     elif "read-only" in text:
-        hint = "An op must not change its inputs: write x = x + 1, not x += 1."
+        hint = (
+            "An op must not change its inputs: write x = x + 1, not x += 1. To code that needs an "
+            "array to write to, pass x.copy()."
+        )
     elif "unexpected keyword" in text and (word := text.split("'")[1]) in KEYWORDS:
         text = text.partition(". Did you mean")[0]  # Python 3.14 guesses too
         hint = f"Write {KEYWORDS[word]}=, as in NumPy."

@@ -133,16 +133,16 @@ def test_a_history_stops_at_its_ends():
     assert history([last], [first]) == [middle, last]
 
 
-@pytest.mark.parametrize("returns", [lambda g: None, lambda g: g, lambda g: KEPT])
+@pytest.mark.parametrize("returns", [lambda g: None, lambda g: g, lambda g: RETURNED])
 def test_what_a_hook_saw_or_returned_is_not_the_gradients_memory(returns):
     a, seen = leaf(4), []
     a.register_hook(lambda g: seen.append(g) or returns(g))
     (a * 2.0).sum().backward()
-    for other in (*seen, KEPT):
+    for other in (*seen, RETURNED):
         assert not np.shares_memory(a.grad.numpy(), other.numpy())
 
 
-KEPT = Tensor(np.ones(4))
+RETURNED = Tensor(np.ones(4))
 
 
 def test_a_listener_hears_of_every_slice_that_is_added_in_place():
@@ -161,6 +161,57 @@ def test_a_listener_hears_of_every_slice_that_is_added_in_place():
             loss.backward()
         assert x.grad.numpy()[:, 0].tolist() == [1, 2, 3]
     assert sorted(total for op, total in heard if op is ops.getitem) == [12, 20, 24]
+
+
+class Sums(nn.Module):
+    def forward(self, a, b):
+        return a + b
+
+
+def hooked(a, b):
+    module = Sums()
+    module.register_full_backward_hook(lambda *_: None)
+    return module(a, b)
+
+
+def returns_a_gradient(shared):
+    def sums(a, b):
+        a.register_hook(lambda g: shared)
+        b.register_hook(lambda g: shared)
+        return a + b
+
+    return sums
+
+
+KEPT = np.ones(4)
+SUMS = {  # functions a + b in which g is the gradient of both terms
+    "a sum": Sums(),
+    "a checkpoint": lambda a, b: ta.checkpoint(Sums(), a, b),
+    "checkpoints": lambda a, b: ta.checkpoint(lambda a: ta.checkpoint(Sums(), a, b), a),
+    "a checkpoint of two": lambda a, b: sum(ta.checkpoint(lambda a, b: (a + b, a - b), a, b)) + b,
+    "a hooked module": hooked,
+    "a hooked module in a checkpoint": lambda a, b: ta.checkpoint(hooked, a, b),
+    "hooks": returns_a_gradient(KEPT),
+    "an op of the user's": ta.op(np.add, lambda g, y, a, b: g, lambda g, y, a, b: g),
+    "an op that keeps an array": ta.op(
+        np.add, lambda g, y, a, b: KEPT, lambda g, y, a, b: KEPT[::-1]
+    ),
+}
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "outputs"])
+@pytest.mark.parametrize("name", SUMS)
+def test_no_gradient_shares_memory_with_another_however_it_was_computed(name, leaves):
+    """Otherwise an optimiser or clip_grad_norm_ that scales them in place would do so twice."""
+    a, b, seed = leaf(4), leaf(4), np.ones(4)
+    x, y = (a, b) if leaves else (a * 1.0, b + 0.0)
+    x.retain_grad()
+    y.retain_grad()
+    SUMS[name](x, y).backward(seed)
+    kept = {id(t): t.grad.numpy() for t in (a, b, x, y)}
+    arrays = [*kept.values(), seed, KEPT]
+    assert not any(np.shares_memory(p, q) for i, p in enumerate(arrays) for q in arrays[:i])
+    assert all(p.flags.writeable for p in arrays)
 
 
 def test_an_old_gradient_held_by_the_user_does_not_change():

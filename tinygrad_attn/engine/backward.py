@@ -19,10 +19,11 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import describe
+from ..tree import tree_map
 from . import inplace
 from .graph import Parts, Symbolic, Variable, array_of, history, read_only, tensor_of, tracked
 from .kernels import reference
-from .op import Gone, released
+from .op import KINDS, Gone, Op, released
 from .run import context, heard
 
 NO_SETTINGS: dict[str, Any] = {}
@@ -45,30 +46,27 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
         own.discard(y)
         if y._tracked is not True and not (inner and y in goal):
             g = _hooked(y, g)
-        if through is not None:
-            if y in goal:
-                complete[y] = g if inner else _copied(g)
-            if y not in through:
-                continue
+        if y in goal:
+            complete[y] = g if inner else _copied(g)
+        if through is not None and y not in through:
+            continue
         op, inputs = node.op, node.inputs
         if inplace.latest > node.number or node.checksums:
             inplace.check(y, create_graph)
         for hear in pulling:
             hear(y, _one_of(g))
-        if op.adds_in_place and inputs[0] in own and not pulled:  # a slice to a large array
+        contributions = (
             op.adds_in_place(gradients[inputs[0]], g, **node.settings)
-            contributions = []
-        else:
-            contributions = op.pull(y, g, needed, create_graph)  # the chain rule
-        if node.op is not op:  # released meanwhile by another thread
-            node.op.pull()
+            if op.adds_in_place and inputs[0] in own and not pulled  # a slice to a large array
+            else op.pull(y, g, needed, create_graph)  # the chain rule
+        )
         for i, contribution in contributions:
             x = inputs[i]
             data, kind = x._data, contribution.__class__  # also ndarray for a traced array
             if (
                 kind is not data.__class__
                 or kind is ndarray
-                and (contribution.shape != data.shape or contribution.dtype != data.dtype)
+                and (contribution.shape != data.shape or contribution.dtype is not data.dtype)
             ):
                 contribution = _fit(contribution, x, op, i, create_graph)
             total = gradients.get(x)
@@ -76,10 +74,19 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
                 total = contribution
                 if x._node:
                     heappush(queue, (-x._node.number, x))
-                elif op.trusted and contribution is not g and _is_alone(contribution):
+                elif (
+                    op.returns_new
+                    and type(contribution) is ndarray
+                    and contribution is not g
+                    and contribution.base is None  # no view of g
+                ):
                     own.add(x)
+            elif x in own:
+                total += contribution
             else:
-                total = _sum(x, total, contribution, own)
+                total = total + contribution
+                if type(total) is ndarray:
+                    own.add(x)
             gradients[x] = total
             for hear in pulled if kind is not Parts else ():
                 hear(y, node, _one_of(g), i, x, contribution, total)
@@ -92,9 +99,16 @@ def _paths(roots, wanted, inner):
     """Return the wanted tensors, those computed from them (None: all), and both together."""
     if wanted is None:
         return frozenset(), None, None
-    goal = frozenset(wanted)
-    through = _leading_to(goal, history(roots, goal if inner else ()))
-    return goal, through, through | goal
+    goal, through = frozenset(wanted), set()
+    needed = set(goal)
+    oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
+    for y in history(roots, goal if inner else ()):
+        if isinstance(y._node.op, Gone) and y._node.number > oldest:
+            y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
+        if any(isinstance(x, Variable) and x in needed for x in y._node.inputs):
+            through.add(y)
+            needed.add(y)
+    return goal, through, needed
 
 
 def _seeded(roots, seeds, needed):
@@ -114,20 +128,11 @@ def _hooked(x, g):
     if not hooks:  # frozen after the forward pass
         return g
     for function in tuple(hooks.functions):
-        new: Any = function(_as_tensors(g))
+        new = function(tree_map(_for_a_hook, g))
         if new is None:
             continue
-        new = new if isinstance(new, (Variable, Parts)) else tensor_of(np.asarray(new))
-        if not isinstance(g, Parts):
-            if new._data.shape != x._data.shape or new._data.dtype.kind not in "fiub":
-                name = getattr(function, "__name__", repr(function))
-                raise ValueError(
-                    f"the hook {name!r} on the gradient of {describe(x)} returned "
-                    f"{describe(new._data)}. A hook must return None or a gradient of the same "
-                    "shape."
-                )
-            new = new if new._data.dtype == x._data.dtype else new.astype(x._data.dtype)
-        new = new if context.recording else _as_arrays(new)
+        new = new if context.recording else tree_map(array_of, new)
+        new = _fit(new, x, function, None, bool(context.recording))
         for hear in heard("replaced"):
             hear(x, g, new)
         g = new
@@ -138,16 +143,8 @@ def _hooked(x, g):
     return g
 
 
-def _one_of(g):
-    """Return the gradient of a tensor, or of one that a bundle stands for."""
-    return next(iter(g.values())) if isinstance(g, Parts) else g
-
-
-def _as_tensors(g):
-    """Return a gradient, or each of its parts, as a Tensor for a hook, which can only read it."""
-    if isinstance(g, Parts):
-        return Parts({i: _as_tensors(part) for i, part in g.items()})
-    # It may also be the gradient of another tensor.
+def _for_a_hook(g):
+    """Return a gradient as a Tensor that cannot be written to: another one may share its memory."""
     if not isinstance(g, Variable):
         return tensor_of(read_only(g))
     g = g.clone()  # type: ignore[attr-defined]
@@ -155,25 +152,9 @@ def _as_tensors(g):
     return g
 
 
-def _as_arrays(g):
-    """Return what a hook returned for a pass that is not recorded."""
-    return Parts({i: array_of(x) for i, x in g.items()}) if isinstance(g, Parts) else g._data
-
-
-def _sum(x, total, contribution, own):
-    """Return the sum of the contributions to x, in place if no one else can see it."""
-    if x in own:
-        total += contribution
-        return total
-    total = total + contribution
-    if _is_alone(total):
-        own.add(x)
-    return total
-
-
-def _is_alone(new):
-    """Return whether a new value is an array in memory of its own, rather than a symbol or view."""
-    return type(new) is ndarray and new.base is None
+def _one_of(g):
+    """Return the gradient of a tensor, or of one that a bundle stands for."""
+    return next(iter(g.values())) if isinstance(g, Parts) else g
 
 
 def _finished(gradients, complete, own):
@@ -192,45 +173,34 @@ def _copied(g):
     return g if isinstance(g, (np.generic, Symbolic)) else g.copy()
 
 
-def _leading_to(goal, order):
-    """Return the tensors in `order` (oldest first) that were computed from a tensor in `goal`."""
-    through: set[Variable] = set()
-    oldest = min((0 if x._node is None else x._node.number for x in goal), default=0)
-    for y in order:
-        if isinstance(y._node.op, Gone) and y._node.number > oldest:
-            y._node.op.pull()  # raises: a wanted tensor may have been among its inputs
-        if any(isinstance(x, Variable) and (x in goal or x in through) for x in y._node.inputs):
-            through.add(y)
-    return through
-
-
-def _fit(contribution, x, op, i, create_graph):
-    """Convert a contribution to the shape and dtype of x, summing over broadcast axes."""
-    if isinstance(contribution, Parts):
-        return contribution
-    if contribution is None:
+def _fit(gradient, x, source, i, create_graph):
+    """Convert what a VJP or hook returned to the shape and dtype of x, and undo broadcasting."""
+    if isinstance(gradient, Parts):
+        return gradient
+    if gradient is None:
         raise TypeError(
-            f"the VJP of op {op.__name__!r} for input {i} returned None. Check that the VJP ends "
-            "with a return statement. For an input without a derivative, pass None in place of "
-            "the VJP."
+            f"the VJP of op {source.__name__!r} for input {i} returned None. Check that the VJP "
+            "ends with a return statement. For an input without a derivative, pass None in place "
+            "of the VJP."
         )
-    if not isinstance(contribution, (ndarray, np.generic, Variable)):
-        contribution = np.asarray(contribution)
-    shape, dtype = x._data.shape, x._data.dtype
-    if contribution.shape != shape and op.broadcasts:
-        contribution = sum_to(contribution, shape)
-    if contribution.shape != shape:
-        hint = "" if op.broadcasts else "; if the op broadcasts, write @op(broadcasts=True)"
+    if not isinstance(gradient, (ndarray, np.generic, Variable)):
+        gradient = np.asarray(gradient)
+    shape, dtype, is_op = x._data.shape, x._data.dtype, isinstance(source, Op)
+    if gradient.shape != shape and is_op and source.broadcasts:
+        gradient = sum_to(gradient, shape)
+    if gradient.shape != shape or gradient.dtype.kind not in KINDS:
+        place = f"VJP of op {source.__name__!r} for input {i}" if is_op else f"hook {source!r}"
+        hint = ". If the op broadcasts, write @op(broadcasts=True)" if is_op else ""
         raise ValueError(
-            f"the VJP of op {op.__name__!r} for input {i} returned shape {contribution.shape}, but "
-            f"that input has shape {shape}. A gradient must have its input's shape{hint}."
+            f"the {place} returned shape {gradient.shape} {gradient.dtype}, but a gradient of "
+            f"{describe(x)} must have the same shape, and real numbers{hint}."
         )
-    if contribution.dtype != dtype:
-        contribution = contribution.astype(dtype)
-    if create_graph and not isinstance(contribution, Variable):
-        return tensor_of(contribution)
-    is_array = isinstance(contribution, ndarray)
-    return contribution[()] if is_array and isinstance(x._data, np.generic) else contribution
+    if gradient.dtype != dtype:
+        gradient = gradient.astype(dtype)
+    if create_graph and not isinstance(gradient, Variable):
+        return tensor_of(gradient)
+    is_array = isinstance(gradient, ndarray)
+    return gradient[()] if is_array and isinstance(x._data, np.generic) else gradient
 
 
 @reference
@@ -291,7 +261,7 @@ def backward(
     if context.repeated is not None:
         raise RuntimeError(
             "backward() in a checkpointed function would add to .grad twice, because the function "
-            "runs twice. Inside the function, take gradients with value_and_grad or ta.grad."
+            "runs twice. Inside the function, take gradients with value_and_grad or vjp."
         )
     seeds = [_seed(t, g, create_graph, "gradient") for t, g in zip(outputs, gradients, strict=True)]
     this = Pass()

@@ -20,6 +20,8 @@ from .op import Op
 class Bundling(Op):
     """An op that makes a bundle, or takes a member out of it; their gradient is a `Parts`."""
 
+    bundles = True
+
 
 @Bundling
 def bundle(*tensors):

@@ -176,33 +176,30 @@ def was_changed(array, since):
 
 def protect(node, y):
     """Store the checksums of the values that VJPs read and the user can write to."""
-    for place, value in _places(node, y, _reads(node, True)):
+    for place, value, is_read in _values(node, y, True):
         array = array_of(value)
-        if not has_memory(array):
+        if not is_read or not has_memory(array):
             continue
         memory = owner(array)
-        tensor = isinstance(place, int) and (isinstance(value, Variable) or not place)
-        if id(memory) in exposed if tensor else memory.flags.writeable:
+        of_tensor = isinstance(value, Variable) or place == 0
+        if id(memory) in exposed if of_tensor else memory.flags.writeable:
             node.checksums = node.checksums or {}
             node.checksums[place] = checksum_of(array)
 
 
-def _reads(node, create_graph):
-    """Return which of y (0) and the inputs (from 1) a backward pass reads; None means all."""
-    # Differentiating a reference reads all values.
-    return None if create_graph and node.op.reference else node.op.stands_for.reads
+def _values(node, y, create_graph):
+    """Yield the place and value of y (0), of the inputs (from 1) and of arrays among the settings.
 
-
-def _places(node, y, reads=None):
-    """Yield the place and value of y (0), the inputs (from 1) and the settings that are arrays."""
+    Also yield whether the VJPs read the value. Differentiating a reference reads all values.
+    """
+    reads = None if create_graph and node.op.reference else node.op.stands_for.reads
     for place, value in enumerate((y, *node.inputs)):
-        if reads is None or place in reads:
-            yield place, value
+        yield place, value, reads is None or place in reads
     for name, setting in node.settings.items():
         parts = setting if type(setting) is tuple else (setting,)
         for i, part in enumerate(parts if node.op.trusted else tree_leaves(setting)):
             if has_memory(part):
-                yield (name, i), part
+                yield (name, i), part, True
 
 
 def check(y, create_graph):
@@ -211,10 +208,9 @@ def check(y, create_graph):
     VJPs also use the shapes and dtypes of other values.
     """
     node = y._node
-    read = dict(_places(node, y, _reads(node, create_graph)))
-    for place, value in _places(node, y):
+    for place, value, is_read in _values(node, y, create_graph):
         array, (another, of_another_type) = array_of(value), replaced(value)
-        if place not in read:
+        if not is_read:
             different = of_another_type > node.number
         elif node.checksums and place in node.checksums:
             different = checksum_of(array) != node.checksums[place]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy import generic, ndarray
 
 from ..errors import describe, explain
+from ..tree import tree_leaves
 from . import inplace
 from .graph import Node, Symbolic, Variable, read_only, tensor_of, tracked
 from .run import context
@@ -40,6 +41,8 @@ class Op:
     are inputs; keyword-only arguments are settings, which have no derivative.
     """
 
+    bundles = False
+
     def __init__(
         self,
         forward: Function,
@@ -51,25 +54,24 @@ class Op:
     ) -> None:
         if not callable(forward):
             raise TypeError(f"@op must decorate a function on arrays, got {describe(forward)}.")
-        is_ufunc = isinstance(forward, np.ufunc)
+        is_ufunc = isinstance(forward, np.ufunc)  # which has no signature
         parameters: Any = () if is_ufunc else inspect.signature(forward).parameters.values()
         self.input_names = tuple(p.name for p in parameters if p.kind in _Positional)
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        self.count = getattr(forward, "nin", len(self.input_names))  # a ufunc has no signature
+        self.count = getattr(forward, "nin", len(self.input_names))
         self.broadcasts = broadcasts or is_ufunc and self.count > 1
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         self.defaults = {p.name: p.default for p in keywords if p.default is not p.empty}
-        named = forward.func if isinstance(forward, functools.partial) else forward
-        self.__name__ = type(named).__name__  # unless it has a name
-        functools.update_wrapper(self, named, updated=())
-        self.__wrapped__ = forward  # help() shows its signature
+        self.__name__ = type(forward).__name__  # unless it has a name
+        functools.update_wrapper(self, forward, updated=())
         # Tests ask all VJPs of the package: they return g, new arrays or views, and read no `_x`.
         self.trusted = str(self.__module__).startswith(PACKAGE)
+        self.returns_new = self.trusted and not self.bundles  # as a part of g is not new
         self.forward, self.saves = forward, saves
         self.reference = reference  # a composition of ops, for second derivatives
-        self.stands_for: Op = self if stands_for is None else stands_for  # the op that it replaces
+        self.stands_for: Op = stands_for or self  # the op that it replaces
         self.kernel: Any = None  # runs in place of this op; set by fast/
-        self.adds_in_place: Any = None  # (total, g, **settings) -> whether g was added to total
+        self.adds_in_place: Any = None  # (total, g, **settings) -> (); g is added to total
         self.vjps: tuple[Function | None, ...] = ()  # one for each input,
         self.joint_vjp: Function | None = None  # or one for all of them,
         self.asks_needs = False  # whether the joint VJP has a parameter `needs`
@@ -94,16 +96,15 @@ class Op:
                 "input without a derivative, and make settings keyword-only (after a *)."
             )
         expected = ["out" if "y" in self.input_names else "y", *self.input_names]
-        for vjp in vjps:
-            parameters = _value_parameters(vjp) if vjp else None
-            names = [p.name.lstrip("_") for p in parameters or () if p.kind in _Positional]
+        for vjp in filter(None, vjps):
+            names = [p.name.lstrip("_") for p in _value_parameters(vjp) if p.kind in _Positional]
             if names != expected and sorted(names) == sorted(expected):
                 raise ValueError(
                     f"the VJPs of op {self.__name__!r} are called with (g, {', '.join(expected)}), "
                     f"but one of them takes (g, {', '.join(names)})."
                 )
         self.vjps, self.joint_vjp = vjps, None
-        self.reads = self._values_read([vjp for vjp in vjps if vjp is not None])
+        self.reads = self._values_read(filter(None, vjps))
         return self
 
     def vjp_all(self, vjp: VJP) -> VJP:
@@ -144,10 +145,8 @@ class Op:
             elif type(x) not in NUMBERS:
                 x, any_array, all_wanted = as_operand(self, x, inputs), True, False
             arrays.append(x)
-        if tensors and not self.trusted:
-            arrays = _read_only(arrays, inputs)
         try:
-            y = self.forward(*arrays, **settings)
+            y = self.forward(*(arrays if self.trusted else _protected(arrays, inputs)), **settings)
         except Exception as error:
             explained = explain(self.__name__, inputs, error)
             raise explained from (None if explained is error else error)
@@ -215,36 +214,35 @@ class Op:
         """
         if create_graph and self.stands_for is not self:
             return self.stands_for.pull(y, g, needed, create_graph)
-        node, vjps = y._node, self.vjps
-        inputs, settings = node.inputs, node.settings
-        if len(vjps) < len(inputs) or create_graph and self.reference:
-            return self._pull_together(y, g, needed, create_graph)
-        values, tensors = [], []
-        for i, x in enumerate(inputs):
+        node = y._node
+        inputs, settings, vjps = node.inputs, node.settings, self.vjps
+        if not inputs:
+            return node.op.pull()  # released by another thread
+        values, needs = [], []
+        for x in inputs:
             if isinstance(x, Variable):
-                tensors.append(i)
+                needs.append(needed is None or x in needed)
                 if not create_graph:
                     x = x._data
+            else:
+                needs.append(False)
             values.append(x)
-        out = y if create_graph else y._data
+        if create_graph and self.reference:
+            return self._pull_reference(g, node, needs)
+        y = y if create_graph else y._data
         if not self.trusted:
-            g, out, *values = map(read_only, (g, out, *values))
+            g, y, *values = map(read_only, (g, y, *values))
+        if len(vjps) < len(inputs):
+            return self._pull_together(g, y, values, needs, node)
         contributions = []
-        for i in tensors:
+        for i, need in enumerate(needs):
             vjp = vjps[i]
-            if vjp is not None and (needed is None or inputs[i] in needed):
-                contributions.append((i, vjp(g, out, *values, **settings)))
+            if need and vjp is not None:
+                contributions.append((i, vjp(g, y, *values, **settings)))
         return contributions
 
-    def _pull_together(self, y, g, needed, create_graph):
-        """Return the contributions by the joint VJP or, to be recorded, by the reference."""
-        node, values, needs = y._node, [], []
-        for x in node.inputs:
-            is_tensor = isinstance(x, Variable)
-            values.append(x._data if is_tensor and not create_graph else x)
-            needs.append(is_tensor and (needed is None or x in needed))
-        if create_graph and self.reference is not None:
-            return self._pull_reference(g, node, needs)
+    def _pull_together(self, g, y, values, needs, node):
+        """Return the contributions by the joint VJP."""
         if self.joint_vjp is None:
             raise TypeError(
                 f"op {self.__name__!r} has {len(self.vjps)} VJPs for {len(values)} inputs. Add "
@@ -254,14 +252,11 @@ class Op:
         extra: dict[str, Any] = {}
         if self.saves:
             extra["saved"] = node.saved
-            if create_graph:
+            if isinstance(g, Variable):
                 self._check_saved(node.saved)
         if self.asks_needs:
             extra["needs"] = tuple(needs)
-        out = y if create_graph else y._data
-        if not self.trusted:
-            g, out, *values = map(read_only, (g, out, *values))
-        contributions = self.joint_vjp(g, out, *values, **node.settings, **extra)
+        contributions = self.joint_vjp(g, y, *values, **node.settings, **extra)
         if not isinstance(contributions, (tuple, list)) or len(contributions) != len(values):
             raise TypeError(
                 f"the VJP of op {self.__name__!r} returned {describe(contributions)}; it must "
@@ -274,52 +269,47 @@ class Op:
         from .backward import sweep
 
         inputs = node.inputs
-        places = {inputs[i]: i for i in reversed(range(len(inputs))) if needs[i]}
+        first = {inputs[i]: i for i in reversed(range(len(inputs))) if needs[i]}
         function = getattr(self.reference, "function", self.reference)
         output = function(*inputs, **node.settings)
-        gradients = sweep([output], [g], wanted=[*places], create_graph=True, inner=True)
-        return [(i, gradients[x]) for x, i in places.items() if x in gradients]
+        gradients = sweep([output], [g], wanted=[*first], create_graph=True, inner=True)
+        return [(i, gradients[x]) for x, i in first.items() if x in gradients]
 
     def _values_read(self, vjps):
         """Return the positions of the values that the VJPs read (0 for y), or None for all."""
-        read: set[int] = set()
+        read = set()
         for vjp in vjps:
-            parameters = _value_parameters(vjp)
-            if parameters is None:
-                return None
-            for i, p in enumerate(parameters):
-                unread = p.name.startswith("_") and (self.trusted or _is_unread(vjp, p.name))
-                if p.kind is not p.KEYWORD_ONLY and not unread:
-                    if p.kind is p.VAR_POSITIONAL:
-                        return None
+            for i, p in enumerate(_value_parameters(vjp)):
+                if p.name.startswith("_") and (self.trusted or _is_unread(vjp, p.name)):
+                    continue
+                if p.kind is p.VAR_POSITIONAL:
+                    return None
+                if p.kind in _Positional:
                     read.add(i)
         return frozenset(read)
 
     def _check_saved(self, saved):
         """Raise TypeError if real numbers were saved, because a VJP treats them as constants."""
-        values = saved.values() if isinstance(saved, dict) else saved
-        if isinstance(values, (tuple, list)) or values is not saved:
-            for value in values:
-                self._check_saved(value)
-        elif isinstance(saved, float) or getattr(getattr(saved, "dtype", None), "kind", "") == "f":
-            raise TypeError(
-                f"op {self.__name__!r} saves {describe(saved)}, which its VJP treats as a "
-                "constant, so a second derivative would be wrong. Write @op(saves=True, "
-                "reference=f), where f computes the same output from ops, or recompute the value "
-                "in the VJP."
-            )
+        for value in tree_leaves(saved):
+            if np.asarray(value).dtype.kind == "f":
+                raise TypeError(
+                    f"op {self.__name__!r} saves {describe(value)}, which its VJP treats as a "
+                    "constant, so a second derivative would be wrong. Write @op(saves=True, "
+                    "reference=f), where f computes the same output from ops, or recompute the "
+                    "value in the VJP."
+                )
 
 
 def _value_parameters(vjp):
-    """Return a VJP's parameters for y and the inputs, or None if it is not written in Python."""
+    """Return a VJP's parameters for y and the inputs."""
     try:
         return list(inspect.signature(vjp).parameters.values())[1:]  # without g
-    except (TypeError, ValueError):
-        return None
+    except (TypeError, ValueError):  # It is not written in Python.
+        return [inspect.Parameter("values", inspect.Parameter.VAR_POSITIONAL)]
 
 
-def _read_only(arrays, inputs):
-    """Return the arrays, those of Tensors as read-only views."""
+def _protected(arrays, inputs):
+    """Return the arrays for a user's function, which cannot write to those of Tensors."""
     return [read_only(a) if isinstance(x, Variable) else a for x, a in zip(inputs, arrays)]
 
 
@@ -379,14 +369,15 @@ def as_operand(op, x, inputs):
         return x if like is None else x.item()
     if isinstance(x, (int, float, str)) or callable(x) and not isinstance(x, type):
         return x
-    if isinstance(x, (list, tuple)) and any(isinstance(item, Variable) for item in x):
+    is_list = isinstance(x, (list, tuple))
+    if is_list and any(isinstance(item, Variable) for item in x):
         raise TypeError(
             f"{op.__name__} got a {type(x).__name__} of Tensors. Join the Tensors first with "
             "np.stack or np.concatenate."
         )
-    usable = isinstance(x, (list, tuple, ndarray)) and not isinstance(x, np.ma.MaskedArray)
-    array = np.asarray(x) if usable else np.asarray(None)
-    if isinstance(x, (list, tuple)) and like is not None and array.dtype.kind in "iuf":
+    usable = (is_list or isinstance(x, ndarray)) and not isinstance(x, np.ma.MaskedArray)
+    array = np.asarray(x if usable else None)
+    if is_list and like is not None and array.dtype.kind in "iuf":
         return array.astype(like) if like.kind == "f" else array
     if not usable or like is not None and array.dtype.kind not in KINDS:
         raise TypeError(
@@ -429,7 +420,7 @@ def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) ->
 
     Positional arguments are differentiable inputs; keyword-only arguments are settings. Each VJP
     gets g, the gradient of the loss with respect to the output y, then y and the inputs. It returns
-    the gradient with respect to its input, in the input's shape, and must not change its arguments.
+    the gradient with respect to its input, in the input's shape. Its arguments are read-only.
     A VJP written with operators, methods and NumPy functions can be differentiated again.
 
     Flags: with `broadcasts=True`, inputs broadcast as in NumPy, and gradients are summed back to

@@ -33,7 +33,7 @@ class Context(threading.local):
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
         self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
         self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
-        self.repeated: Any = None  # in a checkpoint: the tensors from outside, once it is repeated
+        self.repeated: Any = None  # in a checkpoint, the tensors that its first run has used
         self.backward_pass: Any = None  # the Pass that is running
         self.recording_blocks: list[Any] = []  # each no_grad() and similar, and the value before it
         self.plain_blocks: list[Any] = []
@@ -105,6 +105,8 @@ class Listener:
 
 def heard(event):
     """Return the methods of this thread's listeners that hear of an event."""
+    if not context.listeners:
+        return []
     ignored = getattr(Listener, event)
     return [getattr(x, event) for x in context.listeners if getattr(type(x), event) is not ignored]
 

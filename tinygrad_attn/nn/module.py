@@ -69,8 +69,8 @@ class Buffer(Tensor):
 def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Set the gradients to None, or to zeros."""
     for p in parameters:
-        g = p._grad
-        p._grad = None if set_to_none or g is None else Tensor(np.zeros_like(g._array()))
+        g = None if set_to_none else p.grad
+        p._grad = None if g is None else Tensor(np.zeros_like(g._array()))
 
 
 IncompatibleKeys = namedtuple("IncompatibleKeys", ["missing_keys", "unexpected_keys"])

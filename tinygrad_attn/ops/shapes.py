@@ -149,7 +149,7 @@ def add_at(total, g, *, index):
         total[index] += g  # np.add.at is slow
     else:
         np.add.at(total, index, g)
-    return True
+    return ()
 
 
 @op

@@ -82,8 +82,10 @@ class TensorHook(AbstractContextManager["TensorHook"]):
 
     def __init__(self, hooks: Hooks, function: Callable[[Any], Any]) -> None:
         self._hooks, self._function = hooks, function
-        self.__name__ = getattr(function, "__name__", repr(function))
         hooks.functions.append(self)
+
+    def __repr__(self) -> str:
+        return repr(getattr(self._function, "__name__", self._function))
 
     def __call__(self, gradient) -> Any:
         return self._function(gradient)
@@ -356,7 +358,7 @@ class Tensor(Variable):
         return TensorHook(self._hooks(), hook)
 
     def _hooks(self) -> Hooks:
-        if context.repeated and self in context.repeated:
+        if self in (context.repeated or ()):
             return Hooks()  # The first run of a checkpoint has done the same.
         if not isinstance(self._tracked, Hooks):
             self._tracked = Hooks()

@@ -132,11 +132,10 @@ class _Call:
         """
         uses = _Uses(self.args)
         self.generators: list[Generator] = []  # one for each draw of random numbers
-        listeners = (*context.listeners, self.modules, uses)
         settings = {
             "recording": VALUES_ONLY,
             "noted_draws": noting(self.generators),
-            "listeners": listeners,
+            "listeners": (*context.listeners, self.modules, uses),
             "repeated": context.repeated or frozenset(),
         }
         with context.entered(**settings):
@@ -159,7 +158,7 @@ class _Call:
             "recording": True,
             "noted_draws": repeating(self.generators),
             "listeners": (*[new() for new in self.listeners], *present, uses),
-            "repeated": frozenset(self.run["repeated"] or ()).union(self.inputs),
+            "repeated": frozenset(self.inputs).union(self.run["repeated"] or ()),
             "recording_blocks": context.recording_blocks,
             "plain_blocks": context.plain_blocks,
         }
