@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine import Op
 from ..errors import quoted
 from .backend import Array, Call, array_of
 from .kernel import Kernel, Plain
@@ -31,16 +32,13 @@ def missing(pull: Pull, g: Array) -> Array:
     return np.zeros_like(pull(g))
 
 
-class Mistaken:
+class Mistaken(Op):
     """The op of a step that makes a mistake in its contribution to one operand."""
 
-    adds_in_place, trusted = None, False
-
-    def __init__(self, op, i: int, mistake: Mistake) -> None:
+    def __init__(self, op: Op, i: int, mistake: Mistake) -> None:
+        vars(self).update(vars(op))
+        self.adds_in_place, self.returns_new = None, False
         self.op, self.i, self.mistake = op, i, mistake
-
-    def __getattr__(self, name: str):
-        return getattr(self.op, name)
 
     def pull(self, y, g, *options):
         one = lambda g: dict(self.op.pull(y, g, *options))[self.i]
