@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, permutations, product
+from itertools import chain, combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,14 @@ from .subject import Subject, flatten
 Finding = str | None  # the kind of a mistake, a colon and an explanation
 Claim = tuple[str, Any, Any]  # a text that applies if the first matrix is a multiple of the second
 RTOL = 1e-3
-LARGE = 10_000  # elements of the largest Jacobian that is computed
+LARGE = 70_000  # elements of the largest Jacobian that is computed
+INEXACT = 0.05  # the largest relative error of an approximation
 # Common factors of derivatives, as functions of an input, an output or an operand.
 MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
     "{0} (1 - {0})": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
-    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp,
+    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "tanh({})": np.tanh,
+    "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
 }  # fmt: skip
 
 
@@ -60,6 +62,14 @@ class Case:
         self.off = ~close(self.R, self.J, self.rtol / 10)
         kinds = [getattr(a, "dtype", None) for a in f.operands]
         self.operands = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.float64}
+        self.integers = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.int64}
+        self.position = f.checked[which]  # of x among the operands
+
+    @property
+    def relative_error(self) -> float:
+        """The largest error of a derivative by an element of x, relative to its derivatives."""
+        error, size = (np.abs(M).max(axis=0, initial=0) for M in (self.R - self.J, self.J))
+        return greatest(error / (size + 1e-300))
 
     def mixes(self, nonzero) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""
@@ -71,7 +81,19 @@ class Case:
     def claim(self, text: str, k: int, value) -> Iterator[Claim]:
         """Yield the claim that R is right for another value of one operand."""
         with suppress(Exception):  # the op may refuse it
-            yield text, self.R, self.with_operand(k, value).jacobian(self.which)
+            f = self.with_operand(k, value)
+            if self.is_plausible(f):
+                yield text, self.R, f.jacobian(self.which)
+
+    def is_plausible(self, f) -> bool:
+        """Return whether R may be a multiple of f's Jacobian, from its product with one vector."""
+        if f.reference is None:
+            direction = np.random.default_rng(0).standard_normal(self.x.shape)
+            a, b = self.R @ direction.ravel(), f.derivative(self.which, direction)[0]
+        else:
+            g = self.f.cotangents
+            a, b = flatten(g) @ self.R, np.ravel(f.reference.pull(g)[self.which])
+        return bool(factor(a.reshape(1, -1), b.reshape(1, -1), 4 * self.rtol))
 
     def with_operand(self, k: int, value):
         """Return the function with another value of one operand."""
@@ -109,10 +131,10 @@ def simple(R, J, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
 def inverted(c: Case) -> Finding:
     """Find a gradient that is nonzero exactly where the slope is zero."""
     for_R, for_J = (c.in_R | np.isnan(c.R)).any(axis=0), c.in_J.any(axis=0)
-    if for_J.any() and not for_J.all() and (for_R != for_J).all():
+    if for_R.any() and for_J.any() and not (for_R & for_J).any():
         return (
             f"mask or index: the mask is upside down: the slope is zero at "
-            f"{places(~for_J.reshape(c.x.shape))}, and just there the gradient is not."
+            f"{places(for_R.reshape(c.x.shape))}, and just there the gradient is not."
         )
     return None
 
@@ -120,8 +142,10 @@ def inverted(c: Case) -> Finding:
 def at_some(R, J, bad) -> Finding:
     """Name the elements with a wrong gradient if most are right."""
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
-    if off.sum() > 0.7 * known.sum() and R[:, off].any():
+    if off.sum() > 0.7 * known.sum() and R[:, off].any() or not off.any():
         return None
+    if not R[:, off].any():
+        return f"some elements: the gradient is zero at {places(bad)}, where the slope is not."
     return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
@@ -139,22 +163,42 @@ def permuted_axes(axes: int) -> dict[tuple[int, ...], str]:
     return names
 
 
+def displaced(a) -> Iterator[tuple[str, str, Any]]:
+    """Yield a kind, what was done, and the operand with its elements at other indices."""
+    for axes in chain.from_iterable(combinations(range(a.ndim), n + 1) for n in range(a.ndim)):
+        yield "reversed", f"reversed along axis {' and '.join(map(str, axes))}", np.flip(a, axes)
+    for axis, by in product(range(a.ndim), (1, -1)):
+        yield "shifted by one", f"moved by {by} along axis {axis}", np.roll(a, by, axis)
+    if a.dtype.kind == "i":
+        for by in (1, -1):
+            yield "shifted by one", f"plus {by}", a + by
+
+
 def other_operands(c: Case) -> Iterator[Claim]:
     """Yield claims for a VJP that is right for another value of one operand."""
     for k, a in c.operands.items():
         name = f"{c.f.argument} {k}"
-        if 0 < a.ndim < c.x.ndim:
-            text = (
-                f"operand misplaced: the VJP is right if {name} is all ones, and wrong for other "
-                "values: the operand is a factor in the wrong place, such as outside a sum"
-            )
-            with suppress(Exception):  # the op may refuse it
-                f = c.with_operand(k, np.ones_like(a))
-                yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
         for order, how in permuted_axes(a.ndim).items():
             yield from c.claim(
                 f"transposed: the VJP is right for {name} {how}", k, a.transpose(order)
             )
+        for value in (1, 0) if k != c.position else ():
+            text = f"operand forgotten: the VJP is right if all elements of {name} are {value}"
+            yield from c.claim(text, k, np.full_like(a, value))
+    for k, a in {**c.operands, **c.integers}.items():
+        for kind, how, value in displaced(a):
+            text = f"{kind}: the VJP is right for {c.f.argument} {k} {how}"
+            yield from c.claim(text, k, value)
+    for k, a in c.operands.items():
+        if 0 < a.ndim < c.x.ndim:
+            text = (
+                f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong "
+                "for other values: the operand is a factor in the wrong place, such as outside a "
+                "sum"
+            )
+            with suppress(Exception):  # the op may refuse it
+                f = c.with_operand(k, np.ones_like(a))
+                yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
 
 
 def other_values(c: Case) -> Iterator[Claim]:
@@ -167,15 +211,15 @@ def other_values(c: Case) -> Iterator[Claim]:
 
 def matrix_products(c: Case) -> Iterator[Claim]:
     """Yield claims for a gradient that is a product of g and an operand in another order."""
-    g = c.f.cotangents[0]
-    known = {"g": g} | {f"{c.f.argument} {k}": a for k, a in c.operands.items()}
+    g = flatten(c.f.cotangents)
+    known = {"g": c.f.cotangents[0]} | {f"{c.f.argument} {k}": a for k, a in c.operands.items()}
     known = {name: a for name, a in known.items() if a.ndim > 1}
     known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items()}
     products = {}
     for (left, a), (other, b) in permutations(known.items(), 2):
         with suppress(ValueError):  # the shapes do not fit
             products[left, other] = a @ b
-    gradients = [(np.ravel(g) @ M).reshape(1, -1) for M in (c.R, c.J)]
+    gradients = [(g @ M).reshape(1, -1) for M in (c.R, c.J)]
     fits = lambda v, of: v.size == of.size and close(of, v.reshape(1, -1), c.rtol).all()
     came, right = ([n for n, v in products.items() if fits(v, of)] for of in gradients)
     for wrong, wanted in product(came, right):
@@ -225,11 +269,38 @@ def elsewhere(c: Case) -> Iterator[Claim]:
     yield text, c.R, c.J.T
 
 
+def permuted(c: Case) -> Finding:
+    """Find a gradient that has the right numbers at other indices, or those of g."""
+    random = np.random.default_rng(0).standard_normal
+    for of, v, R, J in (("the gradient", c.x, c.R, c.J), ("g", c.y, c.R.T, c.J.T)):
+        keys = random(len(R))
+        came, right = (np.argsort(keys @ M, kind="stable") for M in (R, J))
+        if close(R[:, came], J[:, right], c.rtol).all():
+            moves = [
+                f"{list(map(int, np.unravel_index(b, v.shape)))} for "
+                f"{list(map(int, np.unravel_index(a, v.shape)))}"
+                for a, b in sorted(zip(came, right))
+                if (J[:, a] != J[:, b]).any()
+            ]
+            return (
+                f"mask or index: {of} has the right numbers in another order: that of index "
+                f"{', '.join(moves[:4])}{', ...' * (len(moves) > 4)}. Look for exchanged halves, "
+                "or for a permutation that should be inverted (argsort)."
+            )
+    return None
+
+
 def factors(c: Case) -> Iterator[Claim]:
     """Yield claims for a factor that appears in only one of R and J."""
     text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
     yield text, c.R, c.in_J * 1.0
     yield "wrong axis: the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
+    if c.x.shape == c.y.shape and not c.mixes(c.in_J):
+        first = c.in_J * (c.y / c.x).reshape(-1, 1)
+        text = "wrong term: of the product rule, the gradient has only the term g y / x"
+        yield text, c.R, first
+        yield "wrong term: of the product rule, the term g y / x is missing", c.R, c.J - first
+        yield "wrong term: all but the term g y / x has another factor", c.R - first, c.J - first
     known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
     for k, a in c.operands.items():
         with suppress(ValueError):  # its shape does not fit
@@ -255,6 +326,12 @@ def multiples(c: Case, *claims: Callable[[Case], Iterator[Claim]]) -> Finding:
 def zeros(c: Case) -> Finding:
     """Find zeros at different elements of R and J, or sums over different axes."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
+    used, unused = c.in_J.any(axis=1), c.in_J.any(axis=1) & ~c.in_R.any(axis=1)
+    if unused.any() and extra[used].any():
+        return (
+            "missed use: the incoming gradient is not used at "
+            f"{places(unused.reshape(c.y.shape))}: another element of g may be read instead."
+        )
     of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
     more = set(of_R) - set(of_J)
     if of_R != of_J and (more or not extra.any()):
@@ -279,7 +356,13 @@ def zeros(c: Case) -> Finding:
 
 
 def no_pattern(c: Case) -> str:
-    """Report a missing sum over an axis, or else the largest error."""
+    """Report a small error, a missing sum over an axis, or else the largest error."""
+    if (error := c.relative_error) < INEXACT:
+        return (
+            f"approximation: every derivative is nearly right, with relative errors of up to "
+            f"{error:.1g}: the VJP may be that of an approximation (tanh for erf), or a constant "
+            "is inexact."
+        )
     if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
         return (
             f"missing sum: the error mixes elements along axes {axes}, so a term with a sum or "
@@ -349,9 +432,11 @@ def explanations(c: Case) -> Iterator[Finding]:
     yield inverted(c)
     yield simple(c.R, c.J, c.x.shape, c.rtol)
     yield multiples(c, matrix_products, other_operands, elsewhere, factors, moved)
+    yield permuted(c)
     yield zeros(c)
     yield multiples(c, other_values)
-    yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
+    if c.relative_error >= INEXACT:
+        yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
     yield no_pattern(c)
 
 

@@ -270,8 +270,8 @@ class Kernel(Subject):
         entries = compared()
         if any(e.wrong.any() for e in entries):
             for k, sample in enumerate(samples):
-                moved = self.stored_run(rounding)
-                samples[k] = [s + m - a for s, m, a in zip(sample, moved, came)]
+                rows = zip(sample, self.stored_run(rounding), came)
+                samples[k] = [s + np.where(np.isfinite(m - a), m - a, 0) for s, m, a in rows]
             entries = compared()
         return entries
 
