@@ -116,7 +116,7 @@ NO_EFFECT = {  # functions with an input on which the result does not depend, bu
 @pytest.mark.parametrize("name", NO_EFFECT)
 def test_a_gradient_that_is_zero_but_for_rounding_passes(name):
     f, shapes = NO_EFFECT[name]
-    for seed in range(4):
+    for seed in (*range(4), 21):  # of which 21 makes large rounding errors in a norm
         rng = np.random.default_rng(seed)
         inputs = [rng.standard_normal(shape) for shape in shapes]
         for fast_mode in (False, True):

@@ -117,7 +117,7 @@ def _check_kernel(
         raise ValueError(f"dtype must be one of {', '.join(UNIT)}, got {dtype!r}.")
     with np.errstate(all="ignore"):
         if reference is not None:
-            make = reference_of(reference, like)
+            make = reference_of(reference, like, Kernel(f, vjp, like, dtype).values)
             return _check(Kernel(f, vjp, like, dtype, make, seed=seed), limits)
         exact = None
         with suppress(Exception):
@@ -219,6 +219,8 @@ def _faults(subject, limits: Limits, report: Report) -> Iterator[Finding]:
     yield faults.through_infinity(subject)
     if isinstance(subject, Kernel):
         yield wrong_elsewhere(subject, limits, report)
+        if coarse := subject.precision > UNIT["float32"] and probe.coarse():
+            report.notes.append(COARSE.format(" and ".join(coarse), subject.dtype))
     else:
         yield _wrong_elsewhere(subject, limits, report)
 
@@ -257,6 +259,10 @@ UNCOUNTED = (
     "looks right, so look at the code between the ops for a use that is not counted (detach(), "
     ".data, .numpy(), .item(), Tensor(...), no_grad()) or is counted twice. If you use "
     "checkpoint(), check the checkpointed function directly."
+)
+COARSE = (
+    "{}: the error is larger than one rounding of the result, so a value inside, such as a mean, a "
+    "probability or a saved result, is kept in {}, not in float32, as in some of PyTorch's kernels."
 )
 EXCUSES = {
     "domain": "the function is infinite or raises an error on one side: the input is on the edge "

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ..errors import describe
 from ..nn import Module
-from ..tree import tree_leaves
+from ..tree import tree_leaves, tree_map
+from .arrays import is_array, numbers_of
 from .backend import Array, Backend
 from .faults import unrepeatable
+from .kernel import results_of
 from .report import Verdict, deviation, greatest
 from .subject import GraphSubject
 
@@ -85,7 +86,7 @@ def compare_with_torch(
             f"then a torch.nn.Module, got {describe(module)} and {describe(torch_module)}."
         )
     module.load_state_dict(torch_module.state_dict())
-    arguments = [plain(x) for x in inputs], {k: plain(x) for k, x in keywords.items()}
+    arguments = tree_map(lambda x: numbers_of(x) if is_array(x) else x, (inputs, keywords))
     ours = Side(Backend(), copy.deepcopy(module).astype(np.float64), *arguments)
     theirs = Side(TorchBackend(), copy.deepcopy(torch_module).double(), *arguments)
     report = compared(ours, theirs)
@@ -94,49 +95,41 @@ def compare_with_torch(
     return report
 
 
-def plain(x):
-    """Convert an array or a tensor of either library to an array, float64 if it holds floats."""
-    x = x.detach().numpy() if hasattr(x, "detach") else x
-    return x.astype(np.float64) if isinstance(x, Array) and x.dtype.kind == "f" else x
-
-
 class Side:
     """A module of one library: its outputs by name, and a subject that pulls gradients."""
 
-    def __init__(self, backend: Backend, module, inputs: list, keywords) -> None:
-        outputs: dict[str, Any] = {}
+    def __init__(self, backend: Backend, module, inputs, keywords) -> None:
+        self.values: Arrays = {}
+        self.results: list[str] = []  # the names of the module's own outputs
 
         def keep(name: str, part, args, output) -> None:
             for k, t in enumerate(tree_leaves(output)):
-                if isinstance(t, backend.kind):  # only from the first call
-                    outputs.setdefault(name + f"[{k}]" * (k > 0), t)
+                full = (name or WHOLE) + f"[{k}]" * (k > 0)
+                if isinstance(t, backend.kind) and full not in self.values:  # of the first call
+                    self.values[full] = backend.value(t)
+                    self.results += [full] * (not name and backend.is_float(t))
 
         leaf = lambda x: backend.leaf(x) if isinstance(x, Array) else x
-        inputs, keywords = [*map(leaf, inputs)], {k: leaf(x) for k, x in keywords.items()}
+        inputs, keywords = tree_map(leaf, (inputs, keywords))
         tensors = dict(module.named_parameters())
         tensors |= {f"input {k}": x for k, x in [*enumerate(inputs), *keywords.items()]}
-        tensors = {
-            name: t
-            for name, t in tensors.items()
-            if backend.is_float(t) and backend.wants_gradient(t)
-        }
+        wanted = lambda t: backend.is_float(t) and backend.wants_gradient(t)
+        tensors = {name: t for name, t in tensors.items() if wanted(t)}
         for name, part in module.named_modules():
-            part.register_forward_hook(partial(keep, name or WHOLE))
+            part.register_forward_hook(partial(keep, name))
         call = lambda: module(*inputs, **keywords)
         self.subject = GraphSubject(call, tensors, backend, np.random.default_rng(0))
-        self.results = [n for n, t in outputs.items() if WHOLE in n and backend.is_float(t)]
-        self.values = {name: backend.value(t) for name, t in outputs.items()}
 
     def gradients(self, shared: list[str]) -> Arrays:
         """Return the gradients of parameters and inputs, from random cotangents."""
-        draw = lambda name: np.random.default_rng(shared.index(name)).standard_normal
+        rngs = {name: np.random.default_rng(k) for k, name in enumerate(shared)}
+        shapes = {name: self.values[name].shape for name in self.results}
         cotangents = [
-            (draw(name) if name in shared else np.zeros)(self.values[name].shape)
-            for name in self.results
+            rngs[name].standard_normal(shape) if name in rngs else np.zeros(shape)
+            for name, shape in shapes.items()
         ]
-        subject = self.subject
-        pulled = zip(subject.names, subject.inputs, subject.pull(cotangents))
-        return {name: np.zeros(x.shape) if g is None else g for name, x, g in pulled}
+        gradients = results_of(self.subject, [], self.subject.pull(cotangents))
+        return dict(zip(self.subject.names, gradients))
 
 
 def compared(ours: Side, theirs: Side) -> TorchComparison:
@@ -147,10 +140,9 @@ def compared(ours: Side, theirs: Side) -> TorchComparison:
             "nothing was compared: torch returns NaN, or the two outputs have no Tensor at the "
             "same position. Pass finite inputs; .numpy() and .data in forward() leave the graph."
         )
-    mine, right = ours.gradients(shared), theirs.gradients(shared)
     report = TorchComparison(
         differences(ours.values, theirs.values),
-        differences(mine, right),
+        differences(ours.gradients(shared), theirs.gradients(shared)),
         sorted({*ours.results} ^ {*theirs.results}),
     )
     if not report:
