@@ -22,7 +22,16 @@ sys.path.insert(0, str(MARKING))
 import _stubs  # noqa: E402
 
 CHECK = ROOT / "tinygrad_attn" / "check"
-DIAGNOSES = ("causes", "circumstances", "explain", "faults", "gradcheck", "report")
+DIAGNOSES = (
+    "causes",
+    "circumstances",
+    "explain",
+    "faults",
+    "gradcheck",
+    "report",
+    "steps",
+    "values",
+)
 NOT_SAID = {"_bugs", "_language", "_practice_proof", "_right", "_stubs", "_watch", "_wording"}
 """Modules of the marker that say nothing to a learner."""
 READS = {

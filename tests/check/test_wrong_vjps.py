@@ -201,12 +201,12 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "std left out": (
         custom(standard, lambda g, y, x: g - average(g) - y * average(g * y)),
         [S35],
-        "missing sum",
+        "wrong value",
     ),
     "std squared": (
         custom(standard, lambda g, y, x: (g - average(g) - y * average(g * y)) / spread(x) ** 2),
         [S35],
-        "missing sum",
+        "wrong value",
     ),
     "g itself": (custom(lambda x: np.sin(x) * 2, lambda g, y, x: g), [S34], "wrong factor"),
     "square left out": (
@@ -221,7 +221,7 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S5],
         "VJP",
     ),
-    "upside down": (custom(np.arctan, lambda g, y, x: g * (1 + x * x)), [S34], "VJP"),
+    "upside down": (custom(np.arctan, lambda g, y, x: g * (1 + x * x)), [S34], "wrong factor"),
     "x for y": (custom(np.exp, lambda g, y, x: g * x), [S5], "wrong factor"),
     "VJPs exchanged": (
         custom(lambda a, b: a * b, lambda g, y, a, b: g * a, lambda g, y, a, b: g * b),
@@ -297,9 +297,9 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "softmax, sum of g": (
         custom(softmax, lambda g, y, x: y * (g - total(g))),
         [S34],
-        "missing sum",
+        "wrong factor",
     ),
-    "softmax, no y": (custom(softmax, lambda g, y, x: g - total(g * y)), [S34], "missing sum"),
+    "softmax, no y": (custom(softmax, lambda g, y, x: g - total(g * y)), [S34], "wrong factor"),
     "not summed": (custom(plus, passes, lambda g, y, x, b: g[0]), [S44, (4,)], "missed use"),
     "all but the last": (
         custom(
@@ -318,7 +318,7 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
         [S34],
         "missing sum",
     ),
-    "product rule": (custom(lambda x: x**2 * np.exp(x), lambda g, y, x: g * y), [S5], "VJP"),
+    "product rule": (custom(lambda x: x**2 * np.exp(x), lambda g, y, x: g * y), [S5], "wrong term"),
     "overwritten": (
         custom(lambda x: x[INDEX], lambda g, y, x: overwritten(x, INDEX, g)),
         [(5, 3)],

@@ -314,17 +314,17 @@ KERNELS = {  # forward, backward, plain, inputs, {mistake: words of the diagnosi
     "linear": (linear, linear_back, lambda x, w, b: x @ w.T + b, [normal(8, 12), normal(6, 12), normal(6)], {
         "layout": "memory layout", "mean for sum": "times what it should be", "last row left out": "missed use"}),
     "unit": (unit, unit_back, lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6), [normal(6, 16)], {
-        "eps outside the root": "constant", "term missing": "wrong term", "sign": "of the wrong sign"}),
+        "eps outside the root": "constant", "term missing": "is missing", "sign": "of the wrong sign"}),
     "log-softmax": (log_softmax, log_softmax_back, lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)), [normal(6, 16)], {
-        "y for exp(y)": "VJP|missing sum|wrong", "sum term missing": "wrong term", "sum of a block": "multiple of"}),
+        "y for exp(y)": "VJP|missing sum|wrong", "sum term missing": "is missing", "sum of a block": "multiple of"}),
     "bce": (bce, bce_back, lambda x, t: (np.logaddexp(0, x) - x * t).mean(), [normal(6, 8), rng.random((6, 8))], {
         "no 1/N": "times what it should be", "g ignored": "ignored", "targets forgotten": "VJP|wrong"}),
     "mish": (mish, mish_back, plain_mish, [normal(8, 16)], {
-        "(1 - t)": "VJP|wrong", "product rule": "wrong term", "threshold": "small gradients|not linear"}),
+        "(1 - t)": "VJP|wrong", "product rule": "is missing", "threshold": "small gradients|not linear"}),
     "scan": (scan, scan_back, plain_scan, [normal(12, 6), rng.random(6)], {
         "carry lost": "length", "decay forgotten": "VJP|missed|wrong|operand", "state off by one": "VJP|shift|wrong|mask"}),
     "peak": (peak, peak_back, lambda x: x.max(-1) - x.mean(-1), [normal(8, 16)], {
-        "to all": "VJP|mask|missing|wrong", "index off by one": "shifted|VJP|mask", "mean term missing": "wrong term"}),
+        "to all": "VJP|mask|missing|wrong", "index off by one": "shifted|VJP|mask", "mean term missing": "is missing"}),
     "bilinear": (bilinear, bilinear_back, lambda x, w, z: (x @ w * z).sum(-1), [normal(6, 8), normal(8, 8), normal(6, 8)], {
         "w not transposed": "transposed", "dw transposed": "transposed|wrong axis", "low sums": "precision", "g twice": "incoming gradient"}),
     "group norm": (group_norm, group_norm_back, plain_group_norm, [normal(4, 3, 8), 1 + normal(8) / 3], {

@@ -1,9 +1,8 @@
-"""Explain a wrong VJP by comparing its Jacobian with the right one.
+"""Explain a wrong VJP: try ideas of mistakes, the simplest first, and report the first that fits.
 
-R is the Jacobian from the VJP, and J is the Jacobian from finite differences. Both have the shape
-(elements of the output y, elements of the input x). Each claim of a table says that one matrix is
-a multiple of another, for example R of J with its axes swapped. The first claim that fits is
-reported.
+R is the Jacobian from the VJP, and J is the right one. Both have the shape (elements of the output
+y, elements of the input x). An idea says what R would be if a certain mistake were made, for
+example J with its axes swapped. If no idea fits, the zeros of R and J may show a pattern.
 """
 
 from __future__ import annotations
@@ -16,21 +15,15 @@ from typing import Any
 import numpy as np
 
 from .measure import STRICT, Limits, all_entries
-from .report import Entry, agree, greatest, index_of_largest, near, worst_of
+from .report import Array, Entry, agree, greatest, index_of_largest, near, worst_of
+from .steps import wrong_step
 from .subject import Subject, flatten
+from .values import factors_of, permuted_axes, special_values
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
-Claim = tuple[str, Any, Any]  # a text that applies if the first matrix is a multiple of the second
 RTOL = 1e-3
-LARGE = 70_000  # elements of the largest Jacobian that is computed
 INEXACT = 0.05  # the largest relative error of an approximation
-# Common factors of derivatives, as functions of an input, an output or an operand.
-MAPS: dict[str, Any] = {
-    "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
-    "{0} (1 - {0})": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
-    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "tanh({})": np.tanh,
-    "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
-}  # fmt: skip
+LARGE = 70_000  # elements of the largest Jacobian that is computed
 
 
 def close(a, b, rtol: float = RTOL):
@@ -41,7 +34,11 @@ def close(a, b, rtol: float = RTOL):
 
 def factor(a, b, rtol: float = RTOL) -> float:
     """Return the number c for which a = c b, or 0 if there is none."""
-    c = float(np.sum(a * b) / np.sum(b * b)) if a.shape == b.shape else 0.0
+    if a.shape != b.shape:
+        return 0.0
+    both, of_a, of_b = np.sum(a * b), np.sum(a * a), np.sum(b * b)
+    parallel = np.abs(both) > 0.9 * np.sqrt(of_a) * np.sqrt(of_b)  # or else it is no multiple
+    c = float(both / of_b) if parallel else 0.0
     return c if c and np.isfinite(c) and close(a, c * b, rtol).all() else 0.0
 
 
@@ -49,7 +46,7 @@ class Case:
     """An input x of a function, the output y, R and J, and where R and J are nonzero."""
 
     def __init__(self, f, which: int) -> None:
-        self.f, self.which, self.x = f, which, f.inputs[which]
+        self.f, self.which, self.own, self.x = f, which, f.checked[which], f.inputs[which]
         self.y = f.values[0] if len(f.values) == 1 else flatten(f.values)
         self.rtol = max(RTOL, 16 * f.precision)
         R, J = f.jacobian_by_vjps(which), f.jacobian(which)
@@ -60,16 +57,15 @@ class Case:
             np.abs(M) > least * greatest(np.nan_to_num(M)) for M in (self.R, self.J)
         )
         self.off = ~close(self.R, self.J, self.rtol / 10)
-        kinds = [getattr(a, "dtype", None) for a in f.operands]
-        self.operands = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.float64}
-        self.integers = {k: f.operands[k] for k, kind in enumerate(kinds) if kind == np.int64}
-        self.position = f.checked[which]  # of x among the operands
-
-    @property
-    def relative_error(self) -> float:
-        """The largest error of a derivative by an element of x, relative to its derivatives."""
-        error, size = (np.abs(M).max(axis=0, initial=0) for M in (self.R - self.J, self.J))
-        return greatest(error / (size + 1e-300))
+        self.axes_of_R, self.axes_of_J = self.mixes(self.in_R), self.mixes(self.in_J)
+        self.operands, self.integers = (
+            {
+                f"{f.argument} {k}": (k, a)
+                for k, a in enumerate(f.operands)
+                if getattr(a, "dtype", None) == dtype
+            }
+            for dtype in (np.float64, np.int64)
+        )
 
     def mixes(self, nonzero) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""
@@ -78,12 +74,18 @@ class Case:
         here, there = (np.unravel_index(k, self.x.shape) for k in np.nonzero(nonzero))
         return [k for k, (a, b) in enumerate(zip(here, there)) if (a != b).any()]
 
-    def claim(self, text: str, k: int, value) -> Iterator[Claim]:
-        """Yield the claim that R is right for another value of one operand."""
-        with suppress(Exception):  # the op may refuse it
-            f = self.with_operand(k, value)
-            if self.is_plausible(f):
-                yield text, self.R, f.jacobian(self.which)
+    def multiple(self, text: str, b, a=None) -> Finding:
+        """Return the text if R, or another matrix a, is a multiple of b."""
+        if k := factor(self.R if a is None else a, b, self.rtol):
+            return f"{text}." if abs(k - 1) <= self.rtol else f"{text}; times {k:.6g}."
+        return None
+
+    def right_for(self, text: str, k: int, value) -> Finding:
+        """Return the text if R is a multiple of the right Jacobian at another operand k."""
+        with suppress(Exception):  # f may refuse it
+            f = self.at({k: value})
+            return self.multiple(text, f.jacobian(self.which)) if self.is_plausible(f) else None
+        return None
 
     def is_plausible(self, f) -> bool:
         """Return whether R may be a multiple of f's Jacobian, from its product with one vector."""
@@ -95,17 +97,58 @@ class Case:
             a, b = flatten(g) @ self.R, np.ravel(f.reference.pull(g)[self.which])
         return bool(factor(a.reshape(1, -1), b.reshape(1, -1), 4 * self.rtol))
 
-    def with_operand(self, k: int, value):
-        """Return the function with another value of one operand."""
-        operands = [*self.f.operands]
-        operands[k] = value
-        return self.f.replaced(operands)
+    @property
+    def relative_error(self) -> float:
+        """The largest error of a derivative by an element of x, relative to its derivatives."""
+        error, size = (np.abs(M).max(axis=0, initial=0) for M in (self.R - self.J, self.J))
+        return greatest(error / (size + 1e-300))
+
+    def right_only_for(self, values: dict[int, Array]) -> bool:
+        """Return whether the VJP is right at these operands, and wrong at others nearby."""
+
+        def is_right(change) -> bool:
+            f = self.at({k: change(v) for k, v in values.items()})
+            direction = np.random.default_rng(1).standard_normal(self.x.shape)
+            slopes, _ = (f.reference or f).derivative(self.which, direction)
+            came = f.jacobian_by_vjps(self.which) @ direction.ravel()
+            return slopes.any() and agree(came, slopes, self.rtol, self.rtol / 10 * greatest(came))
+
+        def nearby(v: Array) -> Array:
+            return v * np.linspace(1, 1.2, v.size).reshape(v.shape) + 0.1
+
+        with suppress(Exception):  # f may refuse them
+            return is_right(np.positive) and not is_right(nearby)
+        return False
+
+    def known(self) -> list[tuple[str, Any]]:
+        """Return x, y and the operands, as factors of the rows or columns of a Jacobian."""
+        found, others = [], {n: a for n, (k, a) in self.operands.items() if k != self.own}
+        for name, a in ({"x": self.x} | others | {"y": self.y}).items():
+            for v, shape in ((self.y, (-1, 1)), (self.x, (1, -1))):
+                with suppress(ValueError):  # its shape does not fit
+                    found.append((name, np.broadcast_to(a, v.shape).reshape(shape)))
+        return found
+
+    def at(self, values: dict[int, Any]):
+        """Return the function with other values of some operands."""
+        return self.f.replaced([values.get(k, a) for k, a in enumerate(self.f.operands)])
 
 
-def places(mask) -> str:
-    """Write the first indices at which a mask is True."""
-    at = [str(i) for i in np.argwhere(mask).tolist()]
+def places(mask: Array) -> str:
+    """Write the first indices at which a mask is True, or the first rows or columns."""
+    for axis in range(mask.ndim if mask.ndim > 1 and mask.any() else 0):
+        rest = tuple(k for k in range(mask.ndim) if k != axis)
+        line = mask.any(axis=rest, keepdims=True)
+        if (mask == line).all() and not line.all():
+            before, after = ":, " * axis, ", :" * (mask.ndim - 1 - axis)
+            at = [f"[{before}{k}{after}]" for k in np.flatnonzero(line)]
+            break
+    else:
+        at = [str(i) for i in np.argwhere(mask).tolist()]
     return f"index {', '.join(at[:4])}{', ...' * (len(at) > 4)}"
+
+
+# ---- ideas of mistakes
 
 
 def simple(R, J, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
@@ -128,252 +171,287 @@ def simple(R, J, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
     return f"constant factor: the gradient is {c:.6g} times what it should be."
 
 
-def inverted(c: Case) -> Finding:
-    """Find a gradient that is nonzero exactly where the slope is zero."""
+def constant_factor(c: Case) -> Iterator[Finding]:
+    """Find NaN, zeros or a constant factor, or a gradient exactly where the slope is zero."""
     for_R, for_J = (c.in_R | np.isnan(c.R)).any(axis=0), c.in_J.any(axis=0)
     if for_R.any() and for_J.any() and not (for_R & for_J).any():
-        return (
+        yield (
             f"mask or index: the mask is upside down: the slope is zero at "
             f"{places(for_R.reshape(c.x.shape))}, and just there the gradient is not."
         )
-    return None
+    yield simple(c.R, c.J, c.x.shape, c.rtol)
 
 
-def at_some(R, J, bad) -> Finding:
-    """Name the elements with a wrong gradient if most are right."""
-    off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
-    if off.sum() > 0.7 * known.sum() and R[:, off].any() or not off.any():
-        return None
-    if not R[:, off].any():
-        return f"some elements: the gradient is zero at {places(bad)}, where the slope is not."
-    return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
+def matrix_product(c: Case) -> Iterator[Finding]:
+    """Find a gradient that is a product of g and an operand in another order."""
+    g = c.f.cotangents[0]
+    known = {"g": g} | {name: a for name, (_, a) in c.operands.items()}
+    known = {name: a for name, a in known.items() if a.ndim > 1}
+    known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items()}
+    came, right = list[tuple[str, str]](), list[tuple[str, str]]()
+    for (left, a), (other, b) in permutations(known.items(), 2):
+        with suppress(ValueError):  # the shapes do not fit
+            for M, found in ((c.R, came), (c.J, right)):
+                if agree((a @ b).ravel(), np.ravel(g) @ M, c.rtol, c.rtol * greatest(g)):
+                    found.append((left, other))
+    for wrong, wanted in product(came, right):
+        kind = "wrong order" if wrong == wanted[::-1] else "transposed"
+        yield f"{kind}: the gradient is {' @ '.join(wrong)}, but should be {' @ '.join(wanted)}."
 
 
-def permuted_axes(axes: int) -> dict[tuple[int, ...], str]:
-    """Return the permutations of up to four axes except the identity, and what they are called."""
-    names = {}
-    for order in list(permutations(range(axes)))[1:] if axes < 5 else []:
-        swapped = [k for k, axis in enumerate(order) if k != axis]
-        names[order] = f"with its axes in the order {order}"
-        if len(swapped) == 2:
-            names[order] = f"with axes {swapped[0]} and {swapped[1]} exchanged"
-            names[order] += " (.mT)" * (swapped == [axes - 2, axes - 1])
-        elif order == (*range(axes)[::-1],):
-            names[order] = "with all axes reversed (.T, where .mT exchanges the last two)"
-    return names
+def another_operand(c: Case) -> Iterator[Finding]:
+    """Find a VJP that is right for an operand that is transposed or reversed."""
+    for name, (k, a) in c.operands.items():
+        for order, how in permuted_axes(a.ndim).items():
+            text = f"transposed: the VJP is right for {name} {how}"
+            yield c.right_for(text, k, a.transpose(order))
+    for name, (k, a) in (c.operands | c.integers).items():
+        for kind, how, value in displaced(a) if k != c.own else ():
+            yield c.right_for(f"{kind}: the VJP is right for {name} {how}", k, value)
 
 
-def displaced(a) -> Iterator[tuple[str, str, Any]]:
-    """Yield a kind, what was done, and the operand with its elements at other indices."""
+def forgotten_operand(c: Case) -> Iterator[Finding]:
+    """Find a VJP that does not use the values of an operand."""
+    for name, (k, a) in c.operands.items():
+        for value in (1, 0) if k != c.own else ():
+            text = f"operand forgotten: the VJP is right if all elements of {name} are {value}"
+            yield c.right_for(text, k, np.full_like(a, value))
+
+
+def displaced(a: Array) -> Iterator[tuple[str, str, Array]]:
+    """Yield a kind of mistake, what was done, and the operand with elements at other indices."""
     for axes in chain.from_iterable(combinations(range(a.ndim), n + 1) for n in range(a.ndim)):
         yield "reversed", f"reversed along axis {' and '.join(map(str, axes))}", np.flip(a, axes)
     for axis, by in product(range(a.ndim), (1, -1)):
         yield "shifted by one", f"moved by {by} along axis {axis}", np.roll(a, by, axis)
-    if a.dtype.kind == "i":
-        for by in (1, -1):
-            yield "shifted by one", f"plus {by}", a + by
+    for by in (1, -1) if a.dtype.kind == "i" else ():
+        yield "shifted by one", f"plus {by}", a + by
 
 
-def other_operands(c: Case) -> Iterator[Claim]:
-    """Yield claims for a VJP that is right for another value of one operand."""
-    for k, a in c.operands.items():
-        name = f"{c.f.argument} {k}"
-        for order, how in permuted_axes(a.ndim).items():
-            yield from c.claim(
-                f"transposed: the VJP is right for {name} {how}", k, a.transpose(order)
-            )
-        for value in (1, 0) if k != c.position else ():
-            text = f"operand forgotten: the VJP is right if all elements of {name} are {value}"
-            yield from c.claim(text, k, np.full_like(a, value))
-    for k, a in {**c.operands, **c.integers}.items():
-        for kind, how, value in displaced(a):
-            text = f"{kind}: the VJP is right for {c.f.argument} {k} {how}"
-            yield from c.claim(text, k, value)
-    for k, a in c.operands.items():
-        if 0 < a.ndim < c.x.ndim:
-            text = (
-                f"operand misplaced: the VJP is right if {c.f.argument} {k} is all ones, and wrong "
-                "for other values: the operand is a factor in the wrong place, such as outside a "
-                "sum"
-            )
-            with suppress(Exception):  # the op may refuse it
-                f = c.with_operand(k, np.ones_like(a))
-                yield text, f.jacobian_by_vjps(c.which), f.jacobian(c.which)
-
-
-def other_values(c: Case) -> Iterator[Claim]:
-    """Yield claims for a VJP that reads y in place of an operand."""
-    for k, a in c.operands.items():
-        if a.shape == c.y.shape and not c.mixes(c.in_J):
-            text = f"wrong value: the VJP uses the result y where {c.f.argument} {k} belongs"
-            yield from c.claim(text, k, c.y)
-
-
-def matrix_products(c: Case) -> Iterator[Claim]:
-    """Yield claims for a gradient that is a product of g and an operand in another order."""
-    g = flatten(c.f.cotangents)
-    known = {"g": c.f.cotangents[0]} | {f"{c.f.argument} {k}": a for k, a in c.operands.items()}
-    known = {name: a for name, a in known.items() if a.ndim > 1}
-    known |= {f"({name}).mT": np.swapaxes(a, -1, -2) for name, a in known.items()}
-    products = {}
-    for (left, a), (other, b) in permutations(known.items(), 2):
-        with suppress(ValueError):  # the shapes do not fit
-            products[left, other] = a @ b
-    gradients = [(g @ M).reshape(1, -1) for M in (c.R, c.J)]
-    fits = lambda v, of: v.size == of.size and close(of, v.reshape(1, -1), c.rtol).all()
-    came, right = ([n for n, v in products.items() if fits(v, of)] for of in gradients)
-    for wrong, wanted in product(came, right):
-        kind = "wrong order" if wrong == wanted[::-1] else "transposed"
-        text = f"{kind}: the gradient is {' @ '.join(wrong)}, but should be {' @ '.join(wanted)}"
-        yield text, c.R, c.R
-
-
-def moved(c: Case) -> Iterator[Claim]:
-    """Yield claims for gradients or operands that are reversed, or shifted by one."""
-    columns = np.arange(c.x.size).reshape(c.x.shape)
-    for axis, n in enumerate(c.x.shape):
-        text = f"reversed: the gradient is right, but reversed along axis {axis}"
-        yield text, c.R, c.J[:, np.flip(columns, axis).ravel()]
-        for by, border in ((1, 0), (-1, n - 1)):  # what comes in at the border is left out
-            inside = np.indices(c.x.shape)[axis].ravel() != border
-            neighbours = np.roll(columns, by, axis).ravel()[inside]
-            text = (
-                f"shifted by one: each gradient is that of its neighbour along axis {axis}: look "
-                "for an index that is off by one, or a sum that leaves out its own element"
-            )
-            if n > 2:
-                yield text, c.R[:, inside], c.J[:, neighbours]
-
-
-def elsewhere(c: Case) -> Iterator[Claim]:
-    """Yield claims for an R that has the numbers of J at other indices."""
+def elsewhere(c: Case) -> Iterator[Finding]:
+    """Find an R that has the numbers of J at other indices."""
     columns, rows = (np.arange(v.size).reshape(v.shape) for v in (c.x, c.y))
     wrong_axis = (
         "wrong axis: the gradient is summed over, or spread along, the wrong axis. Broadcasting "
         "matches axes from the right, and a sum without keepdims=True moves the others"
     )
     for order, how in permuted_axes(c.x.ndim).items():
-        text = wrong_axis
-        if c.x.size == c.y.size:
-            text = f"transposed: the gradient is right, but {how}: transpose it back"
-        yield text, c.R, c.J[:, columns.transpose(order).ravel()]
+        text = f"transposed: the gradient is right, but {how}: transpose it back"
+        text = text if c.x.size == c.y.size else wrong_axis
+        yield c.multiple(text, c.J[:, columns.transpose(order).ravel()])
     for order in permuted_axes(c.y.ndim):
         text = "transposed: the VJP is right for g with its axes in another order"
         text = text if c.x.size == c.y.size else wrong_axis
-        yield text, c.R, c.J[rows.transpose(order).ravel()]
-    text = (
-        "transposed: the VJP applies the function itself to g, not the transposed function: "
-        "transpose the matrix (.mT), conjugate a complex factor (.conj()), sum from the other end, "
-        "rotate back, or undo the permutation"
-    )
-    yield text, c.R, c.J.T
+        yield c.multiple(text, c.J[rows.transpose(order).ravel()])
+    for axis, n in enumerate(c.x.shape):
+        text = f"reversed: the gradient is right, but reversed along axis {axis}"
+        yield c.multiple(text, c.J[:, np.flip(columns, axis).ravel()])
+        for by, border in ((1, 0), (-1, n - 1)) if n > 2 else ():
+            outside = np.indices(c.x.shape)[axis].ravel() == border
+            neighbours = c.J[:, np.roll(columns, by, axis).ravel()]
+            text = (
+                f"shifted by one: each gradient is that of its neighbour along axis {axis}: look "
+                "for an index that is off by one, or a sum that leaves out its own element"
+            )
+            yield c.multiple(text, neighbours[:, ~outside], c.R[:, ~outside])
 
 
-def permuted(c: Case) -> Finding:
-    """Find a gradient that has the right numbers at other indices, or those of g."""
+def permuted(c: Case) -> Iterator[Finding]:
+    """Find a gradient that has the right numbers at other indices, or reads g at other indices."""
     random = np.random.default_rng(0).standard_normal
     for of, v, R, J in (("the gradient", c.x, c.R, c.J), ("g", c.y, c.R.T, c.J.T)):
         keys = random(len(R))
         came, right = (np.argsort(keys @ M, kind="stable") for M in (R, J))
         if close(R[:, came], J[:, right], c.rtol).all():
-            moves = [
-                f"{list(map(int, np.unravel_index(b, v.shape)))} for "
-                f"{list(map(int, np.unravel_index(a, v.shape)))}"
-                for a, b in sorted(zip(came, right))
-                if (J[:, a] != J[:, b]).any()
-            ]
-            return (
+            index = lambda flat, v=v: list(map(int, np.unravel_index(flat, v.shape)))
+            pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(J[:, pair], axis=1).any()]
+            moves = ", ".join(f"{index(b)} for {index(a)}" for a, b in pairs[:4])
+            yield (
                 f"mask or index: {of} has the right numbers in another order: that of index "
-                f"{', '.join(moves[:4])}{', ...' * (len(moves) > 4)}. Look for exchanged halves, "
-                "or for a permutation that should be inverted (argsort)."
+                f"{moves}{', ...' * (len(pairs) > 4)}. Look for exchanged halves, or for a "
+                "permutation that should be inverted (argsort)."
             )
-    return None
 
 
-def factors(c: Case) -> Iterator[Claim]:
-    """Yield claims for a factor that appears in only one of R and J."""
-    text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
-    yield text, c.R, c.in_J * 1.0
-    yield "wrong axis: the gradient is the sum of g over all axes", c.R, np.ones(c.J.shape)
-    if c.x.shape == c.y.shape and not c.mixes(c.in_J):
+def product_rule(c: Case) -> Iterator[Finding]:
+    """Find a term of the derivative of y = x h(x), which is h + x h', with h = y / x."""
+    if c.x.shape == c.y.shape and not c.axes_of_J:
         first = c.in_J * (c.y / c.x).reshape(-1, 1)
-        text = "wrong term: of the product rule, the gradient has only the term g y / x"
-        yield text, c.R, first
-        yield "wrong term: of the product rule, the term g y / x is missing", c.R, c.J - first
-        yield "wrong term: all but the term g y / x has another factor", c.R - first, c.J - first
-    known = [("x", c.x.reshape(1, -1)), ("y", c.y.reshape(-1, 1))]
-    for k, a in c.operands.items():
-        with suppress(ValueError):  # its shape does not fit
-            known.append((f"{c.f.argument} {k}", np.broadcast_to(a, c.y.shape).reshape(-1, 1)))
-    usable = [("1", np.ones((1, 1)))]
-    usable += [(text.format(n), f(v)) for (n, v), (text, f) in product(known, MAPS.items())]
-    for (name, v), (other, w) in permutations(usable, 2):
-        yield (
-            f"wrong factor: the gradient has a factor {name} where {other} belongs",
-            c.R,
-            c.J * v / w,
+        yield c.multiple("wrong term: of the product rule, there is only the term g y / x", first)
+        yield c.multiple(
+            "wrong term: of the product rule, the term g y / x is missing", c.J - first
         )
+        text = "wrong term: all but the term g y / x of the product rule has another factor"
+        yield c.multiple(text, c.J - first, c.R - first)
 
 
-def multiples(c: Case, *claims: Callable[[Case], Iterator[Claim]]) -> Finding:
-    """Find the first claim whose first matrix is a multiple of its second."""
-    for text, a, b in chain.from_iterable(claim(c) for claim in claims):
-        if k := factor(a, b, c.rtol):
-            return f"{text}." if abs(k - 1) <= c.rtol else f"{text}; times {k:.6g}."
-    return None
+def wrong_factor(c: Case) -> Iterator[Finding]:
+    """Find a factor that appears in only one of R and J, or of their terms with a sum."""
+    text = "wrong factor: the gradient is g itself: the op's own derivative is missing"
+    yield c.multiple(text, c.in_J * 1.0)
+    yield c.multiple("wrong axis: the gradient is the sum of g over all axes", np.ones(c.J.shape))
+    usable = [("1", np.ones((1, 1))), *factors_of(c.known())]
+    pairs = sorted(permutations(range(len(usable)), 2), key=max)
+    mixing = np.eye(*c.J.shape) == 0
+    parts: list[tuple[list[int], Any]] = [([], 1)]
+    if c.axes_of_J and (c.off & mixing).any():
+        parts.append((c.axes_of_J, mixing))
+    for (axes, part), (i, j) in product(parts, pairs):
+        (name, v), (other, w) = usable[i], usable[j]
+        text = f"wrong factor: the gradient has a factor {name} where {other} belongs"
+        if axes:
+            text = (
+                f"wrong factor: the term with the sum over axes {axes} has a factor {name} where "
+                f"{other} belongs"
+            )
+        if name != other:
+            yield c.multiple(text, part * c.J * v / w, part * c.R)
 
 
-def zeros(c: Case) -> Finding:
-    """Find zeros at different elements of R and J, or sums over different axes."""
+def operand_of_ones(c: Case) -> Iterator[Finding]:
+    """Find a VJP that is right if an operand with fewer axes than x is all ones."""
+    for name, (k, a) in c.operands.items():
+        if 0 < a.ndim < c.x.ndim and c.right_only_for({k: np.ones_like(a)}):
+            yield (
+                f"operand misplaced: the VJP is right if {name} is all ones, and wrong for other "
+                "values: the operand is a factor in the wrong place, such as outside a sum, or the "
+                "result y is used where the value before this factor belongs."
+            )
+
+
+def transposed_function(c: Case) -> Iterator[Finding]:
+    """Find a VJP that multiplies g by the Jacobian that is not transposed."""
+    yield c.multiple(
+        "transposed: the VJP applies the function itself to g, not the transposed function: "
+        "transpose the matrix (.mT), conjugate a complex factor (.conj()), sum from the other "
+        "end, rotate back, or undo the permutation",
+        c.J.T,
+    )
+
+
+def y_for_operand(c: Case) -> Iterator[Finding]:
+    """Find a VJP that reads y in place of an operand."""
+    for name, (k, a) in c.operands.items():
+        if a.shape == c.y.shape and not c.axes_of_J:
+            text = f"wrong value: the VJP uses the result y where {name} belongs"
+            yield c.right_for(text, k, c.y)
+
+
+def step(c: Case) -> Iterator[Finding]:
+    """Find a step of the function whose gradient is missing, or counted more than once."""
+    kind = "missing sum" if next(missing_sum(c), None) else "wrong term"
+    yield wrong_step(c.f, c.which, if_missing=kind)
+
+
+def wrong_formula(c: Case) -> Iterator[Finding]:
+    """Find a step of the function whose gradient has a wrong factor, or is transposed."""
+    yield wrong_step(c.f, c.which, simple=False)
+
+
+def special_value(c: Case) -> Iterator[Finding]:
+    """Find a VJP that is right only for special operands."""
+    elementwise = c.x.shape == c.y.shape and not c.axes_of_J
+    for text, values in special_values(c.operands, c.own, elementwise):
+        if c.right_only_for(values):
+            yield text
+
+
+def g_times(c: Case) -> Iterator[Finding]:
+    """Find a gradient that is g times a known value."""
+    for name, v in factors_of(c.known()):
+        text = f"wrong factor: the gradient is g times {name}, which is not the derivative"
+        yield c.multiple(text, c.in_J * v)
+
+
+# ---- patterns of zeros and errors
+
+
+def zeros(c: Case) -> Iterator[Finding]:
+    """Find zeros at different elements of R and J."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
-    used, unused = c.in_J.any(axis=1), c.in_J.any(axis=1) & ~c.in_R.any(axis=1)
+    used = c.in_J.any(axis=1)
+    unused = used & ~c.in_R.any(axis=1)
     if unused.any() and extra[used].any():
-        return (
-            "missed use: the incoming gradient is not used at "
-            f"{places(unused.reshape(c.y.shape))}: another element of g may be read instead."
+        yield (
+            f"missed use: the incoming gradient is not used at {places(unused.reshape(c.y.shape))}:"
+            " another element of g may be read instead."
         )
-    of_R, of_J = c.mixes(c.in_R), c.mixes(c.in_J)
-    more = set(of_R) - set(of_J)
-    if of_R != of_J and (more or not extra.any()):
-        return (
-            f"{'wrong axis' if more else 'missing sum'}: each output depends on the elements along "
-            f"axes {of_J or 'none'}, but the VJP sums over axes {of_R or 'none'}."
+    if set(c.axes_of_R) - set(c.axes_of_J):
+        yield (
+            f"wrong axis: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
+            f"but the VJP sums over axes {c.axes_of_R or 'none'}."
         )
+    if c.axes_of_R != c.axes_of_J and not extra.any():
+        return
     others_off = (c.off & ~lost & ~extra).any()
     if extra.any() and not (lost.any() and others_off):
-        return (
+        yield (
             f"mask or index: the slope is zero at {places(extra.any(axis=0).reshape(c.x.shape))} "
             "for some outputs, but the gradient is not. Use the mask or the indices of the forward "
             "pass (a causal mask, the index of the maximum, a shift, the inverse of argsort)."
         )
     if (c.in_R.any(axis=0) == c.in_J.any(axis=0)).all() and not others_off:
-        return (
+        yield (
             "missed use: the contribution from the output at "
             f"{places(lost.any(axis=1).reshape(c.y.shape))} is missing. Look for a missing sum, a "
             "repeated index that overwrites (use np.add.at), or a loop that ends too early."
         )
-    return None
 
 
-def no_pattern(c: Case) -> str:
-    """Report a small error, a missing sum over an axis, or else the largest error."""
+def missing_sum(c: Case) -> Iterator[Finding]:
+    """Find sums over other axes, or an error that mixes elements."""
+    if c.axes_of_R != c.axes_of_J:
+        yield (
+            f"missing sum: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
+            f"but the VJP sums over axes {c.axes_of_R or 'none'}."
+        )
+    if (axes := c.mixes(c.off)) and axes == c.axes_of_J:
+        yield (
+            f"missing sum: the error mixes elements along axes {axes}, so a term with a sum or "
+            "mean over these axes is missing or wrong."
+        )
+
+
+def at_some(R, J, bad) -> Finding:
+    """Name the elements with a wrong gradient if most are right."""
+    off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
+    if off.sum() > 0.7 * known.sum() and R[:, off].any():
+        return None
+    if off.any() and not R[:, off].any():
+        return f"some elements: the gradient is zero at {places(bad)}, where the slope is not."
+    return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
+
+
+def some(c: Case) -> Iterator[Finding]:
+    """Name the elements with a wrong gradient if most are right, or say that all nearly are."""
     if (error := c.relative_error) < INEXACT:
-        return (
+        yield (
             f"approximation: every derivative is nearly right, with relative errors of up to "
             f"{error:.1g}: the VJP may be that of an approximation (tanh for erf), or a constant "
             "is inexact."
         )
-    if (axes := c.mixes(c.off)) and axes == c.mixes(c.in_J):
-        return (
-            f"missing sum: the error mixes elements along axes {axes}, so a term with a sum or "
-            "mean over these axes is missing or wrong."
-        )
+    yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
+
+
+def largest_error(c: Case) -> Iterator[Finding]:
+    """Name the largest error, and the outputs with an error if most are right."""
     at = index_of_largest(np.abs(np.nan_to_num(c.R - c.J)))
     y, x = (list(map(int, np.unravel_index(k, v.shape))) for k, v in zip(at, (c.y, c.x)))
-    return (
+    outputs = c.off.any(axis=1).reshape(c.y.shape)
+    few = bool(outputs.sum() <= 0.7 * outputs.size)
+    yield (
         f"VJP: no simple mistake explains the error. The derivative of y{y} with respect to x{x} "
         f"is {c.J[at]:.6g}, but the VJP gives {c.R[at]:.6g}."
+        + f" Only the derivatives of y at {places(outputs)} are wrong."
+        * few
     )
+
+
+IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
+    constant_factor, matrix_product, another_operand, elsewhere, product_rule, wrong_factor, step,
+    forgotten_operand, operand_of_ones, transposed_function, permuted, zeros, y_for_operand,
+    special_value, some, wrong_formula, missing_sum, g_times, largest_error,
+]  # fmt: skip
 
 
 def of_elements(entry: Entry) -> str:
@@ -387,19 +465,30 @@ def of_elements(entry: Entry) -> str:
     )
 
 
+def of_jacobians(f, which: int) -> Finding:
+    """Explain the difference between R and J. If they are large, they are not computed."""
+    if f.inputs[which].size * sum(v.size for v in f.values) > LARGE:
+        return wrong_step(f, which)
+    c = Case(f, which)
+    if close(c.R, c.J, 1e-3 * c.rtol).all():
+        return None
+    return next(filter(None, chain.from_iterable(idea(c) for idea in IDEAS)))
+
+
 def off_entries(f: Subject, limits: Limits = STRICT) -> list[Entry]:
     """Return the entries of the inputs, without results, if a gradient is wrong."""
     entries = all_entries(f, limits)[-len(f.names) :]
     return entries if any(e.wrong.any() for e in entries) else []
 
 
-def wrong_slope(f) -> Finding:
-    """Find a gradient of an op or a kernel that differs from the slope, and explain it."""
-    note, entries = "", off_entries(f)
+def wrong_slope(f, suspect: str = "") -> Finding:
+    """Find a gradient of an op or a kernel that differs from the slope, and explain it.
+
+    If several are wrong, the one of the input `suspect` is explained, or else the worst.
+    """
+    note, entries, names = "", off_entries(f), f.names
     for length in (5, 4) if entries else ():
-        short = [
-            a[(slice(length),) * a.ndim] if isinstance(a, np.ndarray) else a for a in f.operands
-        ]
+        short = [a[(slice(length),) * a.ndim] if isinstance(a, Array) else a for a in f.operands]
         with suppress(Exception):  # a setting may contain a size, or the size must be even
             shorter = f.replaced(short)
             if still_off := off_entries(shorter):
@@ -407,15 +496,16 @@ def wrong_slope(f) -> Finding:
                     note = f" (Its operands were cut to {length} elements along each axis.)"
                 f, entries = shorter, still_off
                 break
-    if not (entry := worst_of(entries)):
+    off = [e for e, name in zip(entries, names) if suspect in name and e.wrong.any()]
+    if not (entry := worst_of(off) or worst_of(entries)):
         return None
-    which = entries.index(entry)
-    finding = of_elements(entry)
-    if f.inputs[which].size * sum(v.size for v in f.values) <= LARGE:
-        with suppress(Exception):  # f may refuse other values or another g
-            finding = exchanged(f, which, entries) or of_jacobians(Case(f, which)) or finding
+    which = next(k for k, e in enumerate(entries) if e is entry)
+    finding = exchanged(f, which, entries)
+    with suppress(Exception):  # f may refuse other values or another g
+        finding = finding or of_jacobians(f, which)
+    finding = finding or of_elements(entry)
     if len(f.operands) > 1:
-        finding += f" Look at its VJP for {f.names[which]}."
+        finding += f" Look at its VJP for {names[which]}."
     return finding + note
 
 
@@ -425,23 +515,3 @@ def exchanged(f, which: int, entries: list[Entry]) -> Finding:
         if name != f.names[which] and agree(entries[which].analytic, e.numeric, RTOL, 1e-9):
             return f"wrong factor: the gradient is that of {name}: the two may be exchanged."
     return None
-
-
-def explanations(c: Case) -> Iterator[Finding]:
-    """Yield explanations, the simplest first."""
-    yield inverted(c)
-    yield simple(c.R, c.J, c.x.shape, c.rtol)
-    yield multiples(c, matrix_products, other_operands, elsewhere, factors, moved)
-    yield permuted(c)
-    yield zeros(c)
-    yield multiples(c, other_values)
-    if c.relative_error >= INEXACT:
-        yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
-    yield no_pattern(c)
-
-
-def of_jacobians(c: Case) -> str:
-    """Explain the difference between R and J."""
-    if close(c.R, c.J, 1e-3 * c.rtol).all():
-        return ""
-    return next(filter(None, explanations(c))) or ""

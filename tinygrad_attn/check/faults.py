@@ -104,6 +104,7 @@ def single_ops(f: Subject):
         yield f
         return
     seen, calls = set[Any](), f.traced()
+    inputs = dict(zip(map(id, f.tensors), f.names))
     for call in calls:
         shapes = [getattr(x, "shape", ()) for x in call.inputs]
         key = call.op, repr((shapes, call.settings))
@@ -112,7 +113,12 @@ def single_ops(f: Subject):
         if wanted and (len(calls) <= 400 or key not in seen):
             seen.add(key)
             with suppress(Exception):
-                yield OpSubject(call, f.backend)
+                op = OpSubject(call, f.backend)
+                for k, i in enumerate(op.checked):
+                    name = inputs.get(id(call.inputs[i]), f"input {i}")
+                    if name != f"input {i}":
+                        op.names[k] = f"operand {i}, which is {name}"
+                yield op
 
 
 def outcome(test: Test, f: Subject) -> Finding:

@@ -242,9 +242,9 @@ def _explanation(report: Report, subject, limits: Limits) -> Finding:
     if not any(e.wrong.any() for e in report.entries):
         e = next(e for e in report.entries if e.excuse)
         return f"{e.excuse}: at {places(np.isinf(e.tolerance))} of {e.name}, {EXCUSES[e.excuse]}"
-    if finding := accuse(report, subject, wrong_slope):
-        return finding
     worst: Any = report.worst
+    if finding := accuse(report, subject, partial(wrong_slope, suspect=worst.name)):
+        return finding
     if report.order == 2:
         return UNRECORDED.format(f"how a VJP depends on {worst.name} is not recorded")
     cause = HOOK if subject.hooked() else UNCOUNTED

@@ -123,6 +123,7 @@ class Kernel(Subject):
         before = [*map(numbers_of, floats)]
         y, pull = self.recorded(arrays)
         reported(floats, before, self.inputs)
+        y = tree_map(lambda t: np.asarray(t) if isinstance(t, np.floating) else t, y)  # of a sum
         self.results = [t for t in tree_leaves(y) if is_float(t)]
         if not self.results:
             raise TypeError(f"the function must return arrays of floats, not {y!r:.80}")

@@ -1,0 +1,198 @@
+"""General ideas of mistakes, each with realistic VJPs: the sentence names the cause, and right VJPs pass."""
+
+import numpy as np
+import pytest
+
+import tinygrad_attn as ta
+from tinygrad_attn.check import gradcheck
+
+rng = np.random.default_rng(42)
+N = lambda *shape: rng.standard_normal(shape)
+total = lambda a: a.sum(-1, keepdims=True)
+mean = lambda a: a.mean(-1, keepdims=True)
+sigmoid = lambda x: 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def normalised(x):
+    return (x - mean(x)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def layer_norm(x, w, b):
+    return normalised(x) * w + b
+
+
+def layer_norm_back(dx=None, dw=None):
+    """The VJP of a layer norm, with other formulas for two of the gradients."""
+
+    def vjp(g, y, x, w, b):
+        h, gw, r = normalised(x), g * w, 1 / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        e = dict(g=g, y=y, x=x, w=w, h=h, gw=gw, r=r)
+        right = r * (gw - mean(gw) - h * mean(gw * h)), (g * h).sum(0)
+        return dx(**e) if dx else right[0], dw(**e) if dw else right[1], g.sum(0)
+
+    return vjp
+
+
+def attention(q, k, v):
+    return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
+
+
+def attention_back(dscores=None, dk=None):
+    def vjp(g, y, q, k, v):
+        p, dp, scale = softmax(q @ k.T / np.sqrt(q.shape[-1])), g @ v.T, 1 / np.sqrt(q.shape[-1])
+        d = (dscores(p, dp) if dscores else p * (dp - total(dp * p))) * scale
+        return d @ k, dk(d, q) if dk else d.T @ q, p.T @ g
+
+    return vjp
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.tanh(0.8 * (x + 0.045 * x * x * x)))
+
+
+def gelu_back(inner=1.0, second=1.0, squared=True):
+    def vjp(g, y, x):
+        t = np.tanh(0.8 * (x + 0.045 * x * x * x))
+        slope = 0.8 * (1 + inner * 3 * 0.045 * x * x) * (1 - (t * t if squared else t))
+        return g * (0.5 * (1 + t) + second * 0.5 * x * slope)
+
+    return vjp
+
+
+def scan(x, a):
+    rows, h = [], 0.0
+    for row in x:
+        h = a * h + row
+        rows.append(h)
+    return np.stack(rows)
+
+
+def scan_back(carry=1.0):
+    def vjp(g, y, x, a):
+        d, da, rows = 0 * a, 0 * a, []
+        for t in range(len(x))[::-1]:
+            d = g[t] + carry * a * d
+            da = da + d * (y[t - 1] if t else 0 * a)
+            rows.insert(0, d)
+        return np.stack(rows), da
+
+    return vjp
+
+
+def convolution(x, w):
+    return sum(x[k : k + len(x) - len(w) + 1] * w[k] for k in range(len(w)))
+
+
+def convolution_back(turn=1):
+    def vjp(g, y, x, w):
+        dx, dw = np.zeros_like(x), np.zeros_like(w)
+        for k in range(len(w)):
+            dx[k : k + len(g)] += g * w[::turn][k]
+            dw[k] = (g * x[k : k + len(g)]).sum()
+        return dx, dw
+
+    return vjp
+
+
+def residual(x, w):
+    return x + np.tanh(x @ w)
+
+
+def residual_back(skip):
+    return lambda g, y, x, w: (
+        skip * g + (g * (1 - np.tanh(x @ w) ** 2)) @ w.T,
+        x.T @ (g * (1 - np.tanh(x @ w) ** 2)),
+    )
+
+
+def mean_loss(x, t):
+    return ((x - t) ** 2).mean()
+
+
+def pairs(x):
+    return (x[1:] + x[:-1]) / 2
+
+
+NORM, HEADS, X = [N(4, 6), 1 + N(6) / 3, N(6)], [N(4, 4), N(4, 4), N(4, 4)], [2 * N(4, 5)]
+SCAN, CONVOLUTION, SQUARE = [N(6, 3), 0.3 + rng.random(3) / 2], [N(8), N(3)], [N(4, 4), N(4, 4)]
+huber = lambda x: np.where(np.abs(x) < 1, x * x / 2, np.abs(x) - 0.5)
+before_both = "is all ones and input 2 is all zeros"
+normal = "input 0 has mean 0 and variance 1 along axis 1"
+MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
+    "y where the normalised x belongs": (layer_norm, NORM, layer_norm_back(lambda y, gw, r, **_: r * (gw - mean(gw) - y * mean(gw * y))), before_both),
+    "once": (layer_norm, NORM, layer_norm_back(lambda y, gw, r, h, **_: r * (gw - mean(gw) - h * mean(gw * y))), before_both),
+    "x where it belongs": (layer_norm, NORM, layer_norm_back(lambda x, gw, r, **_: r * (gw - mean(gw) - x * mean(gw * x))), normal),
+    "not divided by the spread": (layer_norm, NORM, layer_norm_back(lambda gw, h, **_: gw - mean(gw) - h * mean(gw * h)), normal),
+    "dw by x": (layer_norm, NORM, layer_norm_back(dw=lambda g, x, **_: (g * x).sum(0)), normal),
+    "w outside": (layer_norm, NORM, layer_norm_back(lambda g, w, h, r, **_: r * w * (g - mean(g) - h * mean(g * h))), "operand misplaced"),
+    "w forgotten": (layer_norm, NORM, layer_norm_back(lambda g, h, r, **_: r * (g - mean(g) - h * mean(g * h))), "a factor 1 where input 1 belongs"),
+    "mean(g) left out": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - h * mean(gw * h))), "missing sum: the gradient that passes back through 'subtract'"),
+    "plus": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - mean(gw) + h * mean(gw * h))), "is of the wrong sign"),
+    "a sum for a mean": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - mean(gw) - h * total(gw * h))), "is 5 times what it should be"),
+    "the mean of x": (lambda x: x.var(-1), X, lambda g, y, x: 2 * g[:, None] * x / x.shape[-1], "has mean 0 along axis 1"),
+    "no sum in softmax": (attention, HEADS, attention_back(lambda p, dp: p * dp), "through 'divide' to its operand 1"),
+    "dk not transposed": (attention, HEADS, attention_back(dk=lambda d, q: d @ q), "g with its last axes exchanged"),
+    "softmax without y": (softmax, X, lambda g, y, x: y * g - total(g * y), "the term with the sum over axes [1] has a factor 1 where y belongs"),
+    "second term": (gelu, X, gelu_back(second=0.0), "wrong term: the gradient that passes back through 'multiply'"),
+    "twice": (gelu, X, gelu_back(second=2.0), "is counted twice"),
+    "inner derivative": (gelu, X, gelu_back(inner=0.0), "through 'add' to its operand 1"),
+    "1 - t": (gelu, X, gelu_back(squared=False), "through 'tanh', called at"),
+    "a loop's carry": (scan, SCAN, scan_back(0.0), "through 'multiply' to its operand 1"),
+    "kernel reversed": (convolution, CONVOLUTION, convolution_back(-1), "reversed: the VJP is right for input 1 reversed"),
+    "skip left out": (residual, SQUARE, residual_back(0.0), "through 'add' to its operand 0"),
+    "one of two uses": (pairs, [N(6, 2)], lambda g, y, x: np.concatenate([g, 0 * g[:1]]) / 2, "through 'add' to its operand 0"),
+    "target left out": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * x / x.size, -2 * g * (x - t) / x.size), "leaves out a term with input 1"),
+    "1 + y": (sigmoid, X, lambda g, y, x: g * y * (1 + y), "(1 + y) where (1 - y) belongs"),
+    "not a norm": (huber, X, lambda g, y, x: g * np.where(np.abs(x) < 1, x, 1), "some elements"),
+    "an operand of fewer axes": (lambda p, q: (p * np.log(q)).sum(-1), [1 + rng.random((3, 4)), 1 + rng.random((3, 4))], lambda g, y, p, q: (g[:, None] * np.log(q), g[:, None] / q), "a factor 1 where input 0 belongs"),
+    "rows": (lambda x: x * x, X, lambda g, y, x: np.where(np.arange(4)[:, None] == 1, 3, 2) * g * x, "wrong at index [1, :], and right elsewhere"),
+    "all zeros are no threshold": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * (x - t) / x.size, 0 * g * t), "zero: "),
+    "nor is a row": (lambda w: w[np.array([0, 1, 3, 1])], [N(4, 3)], lambda g, y, w: np.stack([0 * g[0], g[1] + g[3], 0 * g[0], g[2]]), "index [0, :]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_cause_is_named(name):
+    f, inputs, vjp, words = MISTAKES[name]
+    report = gradcheck(f, inputs, vjp=vjp, raise_exception=False)
+    assert not report and words in report.diagnosis, report
+
+
+RIGHT = {
+    "layer norm": (layer_norm, NORM, layer_norm_back()),
+    "attention": (attention, HEADS, attention_back()),
+    "gelu": (gelu, X, gelu_back()),
+    "scan": (scan, SCAN, scan_back()),
+    "convolution": (convolution, CONVOLUTION, convolution_back()),
+    "residual": (residual, SQUARE, residual_back(1.0)),
+    "huber": (huber, X, lambda g, y, x: g * np.clip(x, -1, 1)),
+    "a number": (
+        mean_loss,
+        SQUARE,
+        lambda g, y, x, t: (2 * g * (x - t) / x.size, -2 * g * (x - t) / x.size),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_ones_pass_in_both_precisions(name):
+    f, inputs, vjp = RIGHT[name]
+    assert gradcheck(f, inputs, vjp=vjp)
+    single = [x.astype(np.float32) for x in inputs]
+    assert gradcheck(f, single, vjp=vjp, reference=f, dtype="float32")
+
+
+def test_the_header_and_the_diagnosis_speak_of_the_same_operand():
+    scaled = ta.op(lambda x, w: x * w)
+    scaled.vjp(lambda g, y, x, w: 1.5 * g * w, lambda g, y, x, w: 1.1 * g * x)
+    for order in (1, -1):
+        inputs = [N(3, 4), 100 * N(3, 4)][::order]
+        report = gradcheck(lambda a, b: np.sin(scaled(b, a)), inputs, raise_exception=False)
+        name, other = report.worst.name, {"input 0": "input 1", "input 1": "input 0"}
+        assert f", which is {name}." in report.diagnosis, report
+        assert other[name] not in report.diagnosis

@@ -1,0 +1,89 @@
+"""Values that appear by mistake in the place of others: common factors, and special operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+
+from .report import Array
+
+Operands = dict[str, tuple[int, Array]]  # from a name to a position and a value
+Changes = dict[int, Array]  # other values, by position
+# Common factors of derivatives, as functions of an input, an output or an operand.
+MAPS: dict[str, Any] = {
+    "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
+    "{0} (1 - {0})": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
+    "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "(1 + {})": lambda v: 1 + v,
+    "tanh({})": np.tanh, "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
+}  # fmt: skip
+
+
+def factors_of(known: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return common factors that are made of known values, by name."""
+    return [(text.format(name), f(v)) for text, f in MAPS.items() for name, v in known]
+
+
+def permuted_axes(axes: int) -> dict[tuple[int, ...], str]:
+    """Return the permutations of up to four axes except the identity, and what they are called."""
+    names = {}
+    for order in list(permutations(range(axes)))[1:] if axes < 5 else []:
+        swapped = [k for k, axis in enumerate(order) if k != axis]
+        names[order] = f"with its axes in the order {order}"
+        if len(swapped) == 2:
+            names[order] = f"with axes {swapped[0]} and {swapped[1]} exchanged"
+            names[order] += " (.mT)" * (swapped == [axes - 2, axes - 1])
+        elif order == (*range(axes)[::-1],):
+            names[order] = "with all axes reversed (.T, where .mT exchanges the last two)"
+    return names
+
+
+NORMAL: dict[str, tuple[Any, str]] = {  # what an operand has, a change, and what it means
+    "mean 0": (
+        lambda a, axis: a - a.mean(axis, keepdims=True),
+        "a mean along this axis is left out, or subtracted where it should not be",
+    ),
+    "mean 0 and variance 1": (
+        lambda a, axis: (a - a.mean(axis, keepdims=True)) / a.std(axis, keepdims=True),
+        "it is used where its normalised value belongs, or a division by the standard deviation "
+        "or the root mean square is left out or repeated",
+    ),
+    "norm 1": (
+        lambda a, axis: a / np.sqrt((a * a).sum(axis, keepdims=True)),
+        "it is used where its normalised value belongs, or a division by the norm is left out or "
+        "repeated",
+    ),
+}
+
+
+def special_values(
+    operands: Operands, own: int, elementwise: bool
+) -> Iterator[tuple[str, Changes]]:
+    """Yield what it means that a VJP is right only for special operands, and these operands.
+
+    `own` is the position of the input with a wrong gradient.
+    """
+    others = [(name, k, a) for name, (k, a) in operands.items() if k != own and a.ndim]
+    for name, k, a in others:
+        yield (
+            f"wrong value: the VJP is right if {name} is all zeros, and wrong for other values: it "
+            f"leaves out a term with {name}, or uses the result y where the value before {name} is "
+            "added belongs.",
+            {k: np.zeros_like(a)},
+        )
+    for (scale, j, b), (name, k, a) in permutations(others, 2):
+        yield (
+            f"wrong value: the VJP is right if {scale} is all ones and {name} is all zeros, "
+            "and wrong for other values: it uses the result y where the value before these "
+            "two belongs, such as the normalised x.",
+            {j: np.ones_like(b), k: np.zeros_like(a)},
+        )
+    for (name, (k, a)), (special, (change, why)) in product(operands.items(), NORMAL.items()):
+        for axis in [axis for axis, n in enumerate(a.shape) if n > 2 and not elementwise]:
+            yield (
+                f"wrong value: the VJP is right if {name} has {special} along axis {axis}, and "
+                f"wrong for other values: {why}.",
+                {k: change(a, axis)},
+            )
