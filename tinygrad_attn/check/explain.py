@@ -448,9 +448,9 @@ def largest_error(c: Case) -> Iterator[Finding]:
 
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
-    constant_factor, matrix_product, another_operand, elsewhere, product_rule, wrong_factor, step,
-    forgotten_operand, operand_of_ones, transposed_function, permuted, zeros, y_for_operand,
-    special_value, some, wrong_formula, missing_sum, g_times, largest_error,
+    constant_factor, matrix_product, another_operand, elsewhere, wrong_factor, step, product_rule,
+    operand_of_ones, transposed_function, permuted, zeros, y_for_operand, special_value,
+    forgotten_operand, some, wrong_formula, missing_sum, g_times, largest_error,
 ]  # fmt: skip
 
 
