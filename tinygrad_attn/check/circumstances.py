@@ -25,7 +25,7 @@ from .measure import Limits, all_entries
 from .report import Array, Entry, Report
 
 MOST = 2**15  # elements of a long input
-SLOW = 0.3  # seconds that one run with a long input may take
+SLOW = 0.1  # seconds that one run with a long input may take
 SHORT = 48  # the length to which axes are cut, for all circumstances but long axes
 
 
