@@ -133,8 +133,9 @@ def test_an_error_that_is_no_refusal_is_a_mistake():
     def vjp(g, y, x):
         return 2 * g * x * (1.0 if len(x) < 9 else {}["tile"])
 
-    report = gradcheck(lambda x: x * x, [X], vjp=vjp, raise_exception=False)
-    assert not report and "fails at" in report.diagnosis and "KeyError" in report.diagnosis, report
+    for f, x in ((np.square, X), (torch.square, torch.tensor(X))):
+        report = gradcheck(f, [x], vjp=vjp, raise_exception=False)
+        assert not report and "fails at" in report.diagnosis and "KeyError" in report.diagnosis
 
 
 def test_one_array_for_two_inputs():

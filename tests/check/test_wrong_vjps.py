@@ -509,6 +509,8 @@ def test_a_small_result_is_looked_at_alone():
 def test_kinks_and_edges_are_told_from_bugs():
     kink = gradcheck(F.relu, np.array([1.0, 0.0]), raise_exception=False)
     assert kink.diagnosis.kind == "kink" and kink.op is None
+    clip = gradcheck(lambda x: np.clip(x, -1, 1), np.array([1.0, 0.3]), raise_exception=False)
+    assert clip.diagnosis.kind == "kink", "a gradient that jumps there is not a rounding error"
     for jump in (np.sign, np.floor):
         assert gradcheck(jump, np.array([0.0, 1.5]), raise_exception=False).diagnosis.kind == "kink"
     edge = gradcheck(np.sqrt, np.array([0.0, 1.0]), raise_exception=False)

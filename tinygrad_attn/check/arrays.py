@@ -64,16 +64,20 @@ def array_like(x: Array, like, dtype: str):
     if library == "torch":
         torch = sys.modules["torch"]
         t = torch.tensor(np.ascontiguousarray(x)).reshape(x.shape).to(getattr(torch, dtype))
-        x = x.copy() if min(x.strides, default=0) < 0 else x  # torch has no negative strides
         bits = t.view(torch.uint8 if dtype == "bool" else getattr(torch, f"int{8 * t.itemsize}"))
-        with warnings.catch_warnings():  # an array may be read-only
-            warnings.simplefilter("ignore")
-            t = torch.as_tensor(laid_out(bits.numpy(), x)).view(t.dtype)
-        return t.to(like.device)
+        return torch_tensor(laid_out(bits.numpy(), x)).view(t.dtype).to(like.device)
     module: Any = sys.modules["jax.numpy" if library == "jax" else library]
     with warnings.catch_warnings():  # JAX has float64 only on request
         warnings.simplefilter("ignore")
         return module.asarray(x, dtype=dtype)
+
+
+def torch_tensor(x: Array):
+    """Return a torch tensor in the memory of an array, or of a copy if it has negative strides."""
+    with warnings.catch_warnings():  # an array may be read-only
+        warnings.simplefilter("ignore")
+        x = x.copy() if min(x.strides, default=0) < 0 else x  # torch has no negative strides
+        return sys.modules["torch"].as_tensor(x)
 
 
 def laid_out(values: Array, like: Array) -> Array:

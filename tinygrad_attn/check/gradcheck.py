@@ -82,9 +82,17 @@ def gradcheck(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 (the gradient) or 2 (its gradient too), got {order!r}.")
     limits = Limits(eps, atol, rtol, 2 if fast_mode else SMALL)
-    if vjp is not None or reference is not None or dtype is not None:
+    if vjp is None and reference is None and dtype is None:
+        report = _check_graph(f, inputs, params, order, limits, seed)
+    else:
         report = _check_kernel(f, inputs, vjp, reference, dtype, limits, seed)
-        return _returned(report, raise_exception)
+    if raise_exception and not report:
+        raise GradcheckError(report)
+    return report
+
+
+def _check_graph(f, inputs, params, order: int, limits: Limits, seed: int) -> Report:
+    """Check a function of tensors, which are differentiated by their own library."""
     backend = _backend(f, inputs, params)
     arguments, tensors = _collect(f, inputs, params, backend)
     rng = np.random.default_rng([seed, 0x76])  # not the caller's default_rng(seed)
@@ -95,12 +103,6 @@ def gradcheck(
         report = _check(subject, limits)
         if order == 2 and report:
             report = _check_gradient(subject, limits, report)
-    return _returned(report, raise_exception)
-
-
-def _returned(report: Report, raise_exception: bool) -> Report:
-    if raise_exception and not report:
-        raise GradcheckError(report)
     return report
 
 
@@ -115,13 +117,14 @@ def _check_kernel(
     dtype = dtype or max(floats, key=lambda name: UNIT[name])
     if dtype not in UNIT:
         raise ValueError(f"dtype must be one of {', '.join(UNIT)}, got {dtype!r}.")
+    kernel = partial(Kernel, f, vjp, like, seed=seed)
     with np.errstate(all="ignore"):
         if reference is not None:
-            make = reference_of(reference, like, Kernel(f, vjp, like, dtype).values)
-            return _check(Kernel(f, vjp, like, dtype, make, seed=seed), limits)
+            make = reference_of(reference, like, kernel(dtype).values)
+            return _check(kernel(dtype, make), limits)
         exact = None
         with suppress(Exception):
-            exact = Kernel(f, vjp, like, "float64", seed=seed)
+            exact = kernel("float64")
         if exact is None or not exact.is_exact:
             raise TypeError(
                 f"precision too low: f does not compute in float64, and in {dtype} rounding errors "
@@ -130,7 +133,7 @@ def _check_kernel(
         report = _check(exact, limits)
         if dtype == "float64" or not report:
             return report
-        return _check(Kernel(f, vjp, like, dtype, exact.replaced, seed=seed), limits)
+        return _check(kernel(dtype, exact.replaced), limits)
 
 
 def gradgradcheck(f, inputs=(), **options) -> Report:

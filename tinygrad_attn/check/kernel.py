@@ -19,7 +19,7 @@ from .arrays import array_like, dtype_name, is_array, library_of, numbers_of
 from .backend import Backend
 from .report import Array, Entry, agree, deviation, greatest
 from .rounding import LARGEST, SAMPLES, TINY, UNIT, Rounding, allowed
-from .subject import Gradients, GraphSubject, Run, Subject, flatten
+from .subject import Gradients, GraphSubject, Run, Subject, flatten, results_of
 
 
 def is_float(x) -> bool:
@@ -49,21 +49,15 @@ class Kernel(Subject):
         operands=None,
         seed: int = 9,
     ) -> None:
-        self.seed = seed
-        self.f, self.vjp, self.like, self.dtype = f, vjp, like, dtype
-        self.rounds_to, self.precision = dtype, UNIT[dtype]
-        self.make_reference = reference
-        self.operands = operands or [numbers_of(x) if is_array(x) else x for x in like]
+        self.f, self.vjp, self.like, self.dtype, self.seed = f, vjp, like, dtype, seed
+        self.rounds_to, self.precision, self.make_reference = dtype, UNIT[dtype], reference
         self.checked = [i for i, x in enumerate(like) if is_float(x)]
-        self.library = next(library_of(like[i]) for i in self.checked)
-        nearest = {
-            id(self.operands[i]): self.representable(self.operands[i], like[i])
-            for i in self.checked
-        }  # one array for operands that are the same
-        floats = [nearest[id(self.operands[i])] for i in self.checked]
-        for i, x in zip(self.checked, floats):
-            self.operands[i] = x
+        self.library = library_of(like[self.checked[0]])
+        operands = operands or [numbers_of(x) if is_array(x) else x for x in like]
+        nearest = {id(operands[i]): self.representable(operands[i], like[i]) for i in self.checked}
+        self.operands = [nearest.get(id(x), x) for x in operands]  # one array may be passed twice
         self.reference = reference(list(self.operands)) if reference else None
+        floats = [self.operands[i] for i in self.checked]
         super().__init__([f"input {i}" for i in self.checked], floats, np.random.default_rng(seed))
         self.cotangents = list(map(self.representable, self.cotangents, self.results))
 
@@ -82,7 +76,7 @@ class Kernel(Subject):
             if self.make_reference:
                 self.make_reference(list(operands))
             else:
-                self.recorded([x if is_array(x) else x for x in operands])
+                self.recorded(self.arrays(operands))
             return True
         return False
 
@@ -93,36 +87,34 @@ class Kernel(Subject):
     def put(self, inputs: Sequence[Array]) -> None:
         super().put(inputs)
         if self.reference is not None:
-            self.reference.put(list(map(self.representable, inputs, self.floats)))
+            likes = [self.like[i] for i in self.checked]
+            self.reference.put(list(map(self.representable, inputs, likes)))
 
-    @property
-    def floats(self):
-        """The inputs that are checked, as they were passed."""
-        return [self.like[i] for i in self.checked]
+    def filled(self, operands, floats):
+        """Return the operands with others in the places of those that are checked."""
+        new = list(operands)
+        for i, x in zip(self.checked, floats):
+            new[i] = x
+        return new
 
-    def arrays(self):
-        """Return all arguments as arrays of the kernel's library."""
-        arguments = list(self.operands)
-        for i, x in zip(self.checked, self.inputs):
-            arguments[i] = x
+    def arrays(self, operands):
+        """Return operands as arrays of the kernel's library, the same one for the same operand."""
         made = {
             id(x): array_like(x, like, self.dtype) if is_array(like) else x
-            for x, like in zip(arguments, self.like)
+            for x, like in zip(operands, self.like)
         }
-        arrays = [made[id(x)] for x in arguments]
-        if self.rounding and self.library == "numpy":
-            for i in self.checked:
-                arrays[i] = self.rounding.rounded(arrays[i])
-        return arrays
+        return [made[id(x)] for x in operands]
 
     # ---- one run
 
     def run(self) -> Run:
-        arrays = self.arrays()
-        floats = [arrays[i] for i in self.checked]
-        before = [*map(numbers_of, floats)]
+        arrays = self.arrays(self.filled(self.operands, self.inputs))
+        if self.rounding and self.library == "numpy":
+            moving = [self.rounding.rounded(arrays[i]) for i in self.checked]
+            arrays = self.filled(arrays, moving)
+        before = [numbers_of(arrays[i]) for i in self.checked]
         y, pull = self.recorded(arrays)
-        reported(floats, before, self.inputs)
+        reported([arrays[i] for i in self.checked], before, self.inputs)
         y = tree_map(lambda t: np.asarray(t) if isinstance(t, np.floating) else t, y)  # of a sum
         self.results = [t for t in tree_leaves(y) if is_float(t)]
         if not self.results:
@@ -144,13 +136,14 @@ class Kernel(Subject):
 
     def recorded(self, arrays):
         """Run the kernel, and return its result and the function that pulls gradients back."""
+        floats = [arrays[i] for i in self.checked]
+        of_floats = lambda *floats: self.f(*self.filled(arrays, floats))
         if isinstance(self.vjp, tuple):
             y, residuals = self.vjp[0](*arrays)
             return y, lambda g: self.vjp[1](tree_map(self.stored(y), residuals), g)
-        floats = [arrays[i] for i in self.checked]
         if of_jax(self.vjp) or self.vjp is None and self.library == "jax":
             jax = sys.modules["jax"]
-            y, pull = jax.vjp(self.of_floats(arrays), *floats)
+            y, pull = jax.vjp(of_floats, *floats)
             return y, lambda g: jax.tree_util.tree_map(self.stored(y), pull)(g)
         if self.vjp is not None:
             y = self.f(*arrays)
@@ -162,7 +155,7 @@ class Kernel(Subject):
         outputs: list[Any] = []
         reads = lambda t: self.stored(outputs)(t)
         with self.backend.reading(reads) if self.storing else nullcontext():
-            y = self.of_floats(arrays)(*floats)
+            y = of_floats(*floats)
         outputs += [t for t in tree_leaves(y) if is_float(t)]
         return y, lambda g: self.backend.vjp(outputs, floats, [*tree_leaves(g)])
 
@@ -178,17 +171,6 @@ class Kernel(Subject):
 
             return TorchBackend()
         return Backend()
-
-    def of_floats(self, arrays):
-        """Return the kernel as a function of the inputs that are checked."""
-
-        def f(*floats):
-            arguments = list(arrays)
-            for i, x in zip(self.checked, floats):
-                arguments[i] = x
-            return self.f(*arguments)
-
-        return f
 
     def aligned(self, gradients) -> Gradients:
         """Return one gradient, or None, for each input that is checked."""
@@ -218,8 +200,7 @@ class Kernel(Subject):
         self.rounding = rounding
         try:
             with self.at([move(x) for x in self.inputs]):
-                run = self.run()
-                return results_of(self, run.values, run.pull([move(c) for c in cotangents]))
+                return self.pulled([move(c) for c in cotangents])
         finally:
             self.rounding = None
 
@@ -243,22 +224,20 @@ class Kernel(Subject):
         """
         self.storing = rounding
         try:
-            run = self.run()
-            return results_of(self, run.values, self.pull(self.cotangents, run))
+            return self.pulled(self.cotangents)
         finally:
             self.storing = None
 
     def entries(self) -> list[Entry]:
         """Compare results and gradients with those of the reference, as far as rounding allows."""
-        run, rounding = self.run(), Rounding(self.rounds_to, self.rng)
-        came = results_of(self, run.values, self.pull(self.cotangents, run))
-        names = [f"result {k}" for k in range(len(run.values))] + self.names
-        right = self.right(self.cotangents)
+        rounding, results = Rounding(self.rounds_to, self.rng), len(self.values)
+        came, right = self.pulled(self.cotangents), self.right(self.cotangents)
+        names = [f"result {k}" for k in range(results)] + self.names
         if (largest := max(greatest(a[np.isfinite(a)]) for a in right)) > LARGEST[self.dtype] / 8:
             raise OverflowError(f"{largest:.1g} is too large for {self.dtype}")
         samples = [self.reference.rounded_run(rounding, self.cotangents) for _ in range(SAMPLES)]
         size = sum(greatest(c) * greatest(y) for c, y in zip(self.cotangents, self.values))
-        scales = [0.0] * len(run.values) + [size / (greatest(x) or 1) for x in self.inputs]
+        scales = [0.0] * results + [size / (greatest(x) or 1) for x in self.inputs]
 
         def compared() -> list[Entry]:
             rows = zip(right, zip(*samples), scales)
@@ -285,12 +264,11 @@ class Kernel(Subject):
 
     def gradients(self) -> list[Array]:
         """Return the kernel's gradients, zeros where it gives none."""
-        return results_of(self, [], self.pull(self.cotangents))
+        return self.pulled(self.cotangents)[len(self.values) :]
 
     def right(self, cotangents: Sequence[Array]) -> list[Array]:
         """Return the results and gradients of the reference."""
-        run = self.reference.run()
-        return results_of(self, run.values, self.reference.pull(cotangents, run))
+        return self.reference.pulled(cotangents)
 
 
 def reported(arrays, before: Sequence[Array], numbers: Sequence[Array]) -> None:
@@ -300,11 +278,6 @@ def reported(arrays, before: Sequence[Array], numbers: Sequence[Array]) -> None:
         if not agree(now, old):
             number.flags.writeable = True
             number[...] = now
-
-
-def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> list[Array]:
-    """Return values and gradients as one list, with zeros for missing gradients."""
-    return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]
 
 
 def of_jax(vjp) -> bool:
@@ -341,17 +314,16 @@ def reference_of(f, like, results: Sequence[Array]):
     `results` are those of the kernel: x.var() means something else in NumPy than in torch.
     """
     checked = [i for i, x in enumerate(like) if is_float(x)]
-    torch: Any = sys.modules.get("torch")
-    in_torch = [torch.as_tensor(numbers_of(x)) if is_array(x) else x for x in like] if torch else []
-    ways: list[Callable[[list[Any]], Subject]] = [
-        lambda operands: Plain(f, checked, operands),
-        lambda operands: Kernel(f, None, like, "float64", operands=operands),
-        lambda operands: Kernel(f, None, in_torch, "float64", operands=operands),
-    ]
+    numbers = lambda: [numbers_of(x) if is_array(x) else x for x in like]
+    libraries = [like]
+    if torch := sys.modules.get("torch"):
+        libraries.append([torch.as_tensor(x) if is_array(x) else x for x in numbers()])
+    ways: list[Callable[[list[Any]], Subject]] = [partial(Plain, f, checked)]
+    ways += [partial(Kernel, f, None, arrays, "float64", None) for arrays in libraries]
     made, failures = list[tuple[Any, Subject]](), []
-    for way in ways[: 2 + bool(torch)]:
+    for way in ways:
         try:
-            made.append((way, way([numbers_of(x) if is_array(x) else x for x in like])))
+            made.append((way, way(numbers())))
         except Exception as failure:
             failures.append(failure)
     if made:

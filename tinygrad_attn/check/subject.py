@@ -56,7 +56,7 @@ class Subject:
         self.originals = [x.copy() for x in self.inputs]  # the function may write into its inputs
         with self.at(self.inputs):
             self.values = [np.array(y) for y in self.run().values]
-        self.cotangents = [random_like(y, rng) for y in self.values]
+        self.cotangents = [rng.standard_normal(y.shape) for y in self.values]
         for c, y in zip(self.cotangents, self.values):
             c[np.isinf(y)] = 0  # infinite outputs, such as blocked scores, have no slope
 
@@ -77,6 +77,11 @@ class Subject:
         """Return the gradients for copies of the cotangents, from this run or from a new one."""
         seeds = [c.copy(order="K") for c in cotangents]  # a VJP may write into them
         return (run or self.run()).pull(seeds, **options)
+
+    def pulled(self, cotangents: Sequence[Array]) -> list[Array]:
+        """Return the results and the gradients of one run."""
+        run = self.run()
+        return results_of(self, run.values, self.pull(cotangents, run))
 
     # ---- slopes; results are flattened and concatenated
 
@@ -213,6 +218,6 @@ def flatten(arrays: Sequence[Array]) -> Array:
     return np.concatenate([np.ravel(a) for a in arrays])
 
 
-def random_like(y: Array, rng: np.random.Generator) -> Array:
-    """Return normal random numbers in the shape of y."""
-    return rng.standard_normal(y.shape)
+def results_of(f: Subject, values: Sequence[Array], gradients: Gradients) -> list[Array]:
+    """Return values and gradients as one list, with zeros for missing gradients."""
+    return [*values, *(np.zeros(x.shape) if g is None else g for x, g in zip(f.inputs, gradients))]

@@ -14,9 +14,8 @@ from ..tree import tree_leaves, tree_map
 from .arrays import is_array, numbers_of
 from .backend import Array, Backend
 from .faults import unrepeatable
-from .kernel import results_of
 from .report import Verdict, deviation, greatest
-from .subject import GraphSubject
+from .subject import GraphSubject, results_of
 
 Arrays = dict[str, Array]
 TOLERANCE = 1e-8  # relative to the largest element, in float64

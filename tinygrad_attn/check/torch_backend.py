@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from ..tree import tree_leaves
+from .arrays import torch_tensor
 from .backend import Array, Backend, Call, user_place
 
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
@@ -56,11 +56,8 @@ class TorchBackend(Backend):
     @staticmethod
     def like(t, numbers):
         """Convert numbers to a tensor on the same device, complex if `t` is complex."""
-        if isinstance(numbers, Array) and min(numbers.strides, default=0) < 0:
-            numbers = numbers.copy()  # PyTorch has no negative strides
-        with warnings.catch_warnings():  # an array may be read-only
-            warnings.simplefilter("ignore")
-            new = torch.as_tensor(numbers, device=t.device)
+        is_tensor = isinstance(numbers, torch.Tensor)
+        new = numbers if is_tensor else torch_tensor(np.asarray(numbers)).to(t.device)
         return torch.view_as_complex(new.contiguous()) if t.is_complex() else new
 
     def track(self, t, wants: bool) -> None:
