@@ -137,21 +137,21 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "dw by x": (layer_norm, NORM, layer_norm_back(dw=lambda g, x, **_: (g * x).sum(0)), normal),
     "w outside": (layer_norm, NORM, layer_norm_back(lambda g, w, h, r, **_: r * w * (g - mean(g) - h * mean(g * h))), "operand misplaced"),
     "w forgotten": (layer_norm, NORM, layer_norm_back(lambda g, h, r, **_: r * (g - mean(g) - h * mean(g * h))), "a factor 1 where input 1 belongs"),
-    "mean(g) left out": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - h * mean(gw * h))), "missing sum: the gradient that passes back through 'subtract'"),
+    "mean(g) left out": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - h * mean(gw * h))), "missing sum: the gradient that passes back through 'mean'"),
     "plus": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - mean(gw) + h * mean(gw * h))), "is of the wrong sign"),
     "a sum for a mean": (layer_norm, NORM, layer_norm_back(lambda gw, r, h, **_: r * (gw - mean(gw) - h * total(gw * h))), "is 5 times what it should be"),
     "the mean of x": (lambda x: x.var(-1), X, lambda g, y, x: 2 * g[:, None] * x / x.shape[-1], "has mean 0 along axis 1"),
-    "no sum in softmax": (attention, HEADS, attention_back(lambda p, dp: p * dp), "through 'divide' to its operand 1"),
+    "no sum in softmax": (attention, HEADS, attention_back(lambda p, dp: p * dp), "passes back through 'sum', called at"),
     "dk not transposed": (attention, HEADS, attention_back(dk=lambda d, q: d @ q), "g with its last axes exchanged"),
     "softmax without y": (softmax, X, lambda g, y, x: y * g - total(g * y), "the term with the sum over axes [1] has a factor 1 where y belongs"),
-    "second term": (gelu, X, gelu_back(second=0.0), "wrong term: the gradient that passes back through 'multiply'"),
+    "second term": (gelu, X, gelu_back(second=0.0), "wrong term: the gradient that passes back through 'add'"),
     "twice": (gelu, X, gelu_back(second=2.0), "is counted twice"),
-    "inner derivative": (gelu, X, gelu_back(inner=0.0), "through 'add' to its operand 1"),
+    "inner derivative": (gelu, X, gelu_back(inner=0.0), "through 'multiply', called at"),
     "1 - t": (gelu, X, gelu_back(squared=False), "through 'tanh', called at"),
     "a loop's carry": (scan, SCAN, scan_back(0.0), "through 'multiply' to its operand 1"),
     "kernel reversed": (convolution, CONVOLUTION, convolution_back(-1), "reversed: the VJP is right for input 1 reversed"),
     "skip left out": (residual, SQUARE, residual_back(0.0), "through 'add' to its operand 0"),
-    "one of two uses": (pairs, [N(6, 2)], lambda g, y, x: np.concatenate([g, 0 * g[:1]]) / 2, "through 'add' to its operand 0"),
+    "one of two uses": (pairs, [N(6, 2)], lambda g, y, x: np.concatenate([g, 0 * g[:1]]) / 2, "through 'getitem', called at"),
     "target left out": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * x / x.size, -2 * g * (x - t) / x.size), "leaves out a term with input 1"),
     "1 + y": (sigmoid, X, lambda g, y, x: g * y * (1 + y), "(1 + y) where (1 - y) belongs"),
     "not a norm": (huber, X, lambda g, y, x: g * np.where(np.abs(x) < 1, x, 1), "some elements"),
@@ -207,6 +207,26 @@ def test_the_header_and_the_diagnosis_speak_of_the_same_operand():
     for order in (1, -1):
         inputs = [N(3, 4), 100 * N(3, 4)][::order]
         report = gradcheck(lambda a, b: np.sin(scaled(b, a)), inputs, raise_exception=False)
-        name, other = report.worst.name, {"input 0": "input 1", "input 1": "input 0"}
-        assert f", which is {name}." in report.diagnosis, report
-        assert other[name] not in report.diagnosis
+        name = report.worst.name
+        other = {"input 0": "input 1", "input 1": "input 0"}[name]
+        assert f", which is {name}." in report.diagnosis and other not in report.diagnosis, report
+        report = gradcheck(lambda a, b: np.sin(scaled(a, b)), inputs, raise_exception=False)
+        name = report.worst.name.replace("input", "operand")
+        assert f"Look at its VJP for {name}." in report.diagnosis, report
+
+
+def test_long_inputs_are_bounded_by_the_size_of_the_results():
+    """Axes of the table and of the indices are equally long, so that the result grows with their square."""
+    table, indices, sizes = N(7, 16), rng.integers(0, 7, (4, 16)), []
+
+    def rows(w, i):
+        sizes.append(w[i].size)
+        return w[i]
+
+    def back(g, y, w, i):
+        dw = np.zeros_like(w)
+        np.add.at(dw, i, g)
+        return dw, None
+
+    assert gradcheck(rows, [table, indices], vjp=back)
+    assert max(sizes) < 2**16

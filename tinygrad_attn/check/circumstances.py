@@ -85,7 +85,7 @@ def shortened(kernel: Kernel) -> Kernel:
 
 def long(kernel: Kernel, n: int) -> int:
     """Return the largest multiple of a length at which the kernel has few elements and is fast."""
-    shapes = [x.shape for x in kernel.operands if isinstance(x, Array)]
+    shapes = [x.shape for x in [*kernel.operands, *kernel.values] if isinstance(x, Array)]
     longest = n
     for m in (n * 2**e for e in range(1, 12)):
         started = time.process_time()

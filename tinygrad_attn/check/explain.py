@@ -496,7 +496,8 @@ def wrong_slope(f, suspect: str = "") -> Finding:
                     note = f" (Its operands were cut to {length} elements along each axis.)"
                 f, entries = shorter, still_off
                 break
-    off = [e for e, name in zip(entries, names) if suspect in name and e.wrong.any()]
+    inputs = [n.replace("operand", "input").rpartition(", which is ")[2] for n in names]
+    off = [e for e, name in zip(entries, inputs) if name == suspect and e.wrong.any()]
     if not (entry := worst_of(off) or worst_of(entries)):
         return None
     which = next(k for k, e in enumerate(entries) if e is entry)

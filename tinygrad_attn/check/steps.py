@@ -140,10 +140,14 @@ def wrong_step(
                 off = float(np.linalg.norm(error - share * term) / np.linalg.norm(error))
                 if off < limit:
                     kind = if_missing if text == "is missing" else "wrong term"
-                    several = len(group[0].inputs) > 1
+                    step, several = group[0], len(group[0].inputs) > 1
+                    uses = [c for c in calls for x in c.inputs if x is step.inputs[i]]
+                    makers = [c for c in calls if c.result is step.inputs[i]]
+                    if simple and makers and len(uses) == 1:  # it is known by what computed it
+                        step, several = makers[0], False
                     finding = (
-                        f"{kind}: the gradient that passes back through {group[0].name!r}"
-                        f"{f' to its operand {i}' * several}, called at {quoted(*group[0].place)}, "
+                        f"{kind}: the gradient that passes back through {step.name!r}"
+                        f"{f' to its operand {i}' * several}, called at {quoted(*step.place)}, "
                         f"{text}; the rest is right."
                     )
                     found.append(("times" in text, int(10 * off / limit), finding))
