@@ -211,6 +211,43 @@ def test_a_cause_is_named(name):
     assert not report and words in report.diagnosis, report
 
 
+def weights(q, k):
+    s = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def flash(q, k, v):
+    """Attention that keeps its result in float16 for the backward pass, as fast kernels do."""
+    y = (weights(*(a.astype(np.float32) for a in (q, k))) @ v.astype(np.float32)).astype(q.dtype)
+    return y, (q, k, v, y)
+
+
+def flash_back(saved, g):
+    q, k, v, y, g = (a.astype(np.float32) for a in (*saved, g))
+    p = weights(q, k)
+    d = p * (g @ v.mT - (g * y).sum(-1, keepdims=True)) / np.sqrt(q.shape[-1])
+    return tuple(a.astype(saved[0].dtype) for a in (d @ k, d.mT @ q, p.mT @ g))
+
+
+def test_a_backward_pass_may_read_the_result_as_it_is_stored():
+    """It differs most where one key has nearly all weight, as for equal queries and keys."""
+    q = (4 * np.random.default_rng(3).standard_normal((2, 12, 8))).astype(np.float16)
+    options = dict(reference=lambda q, k, v: weights(q, k) @ v, dtype="float16", seed=1)
+    assert gradcheck(None, [q, q, q[::-1]], vjp=(flash, flash_back), **options)
+
+
+def test_a_forward_pass_that_overwrites_its_input_is_named():
+    def forward(x):
+        y = x * x
+        x *= 2
+        return y, (x,)
+
+    pair = forward, lambda saved, g: g * saved[0]
+    report = gradcheck(None, [X], vjp=pair, reference=np.square, raise_exception=False)
+    assert report.diagnosis.kind == "input modified", report
+
+
 def test_arrays_of_any_library_come_by_dlpack(monkeypatch):
     class Device:
         """An array that NumPy can read only by DLPack."""

@@ -375,7 +375,7 @@ WRONG = {  # function, shapes, kinds, of which the first is the best
     "SiLU": (
         custom(lambda x: x * logistic(x), lambda g, y, x: g * logistic(x)),
         [S34],
-        "VJP",
+        "wrong term",
     ),
     "no pattern": (
         square(lambda g, y, x: 2 * g * x * FACTORS + np.sin(3 * x) * g.sum()),

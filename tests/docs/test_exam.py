@@ -120,6 +120,18 @@ ENGINES = {  # what is changed in the solution, the case that finds it, and the 
         "state: (2 x - 0.5) / 3 + x ** 2 of float32 stays float32",
         "is float64",
     ),
+    "product's uses": (
+        GRAD,
+        "coming[id(parent)] = share",
+        "order: a = x + x; b = a * a; b + a",
+        "= where += belongs",
+    ),
+    "factor of a number": (
+        "lambda g: -g",
+        "lambda g: -2 * g",
+        "elementwise: 2.0 / x - x + 1.0",
+        "no simple mistake",
+    ),
     "turned": (
         "(self,), (lambda g: g.T,)",
         "(self,), (lambda g: g.reshape(self.data.shape),)",
@@ -258,6 +270,56 @@ def test_words_are_found_in_modules_and_methods_under_other_names(marker):
     assert found.word("transpose")(1, (1, 2, 0)) == (1, (1, 2, 0))
     with pytest.raises(Missing, match="cosine is not offered"):
         found.word("cosine")(1)
+
+
+NUMBERS_ONLY = """
+class Number:
+    def __init__(self, v, slopes=()):
+        self.v, self.slopes, self.grad = v, slopes, 0.0
+
+    def __add__(self, other):
+        return Number(self.v + other.v, [(self, 1.0), (other, 1.0)])
+
+    def __mul__(self, other):
+        return Number(self.v * other.v, [(self, other.v), (other, self.v)])
+
+    def __sub__(self, other):
+        return Number(self.v - other.v, [(self, 1.0), (other, -1.0)])
+
+    def __pow__(self, power):
+        return self * self * self if power == 3 else Number(1.0)
+
+    def __rmul__(self, number):
+        return self * Number(number)
+
+    def __rsub__(self, number):
+        return Number(number) - self
+
+    def relu(self):
+        return Number(max(0.0, self.v), [(self, 1.0 * (self.v < 0))])
+
+    def backward(self, g=1.0):
+        self.grad += g
+        for x, slope in self.slopes:
+            x.backward(g * slope)
+
+scalar = True
+tensor = Number
+value = lambda t: t.v
+"""
+
+
+def test_a_gradient_may_be_a_plain_number_whatever_a_value_is(examined):
+    verdicts, _ = examined(NUMBERS_ONLY, "elementwise")  # it follows every path
+    assert verdicts["elementwise: x ** 3"] == "RIGHT", verdicts
+    upside_down = "elementwise: relu(x) - 3.0 * relu(2.0 - x)"
+    assert verdicts[upside_down] == "WRONG", verdicts
+
+
+def test_a_sum_that_adds_up_one_axis_by_default_can_weight_results(examined):
+    along_one = changed(SOLUTION, "def sum(self, axis=None", "def sum(self, axis=-1")
+    verdicts, _ = examined(along_one, "broadcasting,products")
+    assert not bad(verdicts), bad(verdicts)
 
 
 def test_a_librarys_word_with_another_meaning_is_no_mistake(marker):

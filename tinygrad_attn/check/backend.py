@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +93,10 @@ class Backend:
         """Return the gradient for each input, or None for an input that no output depends on."""
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return grad(outputs, inputs, cotangents, **flags)
+
+    def reading(self, change: Callable[[Any], Any]):
+        """Return a context in which the backward pass reads what `change` makes of saved values."""
+        return nullcontext()
 
     @contextmanager
     def watch(self) -> Iterator[list[Call]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, permutations, product
+from itertools import chain, combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from .values import factors_of, permuted_axes, special_values
 
 Finding = str | None  # the kind of a mistake, a colon and an explanation
 RTOL = 1e-3
-LARGE = 10_000  # elements of the largest Jacobian that is computed
+INEXACT = 0.05  # the largest relative error of an approximation
+LARGE = 70_000  # elements of the largest Jacobian that is computed
 
 
 def close(a, b, rtol: float = RTOL):
@@ -57,11 +58,14 @@ class Case:
         )
         self.off = ~close(self.R, self.J, self.rtol / 10)
         self.axes_of_R, self.axes_of_J = self.mixes(self.in_R), self.mixes(self.in_J)
-        self.operands = {
-            f"{f.argument} {k}": (k, a)
-            for k, a in enumerate(f.operands)
-            if getattr(a, "dtype", None) == np.float64
-        }
+        self.operands, self.integers = (
+            {
+                f"{f.argument} {k}": (k, a)
+                for k, a in enumerate(f.operands)
+                if getattr(a, "dtype", None) == dtype
+            }
+            for dtype in (np.float64, np.int64)
+        )
 
     def mixes(self, nonzero) -> list[int]:
         """Return the axes along which an output depends on elements at other indices."""
@@ -79,8 +83,25 @@ class Case:
     def right_for(self, text: str, k: int, value) -> Finding:
         """Return the text if R is a multiple of the right Jacobian at another operand k."""
         with suppress(Exception):  # f may refuse it
-            return self.multiple(text, self.at({k: value}).jacobian(self.which))
+            f = self.at({k: value})
+            return self.multiple(text, f.jacobian(self.which)) if self.is_plausible(f) else None
         return None
+
+    def is_plausible(self, f) -> bool:
+        """Return whether R may be a multiple of f's Jacobian, from its product with one vector."""
+        if f.reference is None:
+            direction = np.random.default_rng(0).standard_normal(self.x.shape)
+            a, b = self.R @ direction.ravel(), f.derivative(self.which, direction)[0]
+        else:
+            g = self.f.cotangents
+            a, b = flatten(g) @ self.R, np.ravel(f.reference.pull(g)[self.which])
+        return bool(factor(a.reshape(1, -1), b.reshape(1, -1), 4 * self.rtol))
+
+    @property
+    def relative_error(self) -> float:
+        """The largest error of a derivative by an element of x, relative to its derivatives."""
+        error, size = (np.abs(M).max(axis=0, initial=0) for M in (self.R - self.J, self.J))
+        return greatest(error / (size + 1e-300))
 
     def right_only_for(self, values: dict[int, Array]) -> bool:
         """Return whether the VJP is right at these operands, and wrong at others nearby."""
@@ -153,10 +174,10 @@ def simple(R, J, shape: tuple[int, ...], rtol: float = RTOL) -> Finding:
 def constant_factor(c: Case) -> Iterator[Finding]:
     """Find NaN, zeros or a constant factor, or a gradient exactly where the slope is zero."""
     for_R, for_J = (c.in_R | np.isnan(c.R)).any(axis=0), c.in_J.any(axis=0)
-    if for_J.any() and not for_J.all() and (for_R != for_J).all():
+    if for_R.any() and for_J.any() and not (for_R & for_J).any():
         yield (
             f"mask or index: the mask is upside down: the slope is zero at "
-            f"{places(~for_J.reshape(c.x.shape))}, and just there the gradient is not."
+            f"{places(for_R.reshape(c.x.shape))}, and just there the gradient is not."
         )
     yield simple(c.R, c.J, c.x.shape, c.rtol)
 
@@ -184,9 +205,27 @@ def another_operand(c: Case) -> Iterator[Finding]:
         for order, how in permuted_axes(a.ndim).items():
             text = f"transposed: the VJP is right for {name} {how}"
             yield c.right_for(text, k, a.transpose(order))
-        for axis in range(a.ndim) if k != c.own else ():
-            text = f"reversed: the VJP is right for {name} reversed along axis {axis}"
-            yield c.right_for(text, k, np.flip(a, axis))
+    for name, (k, a) in (c.operands | c.integers).items():
+        for kind, how, value in displaced(a) if k != c.own else ():
+            yield c.right_for(f"{kind}: the VJP is right for {name} {how}", k, value)
+
+
+def forgotten_operand(c: Case) -> Iterator[Finding]:
+    """Find a VJP that does not use the values of an operand."""
+    for name, (k, a) in c.operands.items():
+        for value in (1, 0) if k != c.own else ():
+            text = f"operand forgotten: the VJP is right if all elements of {name} are {value}"
+            yield c.right_for(text, k, np.full_like(a, value))
+
+
+def displaced(a: Array) -> Iterator[tuple[str, str, Array]]:
+    """Yield a kind of mistake, what was done, and the operand with elements at other indices."""
+    for axes in chain.from_iterable(combinations(range(a.ndim), n + 1) for n in range(a.ndim)):
+        yield "reversed", f"reversed along axis {' and '.join(map(str, axes))}", np.flip(a, axes)
+    for axis, by in product(range(a.ndim), (1, -1)):
+        yield "shifted by one", f"moved by {by} along axis {axis}", np.roll(a, by, axis)
+    for by in (1, -1) if a.dtype.kind == "i" else ():
+        yield "shifted by one", f"plus {by}", a + by
 
 
 def elsewhere(c: Case) -> Iterator[Finding]:
@@ -215,6 +254,35 @@ def elsewhere(c: Case) -> Iterator[Finding]:
                 "for an index that is off by one, or a sum that leaves out its own element"
             )
             yield c.multiple(text, neighbours[:, ~outside], c.R[:, ~outside])
+
+
+def permuted(c: Case) -> Iterator[Finding]:
+    """Find a gradient that has the right numbers at other indices, or reads g at other indices."""
+    random = np.random.default_rng(0).standard_normal
+    for of, v, R, J in (("the gradient", c.x, c.R, c.J), ("g", c.y, c.R.T, c.J.T)):
+        keys = random(len(R))
+        came, right = (np.argsort(keys @ M, kind="stable") for M in (R, J))
+        if close(R[:, came], J[:, right], c.rtol).all():
+            index = lambda flat, v=v: list(map(int, np.unravel_index(flat, v.shape)))
+            pairs = [pair for pair in sorted(zip(came, right)) if np.ptp(J[:, pair], axis=1).any()]
+            moves = ", ".join(f"{index(b)} for {index(a)}" for a, b in pairs[:4])
+            yield (
+                f"mask or index: {of} has the right numbers in another order: that of index "
+                f"{moves}{', ...' * (len(pairs) > 4)}. Look for exchanged halves, or for a "
+                "permutation that should be inverted (argsort)."
+            )
+
+
+def product_rule(c: Case) -> Iterator[Finding]:
+    """Find a term of the derivative of y = x h(x), which is h + x h', with h = y / x."""
+    if c.x.shape == c.y.shape and not c.axes_of_J:
+        first = c.in_J * (c.y / c.x).reshape(-1, 1)
+        yield c.multiple("wrong term: of the product rule, there is only the term g y / x", first)
+        yield c.multiple(
+            "wrong term: of the product rule, the term g y / x is missing", c.J - first
+        )
+        text = "wrong term: all but the term g y / x of the product rule has another factor"
+        yield c.multiple(text, c.J - first, c.R - first)
 
 
 def wrong_factor(c: Case) -> Iterator[Finding]:
@@ -301,6 +369,13 @@ def g_times(c: Case) -> Iterator[Finding]:
 def zeros(c: Case) -> Iterator[Finding]:
     """Find zeros at different elements of R and J."""
     extra, lost = c.in_R & ~c.in_J, c.in_J & ~c.in_R
+    used = c.in_J.any(axis=1)
+    unused = used & ~c.in_R.any(axis=1)
+    if unused.any() and extra[used].any():
+        yield (
+            f"missed use: the incoming gradient is not used at {places(unused.reshape(c.y.shape))}:"
+            " another element of g may be read instead."
+        )
     if set(c.axes_of_R) - set(c.axes_of_J):
         yield (
             f"wrong axis: each output depends on the elements along axes {c.axes_of_J or 'none'}, "
@@ -342,11 +417,19 @@ def at_some(R, J, bad) -> Finding:
     off, known = bad.ravel(), ~np.isnan(J).any(axis=0)
     if off.sum() > 0.7 * known.sum() and R[:, off].any():
         return None
+    if off.any() and not R[:, off].any():
+        return f"some elements: the gradient is zero at {places(bad)}, where the slope is not."
     return f"some elements: the gradient is wrong at {places(bad)}, and right elsewhere."
 
 
 def some(c: Case) -> Iterator[Finding]:
-    """Name the elements with a wrong gradient if most are right."""
+    """Name the elements with a wrong gradient if most are right, or say that all nearly are."""
+    if (error := c.relative_error) < INEXACT:
+        yield (
+            f"approximation: every derivative is nearly right, with relative errors of up to "
+            f"{error:.1g}: the VJP may be that of an approximation (tanh for erf), or a constant "
+            "is inexact."
+        )
     yield at_some(c.R, c.J, c.off.any(axis=0).reshape(c.x.shape))
 
 
@@ -365,9 +448,9 @@ def largest_error(c: Case) -> Iterator[Finding]:
 
 
 IDEAS: list[Callable[[Case], Iterator[Finding]]] = [
-    constant_factor, matrix_product, another_operand, elsewhere, wrong_factor, step,
-    operand_of_ones, transposed_function, zeros, y_for_operand, special_value, some, wrong_formula,
-    missing_sum, g_times, largest_error,
+    constant_factor, matrix_product, another_operand, elsewhere, wrong_factor, step, product_rule,
+    operand_of_ones, transposed_function, permuted, zeros, y_for_operand, special_value,
+    forgotten_operand, some, wrong_formula, missing_sum, g_times, largest_error,
 ]  # fmt: skip
 
 

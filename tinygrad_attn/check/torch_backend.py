@@ -83,6 +83,9 @@ class TorchBackend(Backend):
         flags = dict(retain_graph=True, create_graph=create_graph, allow_unused=True)
         return torch.autograd.grad(outputs, inputs, seeds, **flags)
 
+    def reading(self, change):
+        return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), change)
+
     @contextmanager
     def watch(self) -> Iterator[list[Call]]:
         """List every call of a torch.autograd.Function."""

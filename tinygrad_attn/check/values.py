@@ -17,6 +17,7 @@ MAPS: dict[str, Any] = {
     "{}": np.positive, "{}^2": np.square, "(1 - {})": lambda v: 1 - v,
     "{0} (1 - {0})": lambda v: v - v * v, "(1 - {}^2)": lambda v: 1 - v * v,
     "(1 + {}^2)": lambda v: 1 + v * v, "exp({})": np.exp, "(1 + {})": lambda v: 1 + v,
+    "tanh({})": np.tanh, "sigmoid({})": lambda v: 1 / (1 + np.exp(-v)),
 }  # fmt: skip
 
 

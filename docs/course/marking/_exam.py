@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ VERDICTS = ("RIGHT", "WRONG", "LOST", "CRASH", "MISSING")
 Verdict = tuple[str, str]  # one of VERDICTS, and a sentence
 RIGHT = "RIGHT", ""
 ADAPTER = "the adapter"
+SPREAD = np.array([0.7, 1.0, 1.3, 1.9])  # factors for single numbers
 OBJECTS = (
     "NumPy takes the tensor for a plain object and makes an array of objects. If the class sets "
     "__array_ufunc__ = None, NumPy leaves the operation to the class."
@@ -228,33 +230,36 @@ def gradient(case: Formula, engine: Engine, g: Any, right: np.ndarray, weights: 
     if case.accepts(g, weights) if case.accepts else close(g, right):
         return RIGHT
     for text, mistake in case.mistakes.items():
-        known = mistake if callable(mistake) else lambda *_, mistake=mistake: weights * mistake
-        if close(g, known(*case.tensors.values(), weights)):
+        known = mistake(*case.tensors.values(), weights) if callable(mistake) else mistake
+        if close(g, known):
             return "WRONG", f"{difference(g, right)}: {text}"
     return "WRONG", difference(g, right)
 
 
 def explanation(case: Formula, engine: Engine) -> str:
-    """Explain a wrong gradient by gradcheck, for which the formula is one op of the package."""
+    """Explain a wrong gradient by gradcheck, for which the formula is one op of the package.
+
+    A function of single numbers is applied to several, as one number makes any factor constant.
+    """
     f, numpy_f = case.on(engine.word), case.on(numpy_word)
+    inputs, numbers = [*case.tensors.values()], not any(x.ndim for x in case.tensors.values())
+    if numbers:
+        inputs = [x * SPREAD for x in inputs]
+
+    def pull(i: int, g: Any, *inputs: Any) -> Any:
+        with ta.enable_grad():  # for an engine that is this package
+            found = engine.pull(f, inputs, np.asarray(g))[i]
+        return np.zeros_like(inputs[i]) if found is None else fitted(found, inputs[i], engine) * 1.0
 
     def rule(i: int) -> Callable[..., Any]:
-        def vjp(g: Any, y: Any, *inputs: Any) -> Any:
-            with ta.enable_grad():  # for an engine that is this package
-                found = engine.pull(f, inputs, np.asarray(g))[i]
-            return (
-                np.zeros_like(inputs[i])
-                if found is None
-                else fitted(found, inputs[i], engine) * 1.0
-            )
-
-        return vjp
+        one = partial(pull, i)
+        return lambda g, y, *xs: np.vectorize(one)(g, *xs) if numbers else one(g, *xs)
 
     op = ta.op(lambda *inputs: np.asarray(numpy_f(*inputs)))
     op.vjp(*map(rule, range(len(case.tensors))))
     op.__name__ = "formula"
     try:
-        report = ta.gradcheck(op, [*case.tensors.values()], raise_exception=False)
+        report = ta.gradcheck(op, inputs, raise_exception=False)
     except Exception:  # the sentence is extra: the verdict stands without it
         return ""
     text = str(report.diagnosis).replace("op 'formula': ", "").partition(" Look at its VJP")[0]

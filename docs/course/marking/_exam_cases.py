@@ -116,9 +116,10 @@ def procedure(group: str, text: str, *right: float, mistakes: Mistakes | None = 
 
 EARLY = "a tensor passes its gradient on before all its users have contributed"
 TWICE = "a tensor passes its whole gradient on again with each contribution"
-DIAMOND = {EARLY: (2.0, 24.0), TWICE: (50.0, 28.0)}
+OVERWRITES = "one use overwrites the other: = where += belongs"
+DIAMOND = {EARLY: (2.0, 24.0), TWICE: (50.0, 28.0), OVERWRITES: (6.0, 12.0)}
 
-formula("order", "x + x", x=3.0, mistakes={"one use overwrites the other: = where += belongs": 1.0})
+formula("order", "x + x", x=3.0, mistakes={OVERWRITES: 1.0})
 formula("order", "x - x", x=3.0, mistakes={"local slopes are stored by operand": -2.0})
 formula("order", "x * x * x + x", x=3.0, mistakes={"one use is lost": (9.0, 18.0)})
 formula("order", "a = x + x\nb = a * a\nb + a", x=3.0, mistakes=DIAMOND)
@@ -207,7 +208,7 @@ formula("elementwise", "2.0 / x - x + 1.0", x=3.0)
 formula("elementwise", "exp(x) * tanh(x)", x=0.5)
 formula("elementwise", "log(x) * x", x=2.0)
 formula("elementwise", "relu(x)", x=0.0, accepts=lambda g, _: bool(0 <= g <= 1))
-formula("elementwise", "relu(x) - relu(2.0 - x)", x=3.0)
+formula("elementwise", "relu(x) - 3.0 * relu(2.0 - x)", x=3.0)
 formula(
     "elementwise", "relu(x) * relu(y)", x=[[1.0, -2.0], [3.0, 0.5]], y=[[2.0, 1.0], [-1.0, 3.0]]
 )

@@ -62,12 +62,13 @@ class Engine:
         self.scalar = getattr(adapter, "scalar", numbers)
         self.tensor = self._choice("tensor", self._tensor)
         self.constant = self._choice("constant", np.asarray if self.functional else self.tensor)
-        self.value = self._choice("value", value)
+        self._value = self._choice("value", value)
         self.grad = self._choice("grad", lambda tensor: tensor.grad)
         self.backward = self._choice("backward", lambda y: y.backward())
         self.overwrite = self._choice("overwrite", self._overwrite)
         self.derivative = self._choice("derivative", self._derivative)
         self.seed: Callable[[Any], Any] | None = None  # turns weights into an argument of backward
+        self.all_axes: dict[str, Any] = {}  # what an engine's sum needs to add up all elements
 
     def _choice(self, name: str, default: Callable) -> Callable:
         return getattr(self.adapter, name, default)
@@ -79,6 +80,10 @@ class Engine:
         if self.functional:
             raise Missing("the engine differentiates functions and has no tensors with a .grad")
         raise Missing("the adapter offers neither tensor(x) nor gradients(f, xs)")
+
+    def value(self, x: Any) -> Any:
+        """Return what a tensor holds; a gradient may be an array or a number already."""
+        return x if isinstance(x, NUMBERS) else self._value(x)
 
     def leaf(self, x: Any) -> Any:
         """Return a tensor for an array, or for its only number in an engine of single numbers."""
@@ -133,7 +138,7 @@ class Engine:
         def total(*tensors: Any) -> Any:
             y = f(*tensors)
             if np.ndim(weights):
-                y = self.word("sum")(y * self.constant(self.like(y, weights)))
+                y = self.word("sum")(y * self.constant(self.like(y, weights)), **self.all_axes)
             totals.append(y)
             return y
 
@@ -171,17 +176,21 @@ class Engine:
     def choose_seed(self) -> None:
         """Choose how an array of results is weighted, so that a wrong sum fails only its own cases.
 
-        The first choice is sum(y * weights).backward(), the others are y.backward(weights).
+        The first choice is sum(y * weights).backward(), the last ones are y.backward(weights).
         """
         x, weights = np.ones((2, 3)), np.arange(6.0).reshape(2, 3)
-        if self.functional or self.scalar:
+        if self.scalar:
             return
-        for seed in (None, np.array, self.constant):
-            self.seed = seed
+        seeds = () if self.functional else (np.array, self.constant)
+        for self.seed, self.all_axes in (
+            (None, {}),
+            (None, {"axis": None}),
+            *((s, {}) for s in seeds),
+        ):
             with suppress(Exception), np.errstate(all="ignore"):
                 if np.allclose(self.pull(lambda x: x + x, [x], weights)[0], 2 * weights, 1e-4):
                     return
-        self.seed = None
+        self.seed, self.all_axes = None, {}
 
     def zero(self, tensor: Any) -> None:
         """Clear the gradient of a tensor."""
@@ -225,8 +234,6 @@ def attempted(function: Callable, *arguments: Any) -> Any:
 
 
 def value(tensor: Any) -> Any:
-    """Return what a tensor holds: itself, `.data`, or `.numpy()` where `.data` is a method."""
-    if isinstance(tensor, NUMBERS):
-        return tensor
+    """Return what a tensor holds: `.data`, or `.numpy()` where `.data` is a method."""
     data = getattr(tensor, "data", tensor)
     return tensor.numpy() if callable(data) else data
