@@ -66,7 +66,7 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
             if (
                 kind is not data.__class__
                 or kind is ndarray
-                and (contribution.shape != data.shape or contribution.dtype is not data.dtype)
+                and (contribution.shape != data.shape or contribution.dtype != data.dtype)
             ):
                 contribution = _fit(contribution, x, op, i, create_graph)
             total = gradients.get(x)
@@ -74,12 +74,7 @@ def sweep(roots, seeds, *, wanted=None, create_graph=False, retain_graph=False, 
                 total = contribution
                 if x._node:
                     heappush(queue, (-x._node.number, x))
-                elif (
-                    op.returns_new
-                    and type(contribution) is ndarray
-                    and contribution is not g
-                    and contribution.base is None  # no view of g
-                ):
+                elif op.returns_new and type(contribution) is ndarray and _apart(contribution, g):
                     own.add(x)
             elif x in own:
                 total += contribution
@@ -150,6 +145,11 @@ def _for_a_hook(g):
     g = g.clone()  # type: ignore[attr-defined]
     g._data = read_only(g._data)
     return g
+
+
+def _apart(contribution, g):
+    """Return whether a contribution is neither g nor a view of it."""
+    return contribution is not g and contribution.base is None
 
 
 def _one_of(g):
