@@ -321,9 +321,9 @@ def named(report: Any, task: Task) -> str:
     text = str(report)
     for k, name in enumerate(task.shapes):
         if report.worst and report.worst.name == f"input {k}":
-            text = text.replace("with respect to x[", f"with respect to {name}[")
+            text = text.replace(" to x[", f" to {name}[")
         text = text.replace(f"input {k}", name)
-    text = text.replace("diagnosis: VJP: no", "diagnosis: no")
+    text = re.sub(r"(?<=diagnosis: )VJP: ", "", text)
     text = re.sub(r"(, called at )practice [^`:]*:\d+ (?=`)", r"\1", text)
     return re.sub(r"\b([Ii]ts|[Tt]he) VJP\b", "the rule", text)
 
