@@ -765,7 +765,7 @@ def _(marks: Marks) -> None:
         "This uses x where the normalised y belongs: y has length 1, x has not.": lambda g, y, x: (
             (g - x * row_sum(g * x)) / length(x)
         ),
-        "This uses x where y = x / |x| belongs, so a division by |x| is missing. The sum over g y is right.": lambda g, y, x: (
+        "This uses x where the normalised y belongs, so a division by |x| is missing. The sum over g y is right.": lambda g, y, x: (
             (g - x * row_sum(g * y)) / length(x)
         ),
         "This is a mean, as in layer norm. |x| has a sum under its root, so the rule has a sum, too.": (
