@@ -196,3 +196,12 @@ def test_the_header_and_the_diagnosis_speak_of_the_same_operand():
         name, other = report.worst.name, {"input 0": "input 1", "input 1": "input 0"}
         assert f", which is {name}." in report.diagnosis, report
         assert other[name] not in report.diagnosis
+
+
+def test_a_step_must_explain_the_small_errors_too():
+    """A row of large errors once hid that a factor fits no other row."""
+    from tinygrad_attn.check.steps import everywhere
+
+    error = np.array([40.0, 40.0, 0.2])
+    assert everywhere(error, 1.01 * error, 1e-3)
+    assert not everywhere(error, np.array([40.0, 40.0, 0.0]), 1e-3)

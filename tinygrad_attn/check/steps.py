@@ -143,7 +143,7 @@ def wrong_step(
                 if simple:
                     share = float(np.sum(term * error) / (np.sum(term**2) or np.inf))
                 off = float(np.linalg.norm(error - share * term) / np.linalg.norm(error))
-                if off < limit:
+                if off < limit and everywhere(error, share * term, limit / 20 * greatest(right)):
                     several = len(group[0].inputs) > 1
                     text = how_often(1 - share) if simple else mistake.text
                     kind = missing if text == MISSING.text else "wrong term"
@@ -154,6 +154,11 @@ def wrong_step(
                     )
                     found.append(("times" in text, int(10 * off / limit), finding))
     return min(found, key=lambda one: one[:2], default=(0, 0, None))[2]
+
+
+def everywhere(error: Array, term: Array, limit: float) -> bool:
+    """Return whether a term explains the error of each element, not only of the largest ones."""
+    return bool((np.abs(error - term) <= 0.05 * np.abs(error) + limit).all())
 
 
 def how_often(times: float) -> str:
