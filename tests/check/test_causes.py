@@ -155,6 +155,7 @@ MISTAKES = {  # a function, inputs, a wrong VJP, and words of the diagnosis
     "target left out": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * x / x.size, -2 * g * (x - t) / x.size), "leaves out a term with input 1"),
     "1 + y": (sigmoid, X, lambda g, y, x: g * y * (1 + y), "(1 + y) where (1 - y) belongs"),
     "not a norm": (huber, X, lambda g, y, x: g * np.where(np.abs(x) < 1, x, 1), "some elements"),
+    "a running sum from the wrong end": (lambda x: np.cumsum(np.cosh(x), -1), X, lambda g, y, x: np.cumsum(g, -1) * np.sinh(x), "sum from the other end"),
     "an operand of fewer axes": (lambda p, q: (p * np.log(q)).sum(-1), [1 + rng.random((3, 4)), 1 + rng.random((3, 4))], lambda g, y, p, q: (g[:, None] * np.log(q), g[:, None] / q), "a factor 1 where input 0 belongs"),
     "rows": (lambda x: x * x, X, lambda g, y, x: np.where(np.arange(4)[:, None] == 1, 3, 2) * g * x, "wrong at index [1, :], and right elsewhere"),
     "all zeros are no threshold": (mean_loss, SQUARE, lambda g, y, x, t: (2 * g * (x - t) / x.size, 0 * g * t), "zero: "),
@@ -230,3 +231,12 @@ def test_long_inputs_are_bounded_by_the_size_of_the_results():
 
     assert gradcheck(rows, [table, indices], vjp=back)
     assert max(sizes) < 2**16
+
+
+def test_a_step_must_explain_the_small_errors_too():
+    """A row of large errors once hid that a factor fits no other row."""
+    from tinygrad_attn.check.steps import everywhere
+
+    error = np.array([40.0, 40.0, 0.2])
+    assert everywhere(error, 1.01 * error, 1e-3)
+    assert not everywhere(error, np.array([40.0, 40.0, 0.0]), 1e-3)

@@ -142,3 +142,29 @@ def test_a_use_that_is_left_out_is_named(proof):
     mine = practice.right_gradients(task, g, True, code)[0]
     assert practice.left_out(task, "h", mine, g) == "A use of h in the line `p = ...` is left out."
     assert not practice.left_out(task, "h", 2 * mine, g)
+
+
+def test_a_small_wrong_term_is_seen(proof):
+    """Its part of the gradient is below the usual tolerance of gradcheck."""
+    task = proof.make("mixed", 3, 20)
+    right = proof.rule_of(task)
+    assert proof.passes(task, right)
+    assert not proof.passes(task, lambda *args: tuple(d * (1 + 1e-4) for d in right(*args)))
+
+
+def test_the_formulas_of_slopes_are_right(proof):
+    import re
+
+    import numpy as np
+    from _practice_grammar import FUNCTIONS, Inner, plain
+
+    for phi in FUNCTIONS:
+        inner = Inner(phi, "0.7", "-0.4", "1.3")
+        text = plain(inner.slope("u"))
+        text = re.sub(r"tanh\^2\((.*?)\)", r"tanh(\1)^2", text).replace("^", "**")
+        text = re.sub(r"(?<=[\d)]) (?=[(\w])", " * ", text)
+        names = {name: getattr(np, name) for name in ["tanh", "sin", "cos", "exp", "cosh", "sinh"]}
+        f = lambda u: eval(inner.code("u"), {"np": np, "u": u})
+        for u in (-1.1, 0.3, 1.7):
+            measured = (f(u + 1e-6) - f(u - 1e-6)) / 2e-6
+            assert abs(eval(text, names | {"u": u}) - measured) < 1e-6, (phi, text)

@@ -20,6 +20,7 @@ WRONG = [
     ("order", "def users_first(last):\n    found = [last]\n    for parent in last.parents:\n        found += users_first(parent)\n    return found", "listed twice", 0.5),
     ("order", "def users_first(last):\n    found, seen = [], set()\n    def visit(node):\n        if id(node) not in seen:\n            seen.add(id(node))\n            for parent in node.parents:\n                visit(parent)\n            found.append(node)\n    visit(last)\n    return found[::-1]", "recursion", 0.9),
     ("order", "def backward(last):\n    last.grad = 1.0\n    for node in users_first(last):\n        for parent, slope in zip(node.parents, node.slopes):\n            parent.grad = node.grad * slope\n    return 1.0", "keeps only one of its contributions", 0.7),
+    ("order", "def backward(last):\n    last.grad = 1.0\n    for node in users_first(last):\n        for parent, slope in zip(node.parents, node.slopes):\n            parent.grad += slope", "without the gradient of the node", 0.8),
     # ---- chapter 3
     ("vjp", "def softplus_vjp(g, y, x):\n    return 1 / (1 + np.exp(-x))", "does not depend on g", 0.6),
     ("vjp", "def softplus_vjp(g, y, x):\n    return g", "returns its argument g unchanged", 0.6),
@@ -48,11 +49,19 @@ WRONG = [
     ("softmax", "import scipy.special\ndef softmax(x, temperature):\n    return scipy.special.softmax(x / temperature, axis=-1)", "scipy's softmax", 0.9),
     ("softmax", "def softmax(x, temperature):\n    e = np.exp(x / temperature)\n    return e / e.sum(axis=-1, keepdims=True)", "Subtract the largest", 0.95),
     ("softmax", "def shares_vjp(g, y, x):\n    return g / np.abs(x).sum(axis=-1, keepdims=True)", "treated as a constant", 0.9),
+    ("softmax", "def softmax(x, temperature):\n    e = np.exp((x - x.max(axis=-1, keepdims=True)) / temperature)\n    return e / e.sum(axis=0)", "The sum is over axis 0", 0.95),
+    ("softmax", "def softmax_vjp_x(g, y, x, temperature):\n    return y * (g - (g * y).sum(axis=-1, keepdims=True)) * temperature", "The gradient is temperature^2 times", 0.5),
+    ("softmax", "def softmax_vjp_temperature(g, y, x, temperature):\n    return -(g * y * x).sum() / temperature**2", "only its first term", 0.9),
+    ("softmax", "def shares_vjp(g, y, x):\n    s = np.abs(x).sum(axis=-1, keepdims=True)\n    return g / s - x * (g * np.sign(x)).sum(axis=-1, keepdims=True) / s**2", "x_j and the sign of x_i in its second term", 0.9),
     # ---- chapter 7
     ("layer_norm", "def unit_vjp(g, y, x):\n    length = np.sqrt((x * x).sum(axis=-1, keepdims=True))\n    return (g - x * (g * x).sum(axis=-1, keepdims=True)) / length", "x where the normalised y belongs", 0.6),
     ("layer_norm", "def unit_vjp(g, y, x):\n    return g / np.sqrt((x * x).sum(axis=-1, keepdims=True))", "treated as a constant", 0.6),
     ("layer_norm", "def group_norm_vjp_weight(g, y, x, weight, *, groups, eps=1e-5):\n    return g * x", "normalised n", 0.9),
     ("layer_norm", "def group_norm(x, weight, *, groups, eps=1e-5):\n    n = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + eps)\n    return n * weight", "as in layer norm", 0.9),
+    ("layer_norm", "def unit_vjp(g, y, x):\n    s = np.sqrt((x * x).sum(axis=-1, keepdims=True))\n    return g / s - x * (g * x).sum(axis=-1, keepdims=True) / (2 * s**3)", "half of what it should be", 0.6),
+    ("layer_norm", "def unit_vjp(g, y, x):\n    s = np.sqrt((x * x).sum(axis=-1, keepdims=True))\n    return g / s - x * (g * x).sum(axis=-1, keepdims=True) / s**2", "so a division by |x| is missing", 0.6),
+    ("layer_norm", "def group_norm(x, weight, *, groups, eps=1e-5):\n    z = x.reshape(groups, -1)\n    z = (z - z.mean(-1, keepdims=True)) / np.sqrt(z.var(-1, keepdims=True) + eps)\n    return z.reshape(x.shape) * weight", "All rows together are cut", 0.9),
+    ("layer_norm", "def group_norm_vjp_weight(g, y, x, weight, *, groups, eps=1e-5):\n    return (g * y).reshape(-1, x.shape[-1]).sum(axis=0)", "This is g * y", 0.9),
     # ---- chapter 8
     ("adam", "def adam_step(p, g, m, v, t, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):\n    m = beta1 * m + (1 - beta1) * g\n    v = beta2 * v + (1 - beta2) * g**2\n    return p - lr * m / (np.sqrt(v) + eps), m, v", "bias correction is missing", 0.5),
     ("adam", "def adam_step(p, g, m, v, t, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):\n    m = beta1 * m + (1 - beta1) * g\n    v = beta2 * v + (1 - beta2) * g**2\n    p -= lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)\n    return p, m, v", "different values after the call", 0.9),

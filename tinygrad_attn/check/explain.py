@@ -320,13 +320,15 @@ def operand_of_ones(c: Case) -> Iterator[Finding]:
 
 
 def transposed_function(c: Case) -> Iterator[Finding]:
-    """Find a VJP that multiplies g by the Jacobian that is not transposed."""
-    yield c.multiple(
+    """Find a VJP that multiplies g by the Jacobian that is not transposed, or has its zeros."""
+    text = (
         "transposed: the VJP applies the function itself to g, not the transposed function: "
         "transpose the matrix (.mT), conjugate a complex factor (.conj()), sum from the other "
-        "end, rotate back, or undo the permutation",
-        c.J.T,
+        "end, rotate back, or undo the permutation"
     )
+    yield c.multiple(text, c.J.T)
+    if np.array_equal(c.in_R, c.in_J.T) and not np.array_equal(c.in_R, c.in_J):
+        yield f"{text}."
 
 
 def y_for_operand(c: Case) -> Iterator[Finding]:

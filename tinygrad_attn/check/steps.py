@@ -136,7 +136,8 @@ def wrong_step(
                     share = float(np.sum(term * error) / (np.sum(term**2) or np.inf))
                     text = how_often(1 - share)
                 off = float(np.linalg.norm(error - share * term) / np.linalg.norm(error))
-                if off < limit:
+                explained = share * term
+                if off < limit and everywhere(error, explained, limit / 20 * greatest(right)):
                     kind = if_missing if text == "is missing" else "wrong term"
                     step, several = group[0], len(group[0].inputs) > 1
                     uses = [c for c in calls for x in c.inputs if x is step.inputs[i]]
@@ -150,6 +151,11 @@ def wrong_step(
                     )
                     found.append(("times" in text, int(10 * off / limit), finding))
     return min(found, key=lambda one: one[:2], default=(0, 0, None))[2]
+
+
+def everywhere(error: Array, term: Array, limit: float) -> bool:
+    """Return whether a term explains the error of each element, not only of the largest ones."""
+    return bool((np.abs(error - term) <= 0.05 * np.abs(error) + limit).all())
 
 
 def how_often(times: float) -> str:

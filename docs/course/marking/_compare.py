@@ -101,7 +101,8 @@ def _line(name: str, mine: Any, reference: Any, rtol: float, atol: float) -> Lin
 def _in_words(a: Array, b: Array, rtol: float, atol: float) -> str:
     """Say how many elements are off, and what the difference looks like."""
     bad = ~near(a, b, rtol, atol)
-    factor = np.sum(a * b) / max(np.sum(b * b), 1e-300)
+    with np.errstate(all="ignore"):
+        factor = np.sum(a * b) / max(np.sum(b * b), 1e-300)
     looks = {
         "NaN or Inf": not np.isfinite(a).all(),
         "zero everywhere": not a.any(),

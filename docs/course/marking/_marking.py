@@ -411,7 +411,7 @@ class Marks:
             report = ta.gradcheck(
                 lambda *xs: rule.alone(*xs, **rule.settings), inputs, raise_exception=False
             )
-            said = "" if report else rule.mistake(mistakes)
+            said = "" if report else rule.mistake(mistakes) or rule.power(report)
         except (Exception, SystemExit) as error:
             return self.failed_by(name, error, hint)
         names = list(rule.names)

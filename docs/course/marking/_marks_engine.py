@@ -279,7 +279,11 @@ def _(marks: Marks) -> None:
         return True
 
     def gradients(nodes: list[Node]) -> list[float]:
-        backward(nodes[-1])
+        try:
+            backward(nodes[-1])
+        except NotWritten:  # it returns nothing; the gradients count
+            if not any(node.grad for node in nodes):
+                raise
         return [node.grad for node in nodes]
 
     both_ways = False, True
@@ -543,7 +547,12 @@ def _(marks: Marks) -> None:
         lambda: my_softmax(x, temperature),
         e / row_sum(e),
         mistakes={
-            "The sum is over axis 0. Sum over each row: axis=-1.": e / e.sum(axis=0),
+            **either(
+                "The sum is over axis 0. Sum over each row: axis=-1.",
+                e / e.sum(axis=0),
+                (e / e.max(axis=-1, keepdims=True))
+                / (e / e.max(axis=-1, keepdims=True)).sum(axis=0),
+            ),
             "The whole array sums to 1. Normalise each row separately.": e / e.sum(),
             "The temperature is not used. Divide the scores by it.": softmax(x),
             "The scores are multiplied by the temperature. Divide them by it.": softmax(x * 0.7),
@@ -595,6 +604,9 @@ def _(marks: Marks) -> None:
         "Softmax has only its diagonal here, y (1 - y). Each output depends on every score of its row.": (
             lambda g, y, x, t: -(g * y * (1 - y) * x).sum() / t**2
         ),
+        "Softmax has only its first term here, g y. The term with the sum over the row is missing.": (
+            lambda g, y, x, t: -(g * y * x).sum() / t**2
+        ),
     }
     marks.idea("every output depends on every score", 3, main=True)
     by_x, by_temperature = map(marks.function, ("softmax_vjp_x", "softmax_vjp_temperature"))
@@ -620,6 +632,8 @@ def _(marks: Marks) -> None:
             "The result is -inf where an element is not allowed, but it should be 0 there.": np.where(
                 allowed, logs, -np.inf
             ),
+            "The sum is right, but the result should be 0 where an element is not allowed.": x
+            - np.log(row_sum(np.exp(x) * allowed)),
             "The mask is upside down. It is True where an element is allowed.": np.where(
                 allowed, 0, x - np.log(np.maximum(row_sum(np.exp(x) * ~allowed), 1e-300))
             ),
@@ -697,6 +711,10 @@ def _(marks: Marks) -> None:
             "g stands outside the sum: the sum is over i of g_i y_i.": lambda g, y, x: (
                 g * (1 - np.sign(x) * row_sum(y)) / size(x)
             ),
+            "The rule has x_j and the sign of x_i in its second term. The partial derivative of y_i with respect to "
+            "x_j has x_i and the sign of x_j.": lambda g, y, x: (
+                (g - y * row_sum(g * np.sign(x))) / size(x)
+            ),
             "This has x where its sign belongs: the slope of |x_j| is 1 or -1.": lambda g, y, x: (
                 g / size(x) - x * row_sum(g * x) / size(x) ** 2
             ),
@@ -747,7 +765,7 @@ def _(marks: Marks) -> None:
         "This uses x where the normalised y belongs: y has length 1, x has not.": lambda g, y, x: (
             (g - x * row_sum(g * x)) / length(x)
         ),
-        "This uses x where the normalised y belongs. The sum over g y is right.": lambda g, y, x: (
+        "This uses x where the normalised y belongs, so a division by |x| is missing. The sum over g y is right.": lambda g, y, x: (
             (g - x * row_sum(g * y)) / length(x)
         ),
         "This is a mean, as in layer norm. |x| has a sum under its root, so the rule has a sum, too.": (
@@ -759,6 +777,9 @@ def _(marks: Marks) -> None:
         ),
         "Only the diagonal is there. Every output depends on every element of its row, so the rule has a sum over the "
         "row.": lambda g, y, x: g * (1 - y * y) / length(x),
+        "The term with the sum is half of what it should be: the 2 of the square and the 1/2 of the root cancel.": (
+            lambda g, y, x: (g - y * row_sum(g * y) / 2) / length(x)
+        ),
         "The result is divided by the square of the length. Once is enough.": lambda g, y, x: (
             (g - y * row_sum(g * y)) / length(x) ** 2
         ),
@@ -803,6 +824,10 @@ def _(marks: Marks) -> None:
             "There are 3 groups of 2, but there should be 2 groups of 3: reshape to (..., groups, size).": group_norm(
                 x, weight, groups=3
             ),
+            "All rows together are cut into 2 groups. Cut each row: reshape to (..., groups, size).": normalized(
+                x.reshape(-1), 2
+            )[0].reshape(x.shape)
+            * weight,
             "The variance is divided by n - 1. It should be the mean of the squares, with n.": centred
             / np.sqrt(variance * 3 / 2 + 1e-5)
             * weight,
@@ -860,6 +885,9 @@ def _(marks: Marks) -> None:
         ),
         "The result is not divided by the deviation.": lambda g, y, x, w, groups: (
             g * w - projected(g * w, x, groups)
+        ),
+        "The result is divided by the variance. Divide it by the deviation, its square root.": lambda g, y, x, w, groups: (
+            rule(g * w, x, groups, projected(g * w, x, groups)) / normalized(x, groups)[1]
         ),
     }
     of_weight = {

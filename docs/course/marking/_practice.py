@@ -34,6 +34,7 @@ from tinygrad_attn.files import write_atomically
 
 MIXED = "mixed"
 EXACT = 1e-12  # relative to the largest element; differences are 1e-11 away at best
+ATOL, RTOL = 1e-7, 1e-5  # a wrong term may be small
 ALLOWED = ("numpy", "math", "__future__")
 NAMES = ("d_{}", "d{}", "g_{}", "g{}", "grad_{}", "{}_grad", "{}_bar")
 """What learners call the gradient of an intermediate result."""
@@ -231,12 +232,15 @@ def examine(marks: Marks) -> None:
         if name not in texts and entry is not None and entry.ok and (report or report.worst):
             marks.add(Line(check, "ok", float(np.max(entry.error))))
             continue
-        line = Line(check, report.diagnosis.kind or "wrong", np.inf, np.inf)
+        line = Line(check, report.diagnosis.kind.replace("VJP", "wrong numbers") or "wrong")
+        line.max_abs = line.max_rel = np.inf
         if name in texts:
             line.verdict = "no"
         elif entry is not None:
-            line.max_abs, line.index = float(np.max(entry.error)), entry.index
-        marks.failed(check, line, texts.get(name, named(str(report), task)))
+            relative = entry.error / np.maximum(np.abs(entry.numeric), 1e-300)
+            line.max_abs, line.max_rel = float(np.max(entry.error)), float(np.max(relative))
+            line.index = entry.index
+        marks.failed(check, line, texts.get(name, named(report, task)))
     return None
 
 
@@ -271,7 +275,9 @@ def checked_rule(backward: Any, task: Task) -> tuple[Any, dict[str, str]]:
         listed = as_list(backward(*args))
         return tuple(d if np.shape(d) == shape else None for d, shape in zip(listed, shaped))
 
-    report = ta.gradcheck(task.checkable(), task.inputs, vjp=rule, raise_exception=False)
+    report = ta.gradcheck(
+        task.checkable(), task.inputs, atol=ATOL, rtol=RTOL, vjp=rule, raise_exception=False
+    )
     report.notes = [note for note in report.notes if not note.startswith("not offered")]
     for name, mine, right in zip(task.shapes, found, right_gradients(task, g)):
         if report and np.abs(mine - right).max() > EXACT * np.abs(right).max():
@@ -305,13 +311,20 @@ def wrong_shape(name: str, mine: tuple[int, ...], shape: tuple[int, ...]) -> str
         return f"{text} Each element of {name} is used several times: sum over these uses."
     if mine == shape[::-1]:
         return f"{text} Transpose it."
+    if np.prod(mine) == np.prod(shape):
+        return f"{text} A sum with keepdims=True keeps its axis, with length 1."
     return f"{text} Sum over the axes along which {name} is repeated, and over no others."
 
 
-def named(text: str, task: Task) -> str:
-    """Put the inputs' names in place of their numbers."""
+def named(report: Any, task: Task) -> str:
+    """Return the report with the inputs' names in place of their numbers."""
+    text = str(report)
     for k, name in enumerate(task.shapes):
+        if report.worst and report.worst.name == f"input {k}":
+            text = text.replace(" to x[", f" to {name}[")
         text = text.replace(f"input {k}", name)
+    text = re.sub(r"(?<=diagnosis: )VJP: ", "", text)
+    text = re.sub(r"(, called at )practice [^`:]*:\d+ (?=`)", r"\1", text)
     return re.sub(r"\b([Ii]ts|[Tt]he) VJP\b", "the rule", text)
 
 

@@ -95,8 +95,9 @@ class Inner:
 
     def slope(self, u: str) -> str:
         """Return the formula of the derivative with respect to u."""
-        number, tex = re.fullmatch(r"(?:\(?(-?\d+)\)? )?(.*)", FUNCTIONS[self.phi][2]).groups("1")
-        factor = f"{float(self.a) * float(self.c) * int(number):.4g}"
+        pattern = r"(?:(\d+|\(-\d+\)) )?(.*)"  # not the 1 of (1 - tanh^2(T))
+        number, tex = re.fullmatch(pattern, FUNCTIONS[self.phi][2]).groups("1")
+        factor = f"{float(self.a) * float(self.c) * int(number.strip('()')):.4g}"
         return f"{factor} {tex.replace('T', self.argument(u, ' '))}"
 
 
@@ -265,6 +266,7 @@ def apart(name: str, task: Task, values: list[np.ndarray]) -> bool:
 
 def dotted(tex: str) -> str:
     """Put a dot between a factor and a number, but not after the sign of a sum."""
+    tex = re.sub(r"(?<=[})\]]) -(\d[\d.]*)", r" \\cdot (-\1)", tex)  # a factor: a sum has " - "
     tex = re.sub(r"([})\]]) (?=\d)", r"\1 \\cdot ", tex)
     return re.sub(r"(\\sum_\{[^}]*\}) \\cdot ", r"\1 ", tex)
 

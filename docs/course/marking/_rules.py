@@ -74,11 +74,31 @@ class Rule(NamedTuple):
                 f"shape of {argument}, {expected}. {about_shape(shape, expected)}".strip()
             )
 
+    def summed(self, result: Any) -> Any:
+        """Return the gradient with the shape of the input, as the engine sums it."""
+        shape, result = self.inputs[self.which].shape, np.asarray(result)
+        if not self.op.broadcasts or not sums_to(result.shape, shape):
+            return result
+        added = result.ndim - len(shape)
+        ones = [added + k for k, n in enumerate(shape) if n == 1]
+        return result.sum(axis=(*range(added), *ones)).reshape(shape)
+
+    def power(self, report: Any) -> str:
+        """Name a constant factor that is a power of an input of one number."""
+        found = re.search(r"is (\S+) times what it should be", str(report.diagnosis))
+        for name, x in zip(self.names, self.inputs) if found else ():
+            for power, form in ((1, "{}"), (-1, "1 / {}"), (2, "{}^2"), (-2, "1 / {}^2")):
+                if x.size == 1 and np.isclose(float(found[1]), float(x) ** power, 1e-4):
+                    form = form.format(name)
+                    return f"The gradient is {form} times what it should be."
+        return ""
+
     def mistake(self, mistakes: Mapping[str, Callable[..., Any]]) -> str:
         """Name a mistake whose result is the same, or a result that no computation can have."""
         result, arguments = self.call(self.function)
+        summed = self.summed(result)
         for text, wrong in mistakes.items():
-            if compare(result, self.call(wrong)[0]):
+            if compare(summed, self.summed(self.call(wrong)[0])):
                 return text
         if text := unchanged(self.name, result, arguments):
             return f"{text} A {RULE} multiplies g by the derivative of y."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -38,7 +39,7 @@ def about_shape(found: Shape, expected: Shape) -> str:
     if len(found) == len(expected) and all(a in (b, 1) for a, b in zip(found, expected)):
         return "Something was summed over an axis whose elements should stay apart."
     if len(found) >= len(expected) and found[len(found) - len(expected) :] == expected:
-        return f"There is one result too many for each index of the first axes: sum over them, or index them. The shape {found} was made by broadcasting."
+        return "There is one result for each index of the first axes: sum over them, or index them."
     return ""
 
 
@@ -54,6 +55,11 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
             "An index must be a whole number, and these are not. argmax gives the place of the largest "
             "element, max its value."
         )
+    if "'float' object cannot be interpreted as an integer" in text:
+        return "Sizes and indices are whole numbers: divide with // instead of /."
+    if sizes := re.search(r"cannot reshape array of size (\d+) into shape \(([\d,]+)\)", text):
+        wanted = [int(n) for n in sizes[2].split(",") if n]
+        return f"The new sizes multiply to {math.prod(wanted)}, but there are {sizes[1]} numbers."
     does_not_fit = "broadcast together" in text or "matmul" in text and "mismatch" in text
     if does_not_fit and re.search(r"\.T\b", line) and re.search(r"\d, \d+, \d", shapes_given):
         return REVERSED
@@ -66,10 +72,11 @@ def about_shapes(text: str, line: str = "", shapes_given: str = "") -> str:
         for axis in range(len(large)):
             if small == large[:axis] + large[axis + 1 :]:
                 kept = (*large[:axis], 1, *large[axis + 1 :])
+                index = ", ".join(["...", "None", *":" * (len(large) - 1 - axis)])
                 return (
                     f"NumPy matches axes from the right, so {small} does not fit {large}. {kept} fits: after "
                     f"a sum or a maximum, keepdims=True keeps axis {axis} with length 1, and elsewhere "
-                    "x[..., None] or np.expand_dims adds it."
+                    f"x[{index}] adds it."
                 )
         if len(small) == len(large) and small[:-2] == large[:-2] and small[-2:] == large[:-3:-1]:
             return (
@@ -106,15 +113,18 @@ def scaled(found: Any, expected: Any) -> str:
     a, b = (np.asarray(getattr(x, "_data", x)) for x in (found, expected))
     if a.shape != b.shape or a.ndim < 2 or a.shape[-1] < 3 or a.dtype.kind != "f" or not a.any():
         return ""
-    squares = (b * b).sum(axis=-1, keepdims=True)
-    factor = (a * b).sum(axis=-1, keepdims=True) / np.where(squares, squares, 1)
-    if not np.allclose(a, factor * b, 1e-6, 1e-12) or np.ptp(factor) < 1e-6:
-        return ""
-    return (
-        f"In each row the proportions are right, but the rows have factors of their own, {factor.flat[0]:.3g} "
-        f"in the first and {factor.flat[1]:.3g} in the second. So what a row is divided or multiplied by is "
-        "wrong: a sum, a mean or a length."
-    )
+    for axis in reversed(range(a.ndim)):
+        squares = (b * b).sum(axis=axis, keepdims=True)
+        factor = (a * b).sum(axis=axis, keepdims=True) / np.where(squares, squares, 1)
+        if a.shape[axis] > 1 and np.allclose(a, factor * b, 1e-6, 1e-12):
+            if np.allclose(factor, factor.flat[0]):  # the verdict says so
+                return ""
+            return (
+                f"Along axis {axis} the proportions are right, but each slice has a factor of its own: "
+                f"the first is {factor.flat[0]:.3g}, the second {factor.flat[1]:.3g}. So what they are "
+                "divided or multiplied by is wrong: a sum, a mean or a length."
+            )
+    return ""
 
 
 def unchanged(name: str, value: Any, arguments: Mapping[str, Any]) -> str:
@@ -140,6 +150,7 @@ def in_stub_words(text: str, names: Sequence[str]) -> str:
     text = re.sub(r"^VJP: (.)", lambda found: found[1].upper(), text)
     text = re.sub(r"\s*Look at its VJP for .*?\.(?=\s|$)", "", text)
     text = re.sub(r"\((?:Its operands were cut|In a part).*?\)", "", text)
+    text = re.sub(r"(, called at )\S+:\d+ (?=`)", r"\1", text)  # a line of the marker
     by_number = dict(enumerate(names))
     text = re.sub(
         r"\b(?:input|operand|argument) (\d+)",
