@@ -240,14 +240,17 @@ def accumulate(gradients):
                 continue
             if not isinstance(g, Variable):
                 g = tensor_of(g)
-            if t._grad is not None:
-                if t._grad._data.shape != g._data.shape:
+            if (held := t._grad) is not None:
+                if held._data.shape != g._data.shape:
                     raise ValueError(
                         f"the new gradient of {describe(t)} cannot be added to its .grad, "
-                        f"{describe(t._grad)}. After a change of shape, call zero_grad()."
+                        f"{describe(held)}. After a change of shape, call zero_grad()."
                     )
-                with context.entered(recording=True):  # a .grad has a graph after create_graph
-                    g = t._grad + g
+                if held._tracked or g._tracked:  # after create_graph
+                    with context.entered(recording=True):
+                        g = held + g
+                else:
+                    g = tensor_of(held._data + g._data)
             t._grad = g
 
 
