@@ -50,7 +50,7 @@ def save(mapping: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | N
     write_atomically(encode(arrays, dict(metadata) if metadata else None), path)
 
 
-def _array(name: str, value: Any) -> NDArray[Any]:
+def _array(name, value):
     """Return the value as a C-contiguous, native-endian array."""
     if isinstance(value, Tensor):
         value = value._array()
@@ -97,7 +97,7 @@ def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, s
         raise ValueError(f"{os.fsdecode(path)!r} {what} ({error}).") from error
 
 
-def _decoded(name: str, dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
+def _decoded(name, dtype, shape, data):
     """Return the bytes of one tensor as an array."""
     if dtype == "BF16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
@@ -140,7 +140,7 @@ def write_atomically(data: bytes | str, path: Path) -> None:
         raise
 
 
-def _mode(target: pathlib.Path) -> int | None:
+def _mode(target):
     """Return the permissions of the old file, or None for a new file."""
     if not target.exists():
         return None
@@ -164,11 +164,11 @@ class Progress(NamedTuple):
 def save_checkpoint(
     path: Path,
     *,
-    model: Any,
-    optimizer: Any = None,
-    schedule: Any = None,
+    model,
+    optimizer=None,
+    schedule=None,
     step: int = 0,
-    extra: Any = None,
+    extra=None,
     beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Write model, optimiser, schedule, generator and step to one safetensors file, atomically.
@@ -191,9 +191,7 @@ def save_checkpoint(
     save(arrays, path, metadata)
 
 
-def load_checkpoint(
-    path: Path, *, model: Any, optimizer: Any = None, schedule: Any = None
-) -> Progress:
+def load_checkpoint(path: Path, *, model, optimizer=None, schedule=None) -> Progress:
     """Restore model, optimiser, schedule and generator; return (step, extra).
 
     Raises ValueError, and changes nothing, if the file is damaged, is not a checkpoint or does not
@@ -238,7 +236,7 @@ def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, 
     return state
 
 
-def _json(value: Any) -> str:
+def _json(value):
     """Return the value as JSON, converting arrays to lists and NumPy scalars to plain numbers."""
     try:
         return json.dumps(value, default=lambda x: x.tolist())

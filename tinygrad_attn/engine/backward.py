@@ -204,7 +204,7 @@ def _fit(gradient, x, source, i, create_graph):
 
 
 @reference
-def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
+def sum_to(g, shape: tuple[int, ...]):
     """Sum g over the axes that broadcasting added or expanded, to get back to `shape`."""
     lead = g.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or shape[i - lead] == 1 != n)
@@ -273,9 +273,9 @@ def backward(
 
 
 def grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
+    outputs,
+    inputs,
+    grad_outputs=None,
     *,
     retain_graph: bool | None = None,
     create_graph: bool = False,

@@ -7,7 +7,6 @@ freed together with the last reference to its final output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -105,7 +104,7 @@ class Parts(dict[int, Any]):
         return Parts(self)
 
 
-def tracked(x: Any) -> bool:
+def tracked(x):
     """Return whether x is a tensor to which gradients flow."""
     return isinstance(x, Variable) and bool(x._tracked)
 
@@ -126,7 +125,7 @@ def read_only(array):
 _number = attrgetter("_node.number")
 
 
-def history(roots: Iterable[Variable], ends: Iterable[Variable] = ()) -> list[Variable]:
+def history(roots, ends=()):
     """Return all computed tensors that the roots depend on, including the roots, oldest first.
 
     This is a topological order because inputs are older than outputs. The traversal stops at the

@@ -50,10 +50,10 @@ def reference(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-def kernel(replaces: Any) -> Callable[[Function], Function]:
+def kernel(replaces) -> Callable[[Function], Function]:
     """Register the decorated function as the kernel of a reference function or an op."""
 
-    def register(function: Function) -> Function:
+    def register(function):
         replaces.kernel = function
         kernels.append((replaces, function))
         return function
@@ -65,7 +65,7 @@ when_loaded: dict[str, Callable[[], Any]] = {}
 """Maps the name of a lazily loaded module to a function that registers its kernels."""
 
 
-def loaded(module: str) -> None:
+def loaded(module):
     """Register the kernels of a module that has just been loaded."""
     if module in when_loaded:
         when_loaded[module]()

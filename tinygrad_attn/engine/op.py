@@ -49,7 +49,7 @@ class Op:
         *,
         broadcasts: bool = False,
         saves: bool = False,
-        reference: Any = None,
+        reference=None,
         stands_for: Op | None = None,
     ) -> None:
         if not callable(forward):
@@ -120,7 +120,7 @@ class Op:
         self.reads = self._values_read([vjp])
         return vjp
 
-    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+    def __call__(self, *inputs, **settings) -> Any:
         """Compute forward(*inputs, **settings), and return a tensor if any input is a tensor."""
         here = context.__dict__  # one access to the run instead of four
         if self.kernel is not None and not here["plain"]:
@@ -406,7 +406,7 @@ def op(forward: Function, *vjps: Function | None, **flags: Any) -> Op: ...
 def op(
     *, broadcasts: bool = False, saves: bool = False, reference: Function | None = None
 ) -> Callable[[Function], Op]: ...
-def op(forward: Function | None = None, *vjps: Function | None, **flags: Any) -> Any:
+def op(forward: Function | None = None, *vjps: Function | None, **flags):
     """Turn a function on arrays into an op, whose derivatives are defined with `.vjp`.
 
         @op

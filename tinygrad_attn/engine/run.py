@@ -43,7 +43,7 @@ class Context(threading.local):
         return dict(self.__dict__)
 
     @contextmanager
-    def entered(self, **settings: Any) -> Iterator[None]:
+    def entered(self, **settings) -> Iterator[None]:
         """Use other settings inside the block."""
         here = self.__dict__
         before = {name: here[name] for name in settings}
@@ -54,7 +54,7 @@ class Context(threading.local):
             here.update(before)
 
     @contextmanager
-    def added(self, name: str, *entries: Any) -> Iterator[None]:
+    def added(self, name: str, *entries) -> Iterator[None]:
         """Add entries to a tuple inside the block. Blocks may end in another order."""
         setattr(self, name, (*getattr(self, name), *entries))
         try:
@@ -112,7 +112,7 @@ def heard(event):
 
 
 @contextmanager
-def listening(listener: Any) -> Iterator[Any]:
+def listening(listener) -> Iterator[Any]:
     """Let the listener hear of events in this thread inside the block."""
     with context.added("listeners", listener):
         yield listener
@@ -128,7 +128,7 @@ class _Mode(ContextDecorator):
     def __new__(cls) -> Self: ...
     @overload
     def __new__(cls, function: _Function) -> _Function: ...  # type: ignore[misc]
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, function=None) -> Any:
         mode = super().__new__(cls)
         return mode if function is None else mode(function)  # a decorator without parentheses
 

@@ -35,7 +35,7 @@ class BlockedMask(np.ndarray):
 
     __array_priority__ = 1.0
 
-    def __array_wrap__(self, array, context=None, return_scalar: bool = False) -> Any:
+    def __array_wrap__(self, array, context=None, return_scalar: bool = False):
         joins = (np.bitwise_or, np.bitwise_and, np.logical_or, np.logical_and)
         if context is not None and context[0] in joins and array.dtype == bool:
             return array.view(BlockedMask)
@@ -105,7 +105,7 @@ def unpack_heads(packed, num_heads):
 
 
 @lru_cache(maxsize=8)  # all layers ask for the same turns
-def _turns(positions: bytes, half: int, base: float, dtype: np.dtype):
+def _turns(positions, half, base, dtype):
     """Return cos and sin of the angles t base^(-i/half), (number of positions, half)."""
     angles = np.frombuffer(positions)[:, None] * base ** (-np.arange(half) / half)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
@@ -227,7 +227,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     need_weights: bool = False,
-) -> Any:
+):
     """softmax(q k^T scale + mask) v: q (..., T, D), k (..., S, D), v (..., S, V) -> (..., T, V).
 
     scale is 1 / sqrt(D) by default. attn_mask broadcasts to (..., T, S); a boolean mask is True

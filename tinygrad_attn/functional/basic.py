@@ -281,7 +281,7 @@ def cross_entropy(
     )
 
 
-def _weighed_logarithms(x, weight, axis: int) -> Tensor:
+def _weighed_logarithms(x, weight, axis):
     """weight_c log_softmax(x)_c"""
     log_p = log_softmax(x, axis=axis)
     return log_p if weight is None else log_p * weight.reshape(-1, *(1,) * (x.ndim - 1 - axis))
@@ -317,7 +317,7 @@ def label_cross_entropy(
         return loss.sum() / (counted.sum() if weight is None else (weight[index] * counted).sum())
 
 
-def _soft_cross_entropy(x, target, weight, reduction: str, label_smoothing: float) -> Tensor:
+def _soft_cross_entropy(x, target, weight, reduction, label_smoothing):
     """-sum_c target_c weight_c log_softmax(x)_c; the mean is over samples."""
     axis = min(1, x.ndim - 1)
     if label_smoothing:

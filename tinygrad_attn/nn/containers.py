@@ -19,7 +19,7 @@ class _Numbered(Module):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._attributes(Module).values())
 
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: int | slice):
         selected = [*self._attributes(Module).items()][index]
         if isinstance(selected, tuple):
             return selected[1]
@@ -88,7 +88,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     def __setitem__(self, name: str, module: Module) -> None:
         self.add_module(name, module)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str):
         return self._attributes(Module)[name]
 
     def __delitem__(self, name: str) -> None:

@@ -206,9 +206,9 @@ def _replaced(pattern, new, output):
 def functional_call(
     module: Module,
     parameters_and_buffers: Mapping[str, Any],
-    args: Any = (),
+    args=(),
     kwargs: Mapping[str, Any] | None = None,
-) -> Any:
+):
     """Call module(*args, **kwargs) with other tensors in place of its parameters and buffers.
 
         names, weights = zip(*model.named_parameters())

@@ -43,13 +43,13 @@ class Parameter(StateValue):
 
     __slots__ = ()
 
-    def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None) -> None:
+    def __init__(self, data, requires_grad: bool = True, dtype=None) -> None:
         super().__init__(data, requires_grad, dtype)
 
     @classmethod
     def empty(cls, *shape: int) -> Parameter:
         """Return an uninitialised parameter of the default dtype."""
-        return cls._of(np.empty(shape, get_default_dtype()), True)  # type: ignore[return-value]
+        return cls._of(np.empty(shape, get_default_dtype()), True)
 
 
 class Buffer(Tensor):
@@ -61,7 +61,7 @@ class Buffer(Tensor):
 
     __slots__ = ("persistent",)
 
-    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+    def __init__(self, data, *, persistent: bool = True) -> None:
         super().__init__(data)
         self.persistent = persistent
 
@@ -104,11 +104,11 @@ class Module:
     _names: dict[Any, tuple[str, ...]] = {}
     """The attributes of each of KINDS, in the order of assignment. Copies may share the dict."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args, **kwargs) -> Any:
         """Compute the output. Every subclass defines this method."""
         raise TypeError(f"{type(self).__name__} does not define forward(). Loop over a ModuleList.")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args, **kwargs) -> Any:
         here = context.__dict__
         outer = here["scope"]
         scope = here["scope"] = Scope(self, outer)
@@ -154,7 +154,7 @@ class Module:
 
     # ---- attributes
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         hint = ""
         if not name.startswith("__"):  # copy and pickle look for such names
             hint = f" Write {WRITE[name]}." if name in WRITE else nearest(name, dir(self))
@@ -162,7 +162,7 @@ class Module:
             f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value) -> None:
         tell_change(self, name)
         if name == "requires_grad":
             raise AttributeError(
@@ -203,7 +203,7 @@ class Module:
                 names[kind] = (*names.get(kind, ()), name)
             vars(self)["_names"] = names
 
-    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, tensor, persistent: bool = True) -> None:
         """Set the attribute `name` to Buffer(tensor, persistent=persistent), or to None."""
         self._set_kind(name, Buffer)
         setattr(self, name, None if tensor is None else Buffer(tensor, persistent=persistent))
@@ -308,7 +308,7 @@ class Module:
         """Set the gradients of all parameters to None, or to zeros."""
         zero_gradients(self.parameters(), set_to_none)
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype) -> Self:
         """Convert floating parameters and buffers to a floating dtype. Returns the module.
 
         Create the optimiser afterwards.
@@ -378,7 +378,7 @@ class Module:
             own[name][...] = value
         return IncompatibleKeys(missing, unexpected)
 
-    def summary(self, *inputs: Any, **kwargs: Any) -> Any:
+    def summary(self, *inputs, **kwargs) -> Any:
         """Run the module once and return a table of modules, shapes, parameters and FLOPs."""
         from .summary import summary  # avoids an import cycle
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Summary:
 class _Products(Listener):
     """Counts the FLOPs of matrix products in each module, and notes the shapes of outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.flops = Counter[tuple[Module, str]]()  # keyed by module, and "forward" or "backward"
         self.shapes: dict[Module, str] = {}
 
@@ -94,7 +94,7 @@ def _einsum_flops(operands, labels, result):
     return forward, backward
 
 
-def summary(model: Module, *inputs: Any, **kwargs: Any) -> Summary:
+def summary(model: Module, *inputs, **kwargs) -> Summary:
     """Run the model once and return a table of its modules.
 
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.

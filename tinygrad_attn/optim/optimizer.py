@@ -30,7 +30,7 @@ The step in the history is the number of this update, counted from 1.
 """
 
 
-def _check_ordered(params: Any) -> None:
+def _check_ordered(params):
     """Raise TypeError for a set, because a state dict refers to parameters by their order."""
     if isinstance(params, set | frozenset):
         raise TypeError(
@@ -55,7 +55,7 @@ class Optimizer:
     includes.
     """
 
-    def __init__(self, params: Any, defaults: dict) -> None:
+    def __init__(self, params, defaults: dict) -> None:
         self.defaults = defaults
         self.param_groups: list[dict] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
@@ -70,7 +70,7 @@ class Optimizer:
         for group in params if are_groups else [{"params": params}]:
             self.add_param_group(group)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value) -> None:
         if name in vars(self).get("defaults", ()):
             write = f"optimizer.param_groups[0][{name!r}] = {value!r}"
             raise AttributeError(f"to change {name}, write {write}.")
@@ -128,26 +128,26 @@ class Optimizer:
 
     # ---- methods for subclasses
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group):
         for name in ("lr", "weight_decay", "momentum", "dampening", "eps"):
             value = group.get(name, 0.0)
             if not is_number(value) or not value >= 0:
                 raise ValueError(f"{name} must be a number >= 0, got {describe(value)}.")
 
-    def _state_names(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group):
         """Return the names of the arrays kept for each parameter. The arrays start as zeros."""
         return ()
 
-    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+    def _update(self, group, step, p, g, *state):
         """Update the parameter p and its state in place, with the gradient g."""
         raise NotImplementedError
 
     # ---- the arrays of a step
 
-    def _parameters(self) -> list[Tensor]:
+    def _parameters(self):
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _updates(self, group: Group) -> list[Update]:
+    def _updates(self, group):
         """Return the updates of a group. Missing state consists of zeros."""
         updates, names = [], self._state_names(group)
         for p in group["params"]:
@@ -197,7 +197,7 @@ class Optimizer:
         for group, new in zip(self.param_groups, settings):
             group.update(new)
 
-    def _loaded_settings(self, group: Group, saved: Group) -> dict:
+    def _loaded_settings(self, group, saved):
         """Return a group's saved settings; raise ValueError for another kind of optimiser."""
         required = {*self.defaults} & {"betas", "momentum"}
         decoupled = saved.get("decoupled_weight_decay") and saved.get("weight_decay")
@@ -209,7 +209,7 @@ class Optimizer:
         return settings
 
 
-def _loaded_history(p: Tensor, entry: Mapping[str, Any]) -> History:
+def _loaded_history(p, entry):
     """Return a copy of the saved state of p, converted to the dtype of p."""
     arrays = {name: x for name, x in entry.items() if name != "step" and x is not None}
     history: History = {name: np.array(as_array(x), p.dtype) for name, x in arrays.items()}
@@ -227,7 +227,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params,
         lr: float = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
@@ -239,15 +239,15 @@ class SGD(Optimizer):
         defaults = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         super().__init__(params, defaults | dict(nesterov=nesterov, maximize=maximize))
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group):
         super()._check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov=True needs momentum > 0 and dampening=0.")
 
-    def _state_names(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group):
         return ("momentum_buffer",) if group["momentum"] else ()
 
-    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+    def _update(self, group, step, p, g, *state):
         momentum, decay = float(group["momentum"]), float(group["weight_decay"])
         d = -g if group["maximize"] else g
         if decay:
@@ -271,7 +271,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -283,16 +283,16 @@ class Adam(Optimizer):
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         super().__init__(params, defaults | dict(amsgrad=amsgrad, maximize=maximize))
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group):
         super()._check(group)
         betas = group["betas"]
         if not all(is_number(b) and 0 <= b < 1 for b in betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {betas}.")
 
-    def _state_names(self, group: Group) -> tuple[str, ...]:
+    def _state_names(self, group):
         return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
 
-    def _update(self, group: Group, step: int, p: Array, g: Array, *state: Array) -> None:
+    def _update(self, group, step, p, g, *state):
         b1, b2 = map(float, group["betas"])
         lr, eps, decay = float(group["lr"]), float(group["eps"]), float(group["weight_decay"])
         m, v, *largest = state
@@ -329,12 +329,12 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        params: Any,
+        params,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        **settings: Any,
+        **settings,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **settings)

@@ -17,7 +17,7 @@ from ..tensor import Tensor
 from .optimizer import Array
 
 
-def _norm(x: Array, norm_type: float) -> float:
+def _norm(x, norm_type):
     """Return the norm of x flattened to a vector."""
     x = x.reshape(-1)
     if x.size == 1 and norm_type:
@@ -25,7 +25,7 @@ def _norm(x: Array, norm_type: float) -> float:
     return float(np.linalg.norm(x, norm_type))
 
 
-def gradients_and_norm(parameters: Any, norm_type: float) -> tuple[list[Array], float]:
+def gradients_and_norm(parameters, norm_type: float) -> tuple[list[Array], float]:
     """Return the gradients of the distinct parameters, and the norm of all of them together."""
     norm_type = float(norm_type)  # PyTorch accepts "inf"
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
@@ -55,7 +55,7 @@ def clip(gradients: list[Array], norm: float, max_norm: float, error_if_nonfinit
 
 
 def clip_grad_norm_(
-    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    parameters, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
     """Set g = g min(1, max_norm / (|g| + 1e-6)) and return |g|, the norm of all gradients together.
 
@@ -76,7 +76,7 @@ class Schedule:
     Like `torch.optim.lr_scheduler.LambdaLR`, but accepts any object with `param_groups`.
     """
 
-    def __init__(self, optimizer: Any, factor: Callable[[int], float]) -> None:
+    def __init__(self, optimizer, factor: Callable[[int], float]) -> None:
         self.optimizer, self.factor = optimizer, factor
         self._go_to(0)
 
@@ -101,16 +101,14 @@ class Schedule:
             group["initial_lr"] = float(rate)
         self._go_to(int(state_dict["step_number"]))
 
-    def _go_to(self, step_number: int) -> None:
+    def _go_to(self, step_number):
         factor = float(self.factor(step_number))
         self.step_number = step_number
         for group in self.optimizer.param_groups:
             group["lr"] = _initial(group) * factor
 
 
-def warmup_cosine(
-    optimizer: Any, warmup_steps: int, total_steps: int, min_lr: float = 0.0
-) -> Schedule:
+def warmup_cosine(optimizer, warmup_steps: int, total_steps: int, min_lr: float = 0.0) -> Schedule:
     """Raise the learning rate linearly for `warmup_steps` updates, then lower it along a cosine.
 
     lr(t) = lr (t + 1) / warmup_steps while t < warmup_steps, then
@@ -126,7 +124,7 @@ def warmup_cosine(
         raise ValueError(f"min_lr must be between 0 and the optimiser's lr {peak}, got {min_lr}.")
     floor = min_lr / peak if peak else 0.0
 
-    def factor(t: int) -> float:
+    def factor(t):
         if t < warmup_steps:
             return (t + 1) / warmup_steps
         done = min(1.0, (t - warmup_steps) / (total_steps - warmup_steps))
@@ -135,7 +133,7 @@ def warmup_cosine(
     return Schedule(optimizer, factor)
 
 
-def noam(optimizer: Any, d_model: int, warmup_steps: int = 4000) -> Schedule:
+def noam(optimizer, d_model: int, warmup_steps: int = 4000) -> Schedule:
     """lr(n) = lr d_model^-0.5 min(n^-0.5, n warmup_steps^-1.5) for update n = t + 1.
 
     Create the optimiser with lr=1. Vaswani et al., 2017, section 5.3.

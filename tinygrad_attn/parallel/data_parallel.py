@@ -34,7 +34,7 @@ class DataParallel(Module):
     Like torch.nn.parallel.DistributedDataParallel.
     """
 
-    def __init__(self, module: Module, comm: Any = None) -> None:
+    def __init__(self, module: Module, comm=None) -> None:
         self.module = module
         self._group = group(comm)
         self._averages = True
@@ -42,7 +42,7 @@ class DataParallel(Module):
         _compare(tensors, self._group)
         _send(((t, 0) for t in tensors.values()), self._group, "the copy of rank 0's model")
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args, **kwargs) -> Any:
         """Return the outputs of the module."""
         outputs = self.module(*args, **kwargs)
         if context.recording and hides_tensors(outputs):
@@ -55,13 +55,13 @@ class DataParallel(Module):
         used = self._trained()  # in a functional call, other tensors than after it
         return tree_map(lambda y: self._averaged(y, used) if tracked(y) else y, outputs)
 
-    def _averaged(self, y: Tensor, used: Sequence[Tensor]) -> Tensor:
+    def _averaged(self, y, used):
         """Return y, whose gradient makes the backward pass average at its end."""
         y = y if y._node else y.clone()  # a leaf outlives the call
         y.register_hook(lambda _: self._average_at_end(used))
         return y
 
-    def _average_at_end(self, used: Sequence[Tensor]) -> None:
+    def _average_at_end(self, used):
         """Let the running backward pass average at its end, or raise an error."""
         this = context.backward_pass
         if context.recording:
@@ -79,7 +79,7 @@ class DataParallel(Module):
         if this.wanted is None:
             this.at_end[self._average] = None
 
-    def _misses(self, used: Sequence[Tensor], wanted: Sequence[Tensor] | None) -> bool:
+    def _misses(self, used, wanted):
         """Return whether a pass computes gradients of parameters that will not be averaged."""
         own, computed = set(self._trained()), history(used)
         sources = {*used, *(x for t in computed for x in t._node.inputs if tracked(x))}
@@ -87,10 +87,10 @@ class DataParallel(Module):
             return any(x._node is None for x in sources - own)
         return not (sources | own).isdisjoint(wanted)
 
-    def _trained(self) -> list[Tensor]:
+    def _trained(self):
         return [p for p in self.module.parameters() if p.requires_grad]
 
-    def _average(self) -> None:
+    def _average(self):
         average_over_ranks(self._trained(), self._group)
 
     @contextmanager
@@ -123,7 +123,7 @@ def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
                 p.grad = Tensor((total / ranks.size).reshape(p.shape))
 
 
-def _compare(tensors: Mapping[str, Tensor], ranks: Group) -> None:
+def _compare(tensors, ranks):
     """Raise ValueError if the names, shapes or dtypes differ between the ranks."""
     mine = [
         f"{name!r} {t.shape} {t.dtype}{'' if t.requires_grad else ' frozen'}"
@@ -173,14 +173,14 @@ class DistributedSampler:
 
     def __init__(
         self,
-        size: Any,
+        size,
         num_replicas: int | None = None,
         rank: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
         *,
-        comm: Any = None,
+        comm=None,
     ) -> None:
         self.size = len(size) if hasattr(size, "__len__") else size
         self.num_replicas = group(comm).size if num_replicas is None else num_replicas
@@ -228,7 +228,7 @@ class ShardedAdamW(AdamW):
     collectives. Like torch.distributed.optim.ZeroRedundancyOptimizer.
     """
 
-    def __init__(self, params: Any, *settings: Any, comm: Any = None, **named: Any) -> None:
+    def __init__(self, params, *settings, comm=None, **named) -> None:
         self._group = group(comm)
         self._loads = [0] * self._group.size  # the number of elements that each rank owns
         self._owners: dict[Tensor, int] = {}

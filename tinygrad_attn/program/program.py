@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ class Program:
         text: str,
         name: str,
         traced: TracedFunction,
-        params: Any,
+        params,
         constants: dict[str, np.ndarray],
     ) -> None:
         self.text, self.name = text, name
@@ -72,7 +71,7 @@ class Program:
                 )
         return arrays | self._constants
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args) -> Any:
         arrays, fits = [], len(args) == len(self._arguments)
         for x, expected in zip(args, self._arguments.values()):
             if isinstance(expected, Kind):
@@ -84,7 +83,7 @@ class Program:
             raise self._wrong_arguments(args)
         return self.function(*arrays, **self.arrays())
 
-    def _wrong_arguments(self, args: tuple) -> ValueError:
+    def _wrong_arguments(self, args):
         wanted = [f"{name} {kind}" for name, kind in self._arguments.items()]
         shown = [kind_of(array_of(x)) or describe(x) for x in args]
         got = [f"{name} {x}" for name, x in zip(self._arguments, shown)]
@@ -106,7 +105,7 @@ class Program:
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 
 
-def run_file(text: str, name: str) -> Callable:
+def run_file(text, name):
     """Run the text of a program, and return its function of this name."""
     space: dict = {}
     exec(compile(text, f"<{name}, written by ta.source>", "exec"), space)

@@ -45,7 +45,7 @@ def _operators(op: Op) -> tuple[_Operator, _Operator]:
     return lambda a, b: call(a, b), lambda b, a: call(a, b)
 
 
-def _comparison(function: Callable[[Any, Any], Any]) -> Any:
+def _comparison(function: Callable[[Any, Any], Any]):
     """Return the method of an operator that has no derivative and returns a plain array."""
     return lambda a, b: function(a._data, array_of(b))
 
@@ -60,7 +60,7 @@ def _reduction(op: Op) -> Callable[..., Tensor]:
     """Return the method `t.f(axis, keepdims)` for an op that reduces axes."""
 
     @functools.wraps(op, updated=())
-    def method(x, axis: Axis = None, keepdims: bool = False, **settings) -> Any:
+    def method(x, axis: Axis = None, keepdims: bool = False, **settings):
         return op(x, axis=axis, keepdims=keepdims, **settings)
 
     return method
@@ -69,7 +69,7 @@ def _reduction(op: Op) -> Callable[..., Tensor]:
 def _like_numpys(function) -> Callable[..., Tensor]:
     """Return the method `t.f(...)`, which is np.f(t, ...)."""
 
-    def method(x, *args, **settings) -> Any:
+    def method(x, *args, **settings):
         return function(x, *args, **settings)
 
     method.__name__ = function.__name__
@@ -120,7 +120,7 @@ class Tensor(Variable):
             self.requires_grad = requires_grad
 
     @classmethod
-    def _of(cls, array: np.ndarray, requires_grad: bool = False) -> Tensor:
+    def _of(cls, array, requires_grad=False):
         """Wrap an array without copying it."""
         t: Tensor = object.__new__(cls)
         t._data = array if isinstance(array, (np.ndarray, np.generic)) else np.asarray(array)
@@ -128,7 +128,7 @@ class Tensor(Variable):
         t._tracked = requires_grad
         return t
 
-    def _array(self) -> np.ndarray:
+    def _array(self):
         """Return the values as an ndarray that can be changed in place."""
         if not isinstance(self._data, np.ndarray):
             self._data = np.asarray(self._data)
@@ -338,7 +338,7 @@ class Tensor(Variable):
         if self._node is not None:
             self._hooks().retains = True
 
-    def _keep_gradient_for(self, other: Tensor) -> None:
+    def _keep_gradient_for(self, other):
         """Add this tensor's gradient to the .grad of another one, its twin in an earlier run."""
         others = self._hooks().others
         if other is not self and all(t is not other for t in others):
@@ -357,7 +357,7 @@ class Tensor(Variable):
             )
         return TensorHook(self._hooks(), hook)
 
-    def _hooks(self) -> Hooks:
+    def _hooks(self):
         if self in (context.repeated or ()):
             return Hooks()  # The first run of a checkpoint has done the same.
         if not isinstance(self._tracked, Hooks):
@@ -389,7 +389,7 @@ class Tensor(Variable):
     # ---- NumPy and PyTorch
 
     @property
-    def _mask(self) -> Any:
+    def _mask(self):
         # numpy.ma reads _mask, and would otherwise use _data and lose the gradient.
         if self._tracked and context.recording:
             raise TypeError(
@@ -409,7 +409,7 @@ class Tensor(Variable):
             dtype = None  # NumPy casts, or raises if fractions would be lost: np.take(a, t).
         return np.array(inplace.hand_out(self._array()), dtype=dtype, copy=copy)
 
-    def __array_ufunc__(self, ufunc, method: str, *inputs, **kwargs) -> Any:
+    def __array_ufunc__(self, ufunc, method: str, *inputs, **kwargs):
         f = UFUNCS.get(ufunc)
         if f is None or kwargs or method != "__call__" or self._data.dtype.kind != "f":
             return call_ufunc(f, ufunc, method, inputs, kwargs)
@@ -444,7 +444,7 @@ class Tensor(Variable):
     def __pos__(self) -> Tensor:
         return self
 
-    def _assigned(self, other) -> Any:
+    def _assigned(self, other):
         if self._tracked and self._node is None and not context.recording:
             raise TypeError(
                 f"in-place operators such as p += x and p -= x would leave {describe(self)} "

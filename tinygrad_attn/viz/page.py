@@ -23,12 +23,12 @@ class Page(str):
         """Write the page to a file."""
         write_atomically(self, path)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         look = "width:100%;height:720px;border:1px solid #ccc"
         return f'<iframe srcdoc="{html.escape(self)}" style="{look}"></iframe>'
 
 
-def page(title: str, name: str, folder=TEMPLATES, **fields: str) -> Page:
+def page(title, name, folder=TEMPLATES, **fields):
     """Fill the shared template page.* and the template NAME.* in `folder` with HTML fields."""
     (frame, look, tools), (body, style, script) = (
         [place.joinpath(f"{part}.{suffix}").read_text("utf-8") for suffix in ("html", "css", "js")]
@@ -39,6 +39,6 @@ def page(title: str, name: str, folder=TEMPLATES, **fields: str) -> Page:
     return Page(Template(frame).substitute(parts, body=Template(body).substitute(fields)))
 
 
-def as_json(value) -> str:
+def as_json(value):
     """Format a value as JSON that is safe inside a script element."""
     return json.dumps(value).replace("<", "\\u003c")

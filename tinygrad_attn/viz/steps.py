@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 class _StepListener(Listener):
     """A listener that copies the values of a backward pass and keeps no tensor alive."""
 
-    def __init__(self, drawn: Builder):
+    def __init__(self, drawn):
         self.picture, self.numbers = drawn.graph, drawn.numbers
         self.boxes = {t._node.number: self.numbers[id(t)] for t in drawn.subject.ops}
         self.steps: list[Step] = []
@@ -108,10 +108,10 @@ class Steps(list[Step]):
         """Write the page to a file."""
         self.html().save(path)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self):
         return self.html()._repr_html_()
 
-    def _as_dict(self, step: Step) -> dict:
+    def _as_dict(self, step):
         """Return the data of a step for the page's script."""
         arrows = {
             (arrow.source, arrow.index): (i, "->" in arrow.label)
@@ -132,10 +132,10 @@ class Steps(list[Step]):
 
 
 def backward_steps(
-    loss: Any,
-    gradient: Any = None,
+    loss,
+    gradient=None,
     *,
-    model: Any = None,
+    model=None,
     retain_graph: bool = False,
     plain: bool = False,
 ) -> Steps:
