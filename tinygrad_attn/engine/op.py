@@ -8,7 +8,6 @@ can be differentiated again.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 from collections.abc import Callable
@@ -84,11 +83,7 @@ class Op:
         return self.__name__  # copied and pickled by name, like functions
 
     def vjp(self, *vjps: Function | None) -> Op:
-        """Set one VJP for each input, or None for an input without a derivative.
-
-        A VJP that uses a parameter only for its shape or dtype, as in `_x.shape`, gives it a name
-        with an underscore. The values of such a parameter may change before the backward pass.
-        """
+        """Set one VJP for each input, or None for an input without a derivative."""
         if len(vjps) != self.count and not (self.variadic and len(vjps) > self.count):
             raise ValueError(
                 f"op {self.__name__!r} has {self.count} positional inputs {self.input_names or ''} "
@@ -280,7 +275,7 @@ class Op:
         read = set()
         for vjp in vjps:
             for i, p in enumerate(_value_parameters(vjp)):
-                if p.name.startswith("_") and (self.trusted or _is_unread(vjp, p.name)):
+                if p.name.startswith("_") and self.trusted:
                     continue
                 if p.kind is p.VAR_POSITIONAL:
                     return None
@@ -337,23 +332,6 @@ in_checkpoint = Gone(
     "known here. Return the tensor from the checkpointed function. Inside the function, take "
     "gradients with value_and_grad or vjp.",
 )
-
-SHAPE = frozenset(("shape", "dtype", "ndim", "size"))
-
-
-def _is_unread(vjp, name):
-    """Return whether a function uses a parameter only as in `_x.shape`, by its bytecode."""
-    code = getattr(getattr(vjp, "__func__", vjp), "__code__", None)
-    if code is None or name in code.co_cellvars:
-        return False
-    steps = list(dis.get_instructions(code))
-    for step, following in zip(steps, steps[1:]):
-        loaded = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if name in loaded and not (
-            loaded[-1] == name and loaded.count(name) == 1 and following.argval in SHAPE
-        ):
-            return False
-    return True
 
 
 def as_operand(op, x, inputs):

@@ -11,5 +11,3 @@ from ..engine.kernels import when_loaded
 from . import attention, layers, ops
 
 when_loaded["optim"] = lambda: import_module(f"{__name__}.adamw")
-
-__all__ = ["attention", "layers", "ops"]

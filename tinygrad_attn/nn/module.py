@@ -23,12 +23,7 @@ class StateValue(Tensor):
     """A Tensor that shares memory with a module. `p -= x` raises TypeError."""
 
     __slots__ = ()
-
-    def _assigned(self, other):
-        raise TypeError(f"p -= x would leave {describe(self)} unchanged. Write p.data -= x.data.")
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
-    __imatmul__ = _assigned
+    _of_a_module = True
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):

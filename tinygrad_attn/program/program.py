@@ -51,13 +51,6 @@ class Program:
         ]
         self.function = run_file(text, name)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes to pickle: the text stands for the function."""
-        return vars(self) | {"function": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, function=run_file(state["text"], state["name"]))
-
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the parameters and constants that the function in the file takes by name."""
         arrays: dict[str, np.ndarray] = {}

@@ -24,8 +24,6 @@ from .program import Program
 from .restore import restored
 from .trace import gradients_of, is_array, stand_in, standing_in, trace
 
-__all__ = ["Program", "source"]
-
 ONE_AT_A_TIME = threading.RLock()
 """A lock that is held while a function is traced."""
 

@@ -25,12 +25,9 @@ from .convert import (
     get_default_dtype,
     is_trainable,
     new_array,
-    set_default_dtype,
 )
 from .numpy_dispatch import call_function, call_ufunc
 from .numpy_functions import FUNCTIONS, UFUNCS, transpose
-
-__all__ = ["Axis", "Tensor", "get_default_dtype", "set_default_dtype"]
 
 Axis = int | tuple[int, ...] | None
 _np: Any = np  # NumPy's type hints promise an array, but here it returns a Tensor.
@@ -110,6 +107,7 @@ class Tensor(Variable):
 
     __slots__ = ()
     __array_priority__ = 1000
+    _of_a_module = False  # whether `t -= x` is a mistake even while ops are recorded
 
     def __init__(self, data, requires_grad: bool = False, dtype=None) -> None:
         array = new_array(data, dtype)
@@ -445,7 +443,7 @@ class Tensor(Variable):
         return self
 
     def _assigned(self, other):
-        if self._tracked and self._node is None and not context.recording:
+        if self._of_a_module or self._tracked and self._node is None and not context.recording:
             raise TypeError(
                 f"in-place operators such as p += x and p -= x would leave {describe(self)} "
                 "unchanged, because they make a new Tensor. Write p.data -= x.data to change the "
@@ -454,6 +452,7 @@ class Tensor(Variable):
         return NotImplemented  # Then Python computes p + x and assigns it to p.
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = _assigned
+    __imatmul__ = _assigned
 
     __eq__ = _comparison(operator.eq)
     __ne__ = _comparison(operator.ne)
