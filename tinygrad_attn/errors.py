@@ -1,7 +1,5 @@
 """Helpers for error messages: describe values, suggest fixes and find the user's line of code."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import linecache

@@ -6,8 +6,6 @@ run. A run that is killed and resumed ends with the same weights, bit for bit, i
 only on the step number and the random generator.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -3,8 +3,6 @@
 Of subclasses, only named tuples and dicts count as nested values.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Exit codes: 0 (success), 1 (failed check), 2 (error), 130 (Ctrl-C), 141 (nobody reads the output).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

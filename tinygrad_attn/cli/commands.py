@@ -1,7 +1,5 @@
 """The commands, with their options as arguments. Each one imports only what it needs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

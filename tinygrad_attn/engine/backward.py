@@ -8,8 +8,6 @@ when a tensor is taken from the queue, everything that used it has already contr
 Users call `backward` and `grad`.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush

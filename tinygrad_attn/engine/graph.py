@@ -5,8 +5,6 @@ number. Nodes point backwards, from an output to its inputs. So the graph has no
 freed together with the last reference to its final output.
 """
 
-from __future__ import annotations
-
 from itertools import count
 from operator import attrgetter
 from typing import Any

@@ -14,8 +14,6 @@ All events take the next sequence number, so comparing numbers shows whether an 
 creation of a node. This module never affects a result.
 """
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 from weakref import finalize

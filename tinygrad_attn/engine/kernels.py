@@ -1,7 +1,5 @@
 """Registration of kernels, with which `fast/` replaces functions and ops."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -50,7 +50,7 @@ class Op:
         saves: bool = False,
         reference=None,
         stands_for: Op | None = None,
-    ) -> None:
+    ):
         if not callable(forward):
             raise TypeError(f"@op must decorate a function on arrays, got {describe(forward)}.")
         is_ufunc = isinstance(forward, np.ufunc)  # which has no signature

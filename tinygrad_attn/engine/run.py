@@ -6,8 +6,6 @@ changes a run: listeners hear of events and change nothing, and what changes a r
 in the graph (`Tensor.register_hook`) or in a module's call (a hook or a patch).
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import threading

@@ -9,8 +9,6 @@ Each training step allocates and frees the same arrays. glibc returns large arra
 which must then clear new pages in the next step. That takes 10 to 40 % of the step's time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -7,8 +7,6 @@ Masks: in `scaled_dot_product_attention`, a boolean mask is True where a query *
 between the two. A float mask is added to the scores.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any

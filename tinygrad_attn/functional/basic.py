@@ -4,8 +4,6 @@ Each function is composed of ops, so it needs no VJP of its own and has derivati
 `fast/` may register a kernel, with its own VJP, for a function marked `@reference`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Argument checks for `functional`, with errors that say what to write instead."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..engine import Symbolic, Variable, array_of

@@ -1,7 +1,5 @@
 """The cache of keys and values, for generating text token by token."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

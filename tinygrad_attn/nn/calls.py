@@ -1,7 +1,5 @@
 """The scope and the hooks of a module call."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 

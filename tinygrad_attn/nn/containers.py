@@ -1,7 +1,5 @@
 """Modules that contain other modules: Sequential, ModuleList and ModuleDict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
@@ -51,7 +49,7 @@ class _Numbered(Module):
 class ModuleList(_Numbered):
     """A list of registered submodules. Like torch.nn.ModuleList."""
 
-    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+    def __init__(self, modules: Iterable[Module] | None = None):
         self.extend(modules or ())
 
 

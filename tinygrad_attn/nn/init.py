@@ -3,8 +3,6 @@
 Every function fills its tensor in place and returns it. `ta.manual_seed` sets the seed.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TypeVar
 

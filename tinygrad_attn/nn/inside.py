@@ -1,7 +1,5 @@
 """Look inside a model: attention weights, outputs, and calls with parts replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

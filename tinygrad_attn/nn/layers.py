@@ -1,7 +1,5 @@
 """Linear, embedding and norm layers, positional encodings, activations and losses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +36,7 @@ class Linear(Module):
     Both are initially uniform on [-1/sqrt(in), 1/sqrt(in)). Like torch.nn.Linear.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
         self.in_features, self.out_features = in_features, out_features
         empty = Parameter.empty
         self.weight = init.kaiming_uniform_(empty(out_features, in_features), math.sqrt(5))
@@ -62,9 +60,7 @@ class Embedding(Module):
 
     _shown = ("num_embeddings", "embedding_dim", "padding_idx")
 
-    def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None
-    ) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_row(padding_idx, num_embeddings, "Embedding")
         self.weight = init.normal_(Parameter.empty(num_embeddings, embedding_dim))
@@ -86,7 +82,7 @@ class _Norm(Module):
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
-    ) -> None:
+    ):
         if eps is not None and eps >= 1:
             name = type(self).__name__
             raise ValueError(f"eps={eps} is too large; for several axes, write nn.{name}((m, n)).")
@@ -108,7 +104,7 @@ class LayerNorm(_Norm):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
-    ) -> None:
+    ):
         super().__init__(normalized_shape, eps, elementwise_affine)
         self.eps: float
         empty = Parameter.empty(*self.normalized_shape)
@@ -138,7 +134,7 @@ class Dropout(Module):
 
     _shown = ("p",)
 
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False):
         check_probability(p, "Dropout")
         self.p = p
 
@@ -152,7 +148,7 @@ class _Elementwise(Module):
 
     function: Callable[[Any], Any]
 
-    def __init__(self, inplace: bool = False) -> None:
+    def __init__(self, inplace: bool = False):
         pass
 
     def forward(self, input) -> Any:
@@ -189,7 +185,7 @@ class GELU(Module):
 
     _shown = ("approximate",)
 
-    def __init__(self, approximate: str = "none") -> None:
+    def __init__(self, approximate: str = "none"):
         self.approximate = approximate
 
     def forward(self, input) -> Any:
@@ -202,7 +198,7 @@ class Softmax(Module):
 
     _shown = ("axis",)
 
-    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
+    def __init__(self, axis: int = -1, *, dim: int | None = None):
         self.axis = axis if dim is None else dim
 
     def forward(self, input) -> Any:
@@ -223,7 +219,7 @@ class MSELoss(Module):
 
     _shown = ("reduction",)
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(self, reduction: str = "mean"):
         self.reduction = reduction
 
     def forward(self, input, target) -> Any:
@@ -245,7 +241,7 @@ class CrossEntropyLoss(Module):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
-    ) -> None:
+    ):
         self.register_buffer("weight", weight)
         self.ignore_index, self.reduction = ignore_index, reduction
         self.label_smoothing = label_smoothing
@@ -296,7 +292,7 @@ class SinusoidalPositionalEncoding(_Positions):
 
     def __init__(
         self, d_model: int, max_len: int = 5000, dropout: float = 0.0, *, batch_first: bool = True
-    ) -> None:
+    ):
         super().__init__(max_len, d_model, batch_first)
         self.pe = Buffer(F.sinusoidal_positions(max_len, d_model), persistent=False)
         self.dropout = Dropout(dropout)
@@ -311,6 +307,6 @@ class LearnedPositionalEncoding(_Positions):
 
     _table = "weight"
 
-    def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True) -> None:
+    def __init__(self, max_len: int, d_model: int, *, batch_first: bool = True):
         super().__init__(max_len, d_model, batch_first)
         self.weight = init.normal_(Parameter.empty(max_len, d_model), std=0.02)

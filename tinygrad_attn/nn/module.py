@@ -38,7 +38,7 @@ class Parameter(StateValue):
 
     __slots__ = ()
 
-    def __init__(self, data, requires_grad: bool = True, dtype=None) -> None:
+    def __init__(self, data, requires_grad: bool = True, dtype=None):
         super().__init__(data, requires_grad, dtype)
 
     @classmethod
@@ -56,7 +56,7 @@ class Buffer(Tensor):
 
     __slots__ = ("persistent",)
 
-    def __init__(self, data, *, persistent: bool = True) -> None:
+    def __init__(self, data, *, persistent: bool = True):
         super().__init__(data)
         self.persistent = persistent
 

@@ -1,7 +1,5 @@
 """The table of a model: the output, the parameters and the FLOPs of each module."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import NamedTuple
@@ -38,7 +36,7 @@ class Row(NamedTuple):
 class Summary:
     """The rows that `summary` returns. repr() aligns them in a table."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[Row]):
         self.rows = rows
 
     def __repr__(self) -> str:

@@ -9,8 +9,6 @@ algorithmic differentiation" (2008); J. Townsend, "Differentiating the singular 
 (2016); and for the pseudo-inverse, G. Golub and V. Pereyra, SIAM J. Numer. Anal. 10 (1973).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..engine import op

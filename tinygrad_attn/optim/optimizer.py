@@ -55,7 +55,7 @@ class Optimizer:
     includes.
     """
 
-    def __init__(self, params, defaults: dict) -> None:
+    def __init__(self, params, defaults: dict):
         self.defaults = defaults
         self.param_groups: list[dict] = []
         self.state: defaultdict[Tensor, History] = defaultdict(dict)
@@ -235,7 +235,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
+    ):
         defaults = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         super().__init__(params, defaults | dict(nesterov=nesterov, maximize=maximize))
 
@@ -279,7 +279,7 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-    ) -> None:
+    ):
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         super().__init__(params, defaults | dict(amsgrad=amsgrad, maximize=maximize))
 
@@ -336,5 +336,5 @@ class AdamW(Adam):
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         **settings,
-    ) -> None:
+    ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **settings)

@@ -3,8 +3,6 @@
 Clip gradients between `backward()` and `optimizer.step()`; call `schedule.step()` after both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -76,7 +74,7 @@ class Schedule:
     Like `torch.optim.lr_scheduler.LambdaLR`, but accepts any object with `param_groups`.
     """
 
-    def __init__(self, optimizer, factor: Callable[[int], float]) -> None:
+    def __init__(self, optimizer, factor: Callable[[int], float]):
         self.optimizer, self.factor = optimizer, factor
         self._go_to(0)
 

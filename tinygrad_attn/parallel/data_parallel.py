@@ -5,8 +5,6 @@ all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeR
 Rajbhandari et al., 2020).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -34,7 +32,7 @@ class DataParallel(Module):
     Like torch.nn.parallel.DistributedDataParallel.
     """
 
-    def __init__(self, module: Module, comm=None) -> None:
+    def __init__(self, module: Module, comm=None):
         self.module = module
         self._group = group(comm)
         self._averages = True
@@ -181,7 +179,7 @@ class DistributedSampler:
         drop_last: bool = False,
         *,
         comm=None,
-    ) -> None:
+    ):
         self.size = len(size) if hasattr(size, "__len__") else size
         self.num_replicas = group(comm).size if num_replicas is None else num_replicas
         self.rank = group(comm).rank if rank is None else rank

@@ -1,7 +1,5 @@
 """Seeds, means, clipping and checkpoints for a training loop on several ranks."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace

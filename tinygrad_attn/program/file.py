@@ -1,7 +1,5 @@
 """Write the file of a program: the imports, the function with its docstring and checks, `erf`."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 

@@ -4,8 +4,6 @@ An expression gets its own line if it has its own name, is used more than once, 
 another line longer than 100 columns. A name is reused when its value is no longer needed.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -4,8 +4,6 @@ While a function is traced, `Names` notes for each value what names its variable
 suggest. When the program is written, `name_of` chooses among them.
 """
 
-from __future__ import annotations
-
 import functools
 from keyword import iskeyword
 

@@ -1,7 +1,5 @@
 """A program: the text that `ta.source` writes, and how it is called."""
 
-from __future__ import annotations
-
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ class Program:
         traced: TracedFunction,
         params,
         constants: dict[str, np.ndarray],
-    ) -> None:
+    ):
         self.text, self.name = text, name
         self._arguments = traced.arguments
         self._constants = constants

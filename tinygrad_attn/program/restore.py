@@ -1,7 +1,5 @@
 """Undo what calls of the user's function have changed besides the values that they return."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from contextlib import contextmanager

@@ -10,8 +10,6 @@ In a condition, `here` is the expression that matches the pattern. A term such a
 the expression of that form in the listing, or for None if there is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from string import ascii_lowercase
 from typing import Any

@@ -4,8 +4,6 @@
 shortens the listing, and `layout`, `text` and `file` write it as Python.
 """
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Callable, Mapping

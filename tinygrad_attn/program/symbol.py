@@ -5,8 +5,6 @@ dtype from the example arguments. If this package reads a number in Python, the 
 the number is the same in each call. If any other code reads a number, tracing raises TypeError.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 import sys

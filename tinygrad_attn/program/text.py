@@ -1,7 +1,5 @@
 """Write expressions as Python code."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

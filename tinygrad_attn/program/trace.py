@@ -1,7 +1,5 @@
 """Run a function and its backward pass on symbols, in plain mode, to list their expressions."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Iterator, Mapping

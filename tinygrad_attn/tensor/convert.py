@@ -1,7 +1,5 @@
 """Conversions for Tensors: default dtype, data, sizes and indices."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

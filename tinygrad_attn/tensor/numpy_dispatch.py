@@ -6,8 +6,6 @@ other functions get plain arrays. If such a function of floating-point Tensors r
 booleans, integers or text, a TypeError is raised, so no output silently loses its graph.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import deque
 

@@ -77,7 +77,7 @@ def _like_numpys(function) -> Callable[..., Tensor]:
 class TensorHook(AbstractContextManager["TensorHook"]):
     """A function that sees a tensor's gradient, until `remove()` or the end of a `with` block."""
 
-    def __init__(self, hooks: Hooks, function: Callable[[Any], Any]) -> None:
+    def __init__(self, hooks: Hooks, function: Callable[[Any], Any]):
         self._hooks, self._function = hooks, function
         hooks.functions.append(self)
 
@@ -109,7 +109,7 @@ class Tensor(Variable):
     __array_priority__ = 1000
     _of_a_module = False  # whether `t -= x` is a mistake even while ops are recorded
 
-    def __init__(self, data, requires_grad: bool = False, dtype=None) -> None:
+    def __init__(self, data, requires_grad: bool = False, dtype=None):
         array = new_array(data, dtype)
         self._data = array if array.ndim else array[()]
         self._grad = self._node = self.name = None

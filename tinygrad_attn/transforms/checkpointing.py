@@ -1,7 +1,5 @@
 """Gradient checkpointing: keep only the inputs of a call, and rerun it in the backward pass."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ Tensors. Results that will be differentiated again are always Tensors. Transform
 `create_graph=True` to make derivatives differentiable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

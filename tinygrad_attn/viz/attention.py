@@ -1,7 +1,5 @@
 """Show attention weights as heat maps, or as a page with every number of the computation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

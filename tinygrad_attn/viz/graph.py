@@ -4,8 +4,6 @@ A picture has a box for each op, with its output, and for each leaf; a frame aro
 is open; and an arrow for each operand.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Build self-contained HTML pages from templates."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

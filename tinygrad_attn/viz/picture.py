@@ -3,8 +3,6 @@
 A picture is shown as a text tree or as DOT text, which Graphviz draws.
 """
 
-from __future__ import annotations
-
 import html
 import os
 import shutil

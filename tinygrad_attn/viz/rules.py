@@ -1,7 +1,5 @@
 """The equation of an op, and the source of its VJPs."""
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import re

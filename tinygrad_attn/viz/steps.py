@@ -1,7 +1,5 @@
 """`backward_steps`: run a backward pass and record every step."""
 
-from __future__ import annotations
-
 import html
 import os
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Read a graph: its ops and operands, and the names of modules, parameters and arrays."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import nullcontext
 from typing import Any

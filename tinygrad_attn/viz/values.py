@@ -1,7 +1,5 @@
 """Format arrays, gradients and settings for boxes and steps."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

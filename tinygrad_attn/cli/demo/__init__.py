@@ -1,7 +1,5 @@
 """`python -m tinygrad_attn demo`: train a Transformer on images of digits."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time

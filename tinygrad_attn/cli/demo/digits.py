@@ -1,7 +1,5 @@
 """The data: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, as 16 patches of 2 x 2."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Write the report, one HTML file with numbers, curves, attention and mistakes."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io
