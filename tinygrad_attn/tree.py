@@ -10,7 +10,7 @@ from typing import Any
 
 def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
     """Return the same structure with f applied to each leaf."""
-    kind: Any = type(tree)
+    kind = type(tree)
     if isinstance(tree, dict):
         new = copy.copy(tree)  # which keeps the class and the order of the keys
         new.update((key, tree_map(f, value)) for key, value in tree.items())

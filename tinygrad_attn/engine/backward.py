@@ -117,7 +117,7 @@ def _seeded(roots, seeds, needed):
 
 def _hooked(x, g):
     """Return x's complete gradient after the hooks on it, and add it to .grad if x retains it."""
-    hooks: Any = x._tracked
+    hooks = x._tracked
     if not hooks:  # frozen after the forward pass
         return g
     for function in tuple(hooks.functions):

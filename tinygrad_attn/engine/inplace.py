@@ -15,7 +15,6 @@ creation of a node. This module never affects a result.
 """
 
 import zlib
-from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -56,7 +55,7 @@ def has_memory(array):
 def owner(array):
     """Return the array that owns the memory, at the end of the chain of views."""
     while True:
-        base: Any = array.base
+        base = array.base
         if isinstance(base, memoryview):  # made by `hand_out`
             base = base.obj
         if not isinstance(base, ndarray):

@@ -25,14 +25,14 @@ class Context(threading.local):
     def __init__(self):
         self.recording: bool | str = True  # False inside no_grad(); or VALUES_ONLY
         self.plain = os.environ.get("TINYGRAD_ATTN_PLAIN", "") not in ("", "0")
-        self.scope: Any = None  # the module call that is running
+        self.scope = None  # the module call that is running
         self.depth = 0  # the number of transforms, such as vjp, that enclose the running code
         self.listeners: tuple[Listener, ...] = ()
         self.patches: tuple[Any, ...] = ()  # (module, function of its output), see ta.patch
         self.replaced: tuple[Any, ...] = ()  # modules whose tensors functional_call replaces
-        self.noted_draws: Any = None  # the random numbers, in a checkpoint's two runs
-        self.repeated: Any = None  # in a checkpoint, the tensors that its first run has used
-        self.backward_pass: Any = None  # the Pass that is running
+        self.noted_draws = None  # the random numbers, in a checkpoint's two runs
+        self.repeated = None  # in a checkpoint, the tensors that its first run has used
+        self.backward_pass = None  # the Pass that is running
         self.recording_blocks: list[Any] = []  # each no_grad() and similar, and the value before it
         self.plain_blocks: list[Any] = []
 

@@ -34,8 +34,8 @@ class Group:
     """The ranks of a communicator. Its methods show `call` in error messages."""
 
     def __init__(self, comm=None) -> None:
-        self.rank: int = 0 if comm is None else comm.rank
-        self.size: int = 1 if comm is None else comm.size
+        self.rank = 0 if comm is None else comm.rank
+        self.size = 1 if comm is None else comm.size
         if self.size > 1:  # a duplicate keeps the user's messages separate
             self.comm, request = comm.Idup()
             self.wait("the first call of tinygrad_attn.parallel", request)

@@ -8,7 +8,6 @@ import pickle
 import threading
 from collections.abc import Callable, Mapping
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ def source(f: Callable, *args, params=None, backward: bool = True) -> Program:
     lists, dicts, attributes and arrays of modules. Meanwhile, other threads may draw random numbers
     and use and train the parameters.
     """
-    owner: Any = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
+    owner = next((m for m in (f, getattr(f, "__self__", None)) if isinstance(m, Module)), None)
     params = owner if params is None else params
     named = named_tensors(params)
     arguments = tuple(leaf(x) for x in args)

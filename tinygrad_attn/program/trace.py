@@ -31,12 +31,12 @@ class TracedFunction(Listing, Listener):
         self.arguments: dict = {}  # name: Kind of the array, or a value of another type
         self.parameters: dict[str, str] = {}  # the name that the user knows: identifier
         self.tensors: dict = {}  # identifier of a parameter: the Tensor
-        self.outputs: Any = None
+        self.outputs = None
         self.gradients: dict[str, Expression] = {}  # by identifier
-        self.seed: Any = None  # the gradient with respect to the output
+        self.seed = None  # the gradient with respect to the output
         self.checks: list[Expression] = []  # of the numbers that the package has read
         self.facts: dict[int, Expression] = {}  # arrays whose elements are known after a check
-        self.generator: Any = None  # the random numbers of the function, if it has asked for some
+        self.generator = None  # the random numbers of the function, if it has asked for some
         self.before = np.random.get_state()
         self.refused: list[Exception] = []  # raised after tracing, even if f has caught them
         self.origins: dict[int, tuple[Any, Expression]] = {}  # by id: an array, and its constant

@@ -185,7 +185,7 @@ def jacobian(f: Callable[..., Any], x, *, create_graph: bool | None = None):
         one_hot = np.zeros(y.shape, y.dtype)
         one_hot.flat[i] = 1
         rows += _gradients([y], [leaf], [one_hot], recorded, i < y.size - 1)
-    stacked: Any = np.stack(rows) if rows else Tensor._of(np.zeros(0, leaf.dtype))
+    stacked = np.stack(rows) if rows else Tensor._of(np.zeros(0, leaf.dtype))
     return _returned(stacked.reshape(*y.shape, *leaf.shape), recorded, x)
 
 

@@ -15,7 +15,7 @@ from .page import Page, as_json, page
 from .picture import printable
 
 Labels = Sequence[Any] | str | None
-EQUATION: Any = reference.function  # type: ignore[attr-defined]
+EQUATION = reference.function  # type: ignore[attr-defined]
 
 
 def _labels(labels, count, what):
@@ -59,9 +59,9 @@ def attention(
     if len(axes) != len(heads):
         raise ValueError(f"{len(heads)} heads and {len(axes)} Axes; pass one Axes for each head.")
     top = max(float(heads.max()), 1e-12)
-    look: Any = {"fontsize": 8, "parse_math": False}
+    look = {"fontsize": 8, "parse_math": False}
     long = max(map(len, columns)) > 2
-    slant: Any = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    slant = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
     for h, (axis, head) in enumerate(zip(axes, heads, strict=True)):
         image = axis.imshow(head, cmap="cividis", vmin=0.0, vmax=top)
         axis.set_yticks(range(len(rows)), rows, **look)

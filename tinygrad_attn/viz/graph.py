@@ -121,7 +121,7 @@ class Builder:
             unit = folded[scope]
             unit.ops.append(t)
             for i, x in operands(t):  # a tensor has one box; a number has one for each use
-                key: Any = (id(t), i) if isinstance(x, (float, int)) else id(x)
+                key = (id(t), i) if isinstance(x, (float, int)) else id(x)
                 unit.edges.append((t, i, x, key))
                 self.users[key].append(unit)
         return units
