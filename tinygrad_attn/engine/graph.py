@@ -20,22 +20,14 @@ class Node:
 
     __slots__ = ("number", "op", "inputs", "settings", "saved", "scope", "checksums")
 
-    number: int
-    op: Any
-    inputs: tuple[Any, ...]  # tensors where a gradient is wanted, else plain values
-    settings: dict[str, Any]
-    saved: Any  # values that the op saves for its VJP
-    scope: Any  # the call of a module or a reference function that ran the op
-    checksums: dict[Any, int] | None  # of memory that the user can write to; see inplace.py
-
     def __init__(self, op, inputs, settings, saved, scope):
         self.number = next_number()
         self.op = op
-        self.inputs = inputs
+        self.inputs = inputs  # tensors where a gradient is wanted, else plain values
         self.settings = settings
-        self.saved = saved
-        self.scope = scope
-        self.checksums = None
+        self.saved = saved  # values that the op saves for its VJP
+        self.scope = scope  # the call of a module or a reference function that ran the op
+        self.checksums = None  # of memory that the user can write to; see inplace.py
 
 
 class Hooks:

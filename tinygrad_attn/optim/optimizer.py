@@ -1,7 +1,5 @@
 """The base class of the optimisers, and SGD, Adam and AdamW."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import defaultdict
@@ -18,16 +16,8 @@ from ..tensor import Tensor
 from ..tensor.convert import as_array
 
 Array = NDArray[Any]
-Group = Mapping[str, Any]
 History = dict[str, Any]
 """The state of one parameter: {"step": number of updates, name: array, ...}."""
-
-
-Update = tuple[Group, History, list[Array]]
-"""The update of one parameter: the values, the gradient, and the arrays named by `_state_names`.
-
-The step in the history is the number of this update, counted from 1.
-"""
 
 
 def _check_ordered(params):
@@ -40,8 +30,12 @@ def _check_ordered(params):
 
 
 @reference
-def apply_updates(optimizer: Optimizer, updates: list[Update]) -> None:
-    """Update each parameter and its state."""
+def apply_updates(optimizer, updates):
+    """Update each parameter and its state.
+
+    An update is (group, history, [values, gradient, *state]), with the arrays of the state in the
+    order of `_state_names`. The step in the history is the number of this update, counted from 1.
+    """
     for group, history, arrays in updates:
         optimizer._update(group, history["step"], *arrays)
 
@@ -76,7 +70,7 @@ class Optimizer:
             raise AttributeError(f"to change {name}, write {write}.")
         object.__setattr__(self, name, value)
 
-    def add_param_group(self, group: Group) -> None:
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add parameters with their own settings. Raises the same errors as the constructor.
 
         `group["params"]` may consist of pairs (name, parameter), whose names are then listed under

@@ -3,7 +3,6 @@
 import base64
 import html
 import io
-from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import numpy as np
@@ -15,7 +14,6 @@ from . import loss_of, predict, views
 from .digits import CLASSES, patches
 
 MISTAKES = 10  # on the page
-Baselines = Sequence[Mapping[str, float]]  # the accuracy of each method, by run
 
 
 def accuracy_table(runs, baselines):
