@@ -74,7 +74,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
     return load_with_metadata(path)[0]
 
 
-def load_with_metadata(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+def load_with_metadata(path):
     """Return the arrays and the metadata of a file. Raises the same errors as `load`."""
     import safetensors
 
@@ -108,7 +108,7 @@ def _decoded(name, dtype, shape, data):
     return np.frombuffer(data, dtype=f"<{letter}{int(size) // 8}").reshape(shape)
 
 
-def write_atomically(data: bytes | str, path: Path) -> None:
+def write_atomically(data, path):
     """Create or replace the file `path` with this content.
 
     A temporary file in the same folder is flushed to disk and renamed over the old file, so that a
@@ -218,7 +218,7 @@ def load_checkpoint(path: Path, *, model, optimizer=None, schedule=None) -> Prog
     return progress
 
 
-def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def under(prefix, arrays):
     """Return the arrays whose names start with the prefix, with the prefix removed."""
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 

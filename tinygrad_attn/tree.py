@@ -4,11 +4,10 @@ Of subclasses, only named tuples and dicts count as nested values.
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 
-def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
+def tree_map(f, tree):
     """Return the same structure with f applied to each leaf."""
     kind = type(tree)
     if isinstance(tree, dict):
@@ -22,7 +21,7 @@ def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
     return kind(tree_map(f, value) for value in tree) if kind in (tuple, list) else f(tree)
 
 
-def tree_leaves(tree: Any) -> list[Any]:
+def tree_leaves(tree):
     """Return the leaves, in order."""
     leaves: list[Any] = []
     tree_map(leaves.append, tree)

@@ -9,7 +9,7 @@ Users call `backward` and `grad`.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -250,11 +250,11 @@ def accumulate(gradients):
 
 
 def backward(
-    outputs: Sequence[Any],
-    gradients: Sequence[Any],
-    retain_graph: bool = False,
-    create_graph: bool = False,
-) -> None:
+    outputs,
+    gradients,
+    retain_graph=False,
+    create_graph=False,
+):
     """Add the gradients of the outputs to the .grad of every leaf; see `Tensor.backward`."""
     if context.repeated is not None:
         raise RuntimeError(

@@ -9,7 +9,7 @@ in the graph (`Tensor.register_hook`) or in a module's call (a hook or a patch).
 import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ContextDecorator, contextmanager
 from typing import Any, Self, TypeVar, overload
 
@@ -41,7 +41,7 @@ class Context(threading.local):
         return dict(self.__dict__)
 
     @contextmanager
-    def entered(self, **settings) -> Iterator[None]:
+    def entered(self, **settings):
         """Use other settings inside the block."""
         here = self.__dict__
         before = {name: here[name] for name in settings}
@@ -52,7 +52,7 @@ class Context(threading.local):
             here.update(before)
 
     @contextmanager
-    def added(self, name: str, *entries) -> Iterator[None]:
+    def added(self, name, *entries):
         """Add entries to a tuple inside the block. Blocks may end in another order."""
         setattr(self, name, (*getattr(self, name), *entries))
         try:
@@ -110,7 +110,7 @@ def heard(event):
 
 
 @contextmanager
-def listening(listener) -> Iterator[Any]:
+def listening(listener):
     """Let the listener hear of events in this thread inside the block."""
     with context.added("listeners", listener):
         yield listener

@@ -65,7 +65,7 @@ def by_elements(f, *arrays, results=1):
 
 
 @lru_cache(maxsize=32)
-def ones(n, dtype):
+def ones(n: int, dtype: np.dtype):
     """Return n ones: `x @ ones(n)` is the fastest way to sum rows, `ones(n) @ x` to sum columns."""
     return np.ones(n, dtype)
 

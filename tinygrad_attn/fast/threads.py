@@ -101,7 +101,7 @@ def dot(a, b):
 
 
 @cache
-def _pool(threads, process):
+def _pool(threads: int, process: int):
     """Return a pool of threads, which a forked child process does not share."""
     from concurrent.futures import ThreadPoolExecutor  # takes 10 ms to import
 

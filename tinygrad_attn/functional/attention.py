@@ -9,7 +9,6 @@ between the two. A float mask is added to the scores.
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -103,7 +102,7 @@ def unpack_heads(packed, num_heads):
 
 
 @lru_cache(maxsize=8)  # all layers ask for the same turns
-def _turns(positions, half, base, dtype):
+def _turns(positions: bytes, half: int, base: float, dtype: np.dtype):
     """Return cos and sin of the angles t base^(-i/half), (number of positions, half)."""
     angles = np.frombuffer(positions)[:, None] * base ** (-np.arange(half) / half)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
@@ -144,7 +143,7 @@ def rotary(x, positions, base: float = 10000.0) -> Tensor:
 
 
 @reference
-def attention_weights(q, k, mask=None, *, scale: float, is_causal: bool = False) -> Tensor:
+def attention_weights(q, k, mask=None, *, scale, is_causal=False):
     """softmax(q k^T scale + mask) over the keys; a row with all keys blocked is all zeros.
 
     q is (..., T, D), k is (..., S, D), and mask broadcasts to (..., T, S). A boolean mask is True
@@ -155,7 +154,7 @@ def attention_weights(q, k, mask=None, *, scale: float, is_causal: bool = False)
     return masked_softmax(scores, mask, is_causal)
 
 
-def masked_softmax(scores, mask=None, is_causal: bool = False) -> Tensor:
+def masked_softmax(scores, mask=None, is_causal=False):
     """softmax(scores + mask) over the last axis; masks work as in `attention_weights`."""
     may_look = array_of(mask)  # None: every query may look at every key
     if mask is not None and may_look.dtype != bool:
@@ -181,11 +180,11 @@ def attention(
     v,
     mask=None,
     *,
-    keep: np.ndarray | None = None,
-    keep_scale: float = 1.0,
-    need_weights: bool = False,
+    keep=None,
+    keep_scale=1.0,
+    need_weights=False,
     **settings,
-) -> tuple[Tensor, Any]:
+):
     """softmax(q k^T scale + mask) v: the output, and the weights or None; without argument checks.
 
     `settings` are those of `attention_weights`. `keep` (..., T, S) is True for the weights that
@@ -200,7 +199,7 @@ def attention(
 
 
 @reference
-def packed_attention(packed, mask=None, *, num_heads: int, **settings) -> tuple[Tensor, Any]:
+def packed_attention(packed, mask=None, *, num_heads, **settings):
     """Attention on packed queries, keys and values: (B, T, 3 H D) -> (B, T, H D), and weights."""
     heads = unpack_heads(packed, num_heads)
     output, weights = attention(heads[0], heads[1], heads[2], mask, **settings)

@@ -202,14 +202,14 @@ def dropout(x, p: float = 0.5, training: bool = True, inplace: bool = False) -> 
     return apply_dropout(x, keep=draw_keep(x.shape, p), p=float(p))
 
 
-def draw_keep(shape: tuple[int, ...], p: float) -> np.ndarray:
+def draw_keep(shape, p):
     """Draw a boolean mask of the elements that dropout keeps, each with probability 1 - p."""
     checks.check_probability(p, "dropout")
     return random.default_generator().bernoulli(shape, 1 - p) if p < 1 else np.zeros(shape, bool)
 
 
 @reference
-def apply_dropout(x, *, keep: np.ndarray, p: float) -> Tensor:
+def apply_dropout(x, *, keep, p):
     """y = x keep / (1 - p)"""
     return x * (keep / array_of(x).dtype.type(1 - p)) if p < 1 else x * 0.0
 
@@ -217,7 +217,7 @@ def apply_dropout(x, *, keep: np.ndarray, p: float) -> Tensor:
 # ---- losses
 
 
-def reduce(losses, reduction: str) -> Tensor:
+def reduce(losses, reduction):
     """Return the mean or the sum of the losses, or the losses themselves for "none"."""
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
 
@@ -290,11 +290,11 @@ def label_cross_entropy(
     x,
     weight=None,
     *,
-    target: np.ndarray,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
+    target,
+    ignore_index=-100,
+    reduction="mean",
+    label_smoothing=0.0,
+):
     """-weight_t log_softmax(x)_t for class indices t, without argument checks."""
     axis = min(1, x.ndim - 1)
     ignored = target == ignore_index

@@ -6,7 +6,7 @@ As in PyTorch, parameters come first, then buffers, then modules, each in the or
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Self
 
@@ -61,7 +61,7 @@ class Buffer(Tensor):
         self.persistent = persistent
 
 
-def zero_gradients(parameters: Iterable[Tensor], set_to_none: bool) -> None:
+def zero_gradients(parameters, set_to_none):
     """Set the gradients to None, or to zeros."""
     for p in parameters:
         g = None if set_to_none else p.grad

@@ -92,7 +92,7 @@ def _einsum_flops(operands, labels, result):
     return forward, backward
 
 
-def summary(model: Module, *inputs, **kwargs) -> Summary:
+def summary(model, *inputs, **kwargs):
     """Run the model once and return a table of its modules.
 
     FLOPs are the additions and multiplications in matrix products, as in torch.utils.flop_counter.

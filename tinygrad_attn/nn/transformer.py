@@ -26,7 +26,7 @@ Activation = str | Function
 ACTIVATIONS: dict[str, Function] = {"relu": F.relu, "gelu": F.gelu}
 
 
-def activation_function(activation: Activation) -> Function:
+def activation_function(activation):
     """Return the function for "relu" or "gelu". A callable is returned unchanged."""
     if callable(activation):
         return activation

@@ -12,7 +12,6 @@ import numpy as np
 from ..engine import inplace
 from ..errors import warn
 from ..tensor import Tensor
-from .optimizer import Array
 
 
 def _norm(x, norm_type):
@@ -23,7 +22,7 @@ def _norm(x, norm_type):
     return float(np.linalg.norm(x, norm_type))
 
 
-def gradients_and_norm(parameters, norm_type: float) -> tuple[list[Array], float]:
+def gradients_and_norm(parameters, norm_type) -> tuple[list, float]:
     """Return the gradients of the distinct parameters, and the norm of all of them together."""
     norm_type = float(norm_type)  # PyTorch accepts "inf"
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
@@ -38,7 +37,7 @@ def gradients_and_norm(parameters, norm_type: float) -> tuple[list[Array], float
     return gradients, _norm(np.array(norms), norm_type) if norms else 0.0
 
 
-def clip(gradients: list[Array], norm: float, max_norm: float, error_if_nonfinite: bool) -> float:
+def clip(gradients, norm, max_norm, error_if_nonfinite):
     """Scale gradients in place so that their common norm is at most max_norm; return the norm."""
     if not max_norm >= 0:
         raise ValueError(f"max_norm must be a number >= 0, such as 1.0; got {max_norm!r}.")
@@ -63,7 +62,7 @@ def clip_grad_norm_(
     return clip(*gradients_and_norm(parameters, norm_type), max_norm, error_if_nonfinite)
 
 
-def _initial(group: dict[str, Any]) -> float:
+def _initial(group):
     """Return the initial learning rate of a group, which the first call stores."""
     return group.setdefault("initial_lr", float(group["lr"]))
 

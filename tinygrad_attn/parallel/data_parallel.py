@@ -5,7 +5,7 @@ all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeR
 Rajbhandari et al., 2020).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -104,7 +104,7 @@ class DataParallel(Module):
             self._averages = before
 
 
-def average_over_ranks(parameters: Sequence[Tensor], ranks: Group) -> None:
+def average_over_ranks(parameters, ranks):
     """Replace every `.grad` with its mean over the ranks.
 
     A missing gradient counts as zeros. If no rank has a gradient, `.grad` remains None.

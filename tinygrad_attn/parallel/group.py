@@ -12,8 +12,6 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
-
 # Environment variables that MPICH, Slurm, Open MPI and MVAPICH set for each rank.
 LAUNCHED = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 SAME = "Every rank must call the same functions in the same order, even if only rank 0 prints."
@@ -51,7 +49,7 @@ class Group:
             raise TypeError("only a model on all ranks can be pickled. Pickle model.module.")
         return group, ()  # all ranks of the program that reads it
 
-    def wait(self, call: str, *requests) -> None:
+    def wait(self, call, *requests):
         """Wait for these MPI requests. Raises TimeoutError after the time limit."""
         begun = time.perf_counter()
         while not all([request.Test() for request in requests]):
@@ -63,7 +61,7 @@ class Group:
                 )
             time.sleep(PAUSE if waited > BUSY else 0)
 
-    def gather(self, call: str, value) -> list[Any]:
+    def gather(self, call, value):
         """Return the values of all ranks. Raises RuntimeError if the ranks make different calls."""
         if self.size == 1:
             return [value]
@@ -74,7 +72,7 @@ class Group:
             raise RuntimeError(f"the ranks make different calls. {texts}. {SAME}")
         return list(values)
 
-    def sum(self, call: str, array: np.ndarray) -> None:
+    def sum(self, call, array):
         """Replace a contiguous array with its sum over the ranks."""
         if self.size > 1:
             from mpi4py import MPI
@@ -85,7 +83,7 @@ class Group:
 _known: dict[Any, Group] = {}  # keyed by MPI's handle for the communicator
 
 
-def group(comm=None) -> Group:
+def group(comm=None):
     """Return the Group of an mpi4py communicator, which defaults to all ranks."""
     comm = _world() if comm is None else comm
     key = None if comm is None else comm.py2f()

@@ -1,7 +1,7 @@
 """Seeds, means, clipping and checkpoints for a training loop on several ranks."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +33,7 @@ def total(values, *, comm=None) -> Any:
     return _of_ranks(group(comm).gather("total()", values), lambda row: np.sum(row, 0))
 
 
-def _of_ranks(rows: list[Any], f: Callable[[list[Any]], Any]):
+def _of_ranks(rows, f):
     if isinstance(rows[0], Mapping):
         return {name: _of_ranks([row[name] for row in rows], f) for name in rows[0]}
     found = np.asarray(f(rows))

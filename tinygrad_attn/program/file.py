@@ -11,10 +11,10 @@ from .ir import Expression, expressions_in, rewrite
 from .layout import INDENT, WIDTH, Layout, fitted
 from .simplify import Simplifier
 from .text import Sizes
-from .trace import TracedFunction, kind_of
+from .trace import kind_of
 
 
-def written(traced: TracedFunction, title: str, what: str) -> tuple[str, dict[str, np.ndarray]]:
+def written(traced, title, what):
     """Return the text of the file, and the constants that its function takes by name."""
     recorded = [traced.outputs, traced.gradients, traced.checks]
     outputs, gradients, checks = rewrite(recorded, Simplifier())

@@ -215,7 +215,7 @@ def parts(line, depth, everywhere):
     return found
 
 
-def free(wish: str, taken: dict[str, int], now: int) -> str:
+def free(wish, taken, now):
     """Return the preferred name, numbered if it is taken; g and h always get a number."""
     n, name = 1, wish
     while name in ("g", "h") or taken.get(name, -1) > now:

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Sizes:
     def shape(self, shape):
         return f"({self.several(shape)}{',' * (len(shape) == 1)})"
 
-    def used(self, lines: Sequence[str]) -> dict[str, int]:
+    def used(self, lines):
         """Return the letters that occur in these lines, with their sizes."""
         found = re.findall(r"(?<![A-Za-z_])[A-Z]\b", "\n".join(lines))
         return {k: n for k, n in self.letters.items() if k in found}
@@ -148,7 +148,7 @@ class Text:
         key = lambda k: json.dumps(k, ensure_ascii=False) if isinstance(k, str) else self.of(k)
         return [f"{key(k)}: {self.of(v)}" for k, v in a.items()]
 
-    def spelled(self, e: Expression) -> tuple[str, int]:
+    def spelled(self, e):
         """Return the text of an expression, and its precedence."""
         if e.kind == "constant":  # without a pattern it would be an argument, with a name
             return str(pattern(e.value, self.sizes)), ATOM
@@ -172,7 +172,7 @@ class Text:
         words += [f"{k}={self.of(v)}" for k, v in settings.items()]
         return f"{start}{e.name}({', '.join(words)})", ATOM
 
-    def operator(self, sign: str, args: tuple) -> tuple[str, int]:
+    def operator(self, sign, args):
         if len(args) == 1:
             return f"{sign}{self.of(args[0], UNARY)}", UNARY
         a, b = args

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -156,7 +155,7 @@ def stand_in(x, array):
 
 
 @contextmanager
-def standing_in(others: Mapping[Any, Tensor]) -> Iterator[None]:
+def standing_in(others):
     """Inside the block, this thread finds another tensor's state in each of these tensors.
 
     Other threads find the tensors as they are. So only the class of a tensor changes.
@@ -224,7 +223,7 @@ def is_array(x):
 # ---- the backward pass
 
 
-def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
+def differentiate(traced, y, leaves):
     """Run the backward pass on symbols, for gradients with respect to the leaves."""
     if not isinstance(array_of(y), Symbol) or array_of(y) is y:
         raise TypeError(
@@ -246,7 +245,7 @@ def differentiate(traced: TracedFunction, y, leaves: dict[Any, str]) -> None:
     traced.gradients = {name: traced.operand(g) for name, g in slopes.items()}
 
 
-def gradients_of(y, seed, leaves: Mapping[Any, str]) -> dict:
+def gradients_of(y, seed, leaves):
     """Return the gradients with respect to the leaves that y depends on, by the leaves' names."""
     with no_grad():
         by = sweep([y], [seed], wanted=[*leaves], retain_graph=True)

@@ -107,7 +107,7 @@ class Builder:
         for key in self.roots:
             self.graph.boxes[self.numbers[key]].output = True
 
-    def _units(self, is_open: Callable[[int, Any], bool]) -> list[Unit]:
+    def _units(self, is_open):
         """Return one unit for each op, and one for each call that is not open."""
         units: list[Unit] = []
         folded: dict[Any, Unit] = {}

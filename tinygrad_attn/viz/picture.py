@@ -201,7 +201,7 @@ class Graph:
         write_atomically(texts.get(suffix) or self._render(suffix[1:]), path)
 
 
-def _attributes(look: dict[str, str]) -> str:
+def _attributes(look):
     quoted = (f"{k}={x}" if x.startswith("<") else f'{k}="{x}"' for k, x in look.items())
     return f"[{' '.join(quoted)}]"
 

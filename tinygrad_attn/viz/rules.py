@@ -50,7 +50,7 @@ def rule(op, i):
     return " ".join(text.decode().strip() for text in lines)
 
 
-def code(op, i: int) -> tuple[str, str]:
+def code(op, i):
     """Return the source of the VJP for input i, and its file and line, or two empty strings."""
     try:
         lines, number = inspect.getsourcelines(vjp := inspect.unwrap(_vjp(op, i)))

@@ -42,7 +42,7 @@ def shown(x):
     return x if isinstance(x, Variable) and x._tracked else array_of(x)
 
 
-def operands(t) -> list[tuple[int, Any]]:
+def operands(t):
     """Return the tensors, arrays and numbers that the op of t received, with their indices."""
     kinds = (Variable, np.ndarray, np.generic, float, int)
     return [(i, shown(x)) for i, x in enumerate(t._node.inputs) if isinstance(x, kinds)]
@@ -95,7 +95,7 @@ class Subject:
                 self._name(module, number)
         self.deepest = max(map(len, self.chains.values()))
 
-    def _chains(self) -> dict[Any, tuple]:
+    def _chains(self):
         """Return, for each call, the call and the enclosing calls, outermost first.
 
         A function is left out if its module calls nothing else, like layer_norm in LayerNorm.

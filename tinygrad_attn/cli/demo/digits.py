@@ -59,7 +59,7 @@ def wiggle(images, rng):
     return np.stack([affine_transform(*one, order=1, mode="grid-constant") for one in each])
 
 
-def baselines(split: Split) -> dict[str, float]:
+def baselines(split):
     """Return the accuracy of scikit-learn's logistic regression and 1-nearest-neighbour, in %."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
