@@ -141,5 +141,5 @@ if not TYPE_CHECKING:  # else a type checker would accept misspelt names
         return value
 
 
-def __dir__() -> list[str]:
+def __dir__():
     return sorted({*globals(), *__all__})

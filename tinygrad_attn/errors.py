@@ -6,8 +6,6 @@ import linecache
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -187,7 +185,7 @@ def written_here(name):
     return f" Write np.{name}." if hasattr(np, name) else ""
 
 
-def missing_names(module: str, known: Mapping[str, Any]) -> Callable[[str], Any]:
+def missing_names(module, known):
     """Return a `__getattr__` function for a module with the namespace `known`."""
 
     def missing(name):

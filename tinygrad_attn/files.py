@@ -223,7 +223,7 @@ def under(prefix, arrays):
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
-def _optimizer_state(arrays: Mapping[str, NDArray[Any]]) -> dict[int, dict[str, Any]]:
+def _optimizer_state(arrays):
     """Return the optimiser state of each parameter, keyed by the number of the parameter."""
     state: dict[int, dict[str, Any]] = {}
     for name, value in under("optimizer.", arrays).items():

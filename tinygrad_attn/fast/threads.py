@@ -14,12 +14,10 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextvars import copy_context
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -111,7 +109,7 @@ def _pool(threads: int, process: int):
 _taken = threading.Lock()  # held by the call whose tasks run in the pool
 
 
-def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
+def tasks(f, n, big=True):
     """Call f(0), ..., f(n - 1), each in the next free thread, or all in this thread if not big."""
     threads = min(workers(big), n)
     if threads < 2 or not _taken.acquire(blocking=False):
@@ -139,7 +137,7 @@ def tasks(f: Callable[[int], Any], n: int, big: bool = True) -> None:
         _taken.release()
 
 
-def split(f: Callable[[int, int], Any], n: int, big: bool = True) -> None:
+def split(f, n, big=True):
     """Call f(start, stop) for consecutive parts of range(n), one for each thread."""
     count = max(1, min(workers(big), n))
     cuts = [n * i // count for i in range(count + 1)]

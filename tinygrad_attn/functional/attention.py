@@ -32,7 +32,7 @@ class BlockedMask(np.ndarray):
 
     __array_priority__ = 1.0
 
-    def __array_wrap__(self, array, context=None, return_scalar: bool = False):
+    def __array_wrap__(self, array, context=None, return_scalar=False):
         joins = (np.bitwise_or, np.bitwise_and, np.logical_or, np.logical_and)
         if context is not None and context[0] in joins and array.dtype == bool:
             return array.view(BlockedMask)

@@ -11,7 +11,7 @@ class _Numbered(Module):
 
     _slices_keep_names = False
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._attributes(Module))
 
     def __iter__(self) -> Iterator[Any]:
@@ -68,7 +68,7 @@ class Sequential(_Numbered):
         else:
             self.extend(modules)
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input -> f_n(... f_1(input))"""
         for module in self:
             input = module(input)
@@ -95,5 +95,5 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._attributes(Module))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._attributes(Module))

@@ -25,7 +25,7 @@ def floating(x, module):
 class Identity(Module):
     """y = x"""
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input -> input"""
         return input
 
@@ -110,7 +110,7 @@ class LayerNorm(_Norm):
         empty = Parameter.empty(*self.normalized_shape)
         self.bias = init.zeros_(empty) if elementwise_affine and bias else None
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -121,7 +121,7 @@ class RMSNorm(_Norm):
     By default, `eps` is the epsilon of x's dtype. Zhang and Sennrich, 2019; like torch.nn.RMSNorm.
     """
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """(..., *normalized_shape) -> same shape. Raises ValueError if the last sizes differ."""
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
@@ -138,7 +138,7 @@ class Dropout(Module):
         check_probability(p, "Dropout")
         self.p = p
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.dropout(input, self.p, self.training)
 
@@ -151,7 +151,7 @@ class _Elementwise(Module):
     def __init__(self, inplace: bool = False):
         pass
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return type(self).function(input)
 
@@ -188,7 +188,7 @@ class GELU(Module):
     def __init__(self, approximate: str = "none"):
         self.approximate = approximate
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.gelu(input, self.approximate)
 
@@ -201,7 +201,7 @@ class Softmax(Module):
     def __init__(self, axis: int = -1, *, dim: int | None = None):
         self.axis = axis if dim is None else dim
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.softmax(input, self.axis)
 
@@ -209,7 +209,7 @@ class Softmax(Module):
 class LogSoftmax(Softmax):
     """y_i = x_i - log sum_j exp(x_j) along an axis"""
 
-    def forward(self, input) -> Any:
+    def forward(self, input):
         """input of any shape -> the same shape"""
         return F.log_softmax(input, self.axis)
 
@@ -222,7 +222,7 @@ class MSELoss(Module):
     def __init__(self, reduction: str = "mean"):
         self.reduction = reduction
 
-    def forward(self, input, target) -> Any:
+    def forward(self, input, target):
         """Two tensors of the same shape -> (), or their shape with reduction="none"."""
         return F.mse_loss(input, target, self.reduction)
 
@@ -246,7 +246,7 @@ class CrossEntropyLoss(Module):
         self.ignore_index, self.reduction = ignore_index, reduction
         self.label_smoothing = label_smoothing
 
-    def forward(self, input, target) -> Any:
+    def forward(self, input, target):
         """Logits (B, C, ...), and class indices (B, ...) or probabilities (B, C, ...) -> ()"""
         return F.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing

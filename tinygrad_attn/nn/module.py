@@ -157,7 +157,7 @@ class Module:
             f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name, obj=self
         )
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name, value):
         tell_change(self, name)
         if name == "requires_grad":
             raise AttributeError(
@@ -181,7 +181,7 @@ class Module:
             self._set_kind(name, next((k for k in KINDS if isinstance(value, k)), None))
         object.__setattr__(self, name, value)
 
-    def __delattr__(self, name: str) -> None:
+    def __delattr__(self, name):
         tell_change(self, name)
         super().__delattr__(name)
         self._set_kind(name, None)
@@ -383,7 +383,7 @@ class Module:
         """Return the settings that repr() shows, by default the attributes named in `_shown`."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         head, extra = type(self).__name__, self.extra_repr()
         children = self._attributes(Module).items()
         lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in children]

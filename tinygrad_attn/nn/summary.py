@@ -36,10 +36,10 @@ class Row(NamedTuple):
 class Summary:
     """The rows that `summary` returns. repr() aligns them in a table."""
 
-    def __init__(self, rows: list[Row]):
+    def __init__(self, rows):
         self.rows = rows
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         headings = "module", "class", "output", "parameters", "trainable", "FLOPs", "FLOPs backward"
         table = [headings, *(row.cells() for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*table)]

@@ -64,7 +64,7 @@ class Optimizer:
         for group in params if are_groups else [{"params": params}]:
             self.add_param_group(group)
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name, value):
         if name in vars(self).get("defaults", ()):
             write = f"optimizer.param_groups[0][{name!r}] = {value!r}"
             raise AttributeError(f"to change {name}, write {write}.")

@@ -81,11 +81,6 @@ class Schedule:
         """Set the learning rate for the next update."""
         self._go_to(self.step_number + 1)
 
-    @property
-    def lr(self) -> float:
-        """The current learning rate of the first group."""
-        return self.optimizer.param_groups[0]["lr"]
-
     def state_dict(self) -> dict[str, Any]:
         """Return the step number and the initial learning rates."""
         rates = [_initial(group) for group in self.optimizer.param_groups]

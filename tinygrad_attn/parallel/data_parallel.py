@@ -5,7 +5,7 @@ all gradients. `ShardedAdamW` divides the optimiser's state among the ranks (ZeR
 Rajbhandari et al., 2020).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from ..optim import AdamW
 from ..random import Generator
 from ..tensor import Tensor
 from ..tree import tree_map
-from .group import Group, group
+from .group import group
 
 
 class DataParallel(Module):
@@ -137,7 +137,7 @@ def _compare(tensors, ranks):
                 )
 
 
-def _send(owned: Iterable[tuple[Tensor, int]], ranks: Group, call: str) -> None:
+def _send(owned, ranks, call):
     """Copy each tensor's values from the rank that owns it to all ranks."""
     if ranks.size == 1:
         return
@@ -201,7 +201,7 @@ class DistributedSampler:
     def __iter__(self) -> Iterator[int]:
         return iter(self.order()[self.rank :: self.num_replicas].tolist())
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.order()[self.rank :: self.num_replicas])
 
     def batches(self, batch_size: int) -> Iterator[Batch]:

@@ -5,8 +5,6 @@ function that every rank must call. A rank that waits too long raises TimeoutErr
 exception stops all ranks.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -41,10 +39,10 @@ class Group:
             if not _known:
                 _stop_all_on_an_exception(comm)
 
-    def __deepcopy__(self, memo) -> Group:
+    def __deepcopy__(self, memo):
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         if self is not group():
             raise TypeError("only a model on all ranks can be pickled. Pickle model.module.")
         return group, ()  # all ranks of the program that reads it

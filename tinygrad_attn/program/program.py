@@ -10,7 +10,7 @@ from ..engine import Variable, array_of, tracked
 from ..errors import describe
 from ..files import write_atomically
 from ..nn.module import Module
-from .trace import Kind, TracedFunction, kind_of
+from .trace import Kind, kind_of
 
 
 class Program:
@@ -32,11 +32,11 @@ class Program:
 
     def __init__(
         self,
-        text: str,
-        name: str,
-        traced: TracedFunction,
+        text,
+        name,
+        traced,
         params,
-        constants: dict[str, np.ndarray],
+        constants,
     ):
         self.text, self.name = text, name
         self._arguments = traced.arguments
@@ -88,10 +88,10 @@ class Program:
         write_atomically(self.text, path)
         return Path(path)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.text
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         lines = self.text.count("\n")
         return f"<{self.name}({', '.join(self._arguments)}), {lines} lines of NumPy>"
 

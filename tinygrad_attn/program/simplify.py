@@ -128,7 +128,7 @@ class Pattern(NDArrayOperatorsMixin):
         return lambda *args, **settings: Pattern(kind, name, *first, *args, **settings)
 
 
-def table(text: str, **functions: Callable) -> dict[Any, list]:
+def table(text, **functions):
     """Parse rules to (pattern, replacement, conditions), by the kind and name of the expression."""
     letters = {name: Pattern("letter", name) for name in (*ascii_lowercase, "np", "here")}
     asked = {n: lambda *args, f=f: (f, args) for n, f in functions.items()} | letters

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 
@@ -122,7 +121,7 @@ def pattern(a, sizes):
 class Text:
     """Writes expressions by name, or in full if `name_of` returns None."""
 
-    def __init__(self, name_of: Callable[[Expression], str | None], sizes: Sizes):
+    def __init__(self, name_of, sizes):
         self.name_of, self.sizes = name_of, sizes
 
     def of(self, a, least=-1, dtype=None):

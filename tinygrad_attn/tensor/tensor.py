@@ -81,7 +81,7 @@ class TensorHook(AbstractContextManager["TensorHook"]):
         self._hooks, self._function = hooks, function
         hooks.functions.append(self)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return repr(getattr(self._function, "__name__", self._function))
 
     def __call__(self, gradient) -> Any:
@@ -235,7 +235,7 @@ class Tensor(Variable):
         """Whether this tensor is not the output of a recorded op."""
         return self._node is None
 
-    def __len__(self) -> int:
+    def __len__(self):
         if not self._data.ndim:
             raise TypeError(
                 f"{describe(self)} is a single number, so it has no length and cannot be iterated. "
@@ -247,7 +247,7 @@ class Tensor(Variable):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         text = np.array2string(self._array(), separator=", ", prefix="Tensor(", threshold=200)
         if self.dtype not in (get_default_dtype(), bool, np.dtype(int)):
             text += f", dtype={self.dtype}"
@@ -257,13 +257,13 @@ class Tensor(Variable):
             text += ", requires_grad=True"
         return f"Tensor({text}{f', name={self.name!r}' if self.name else ''})"
 
-    def __format__(self, spec: str) -> str:
+    def __format__(self, spec):
         return format(self.item(), spec) if spec else repr(self)
 
-    def __dir__(self) -> list[str]:
+    def __dir__(self):
         return [name for name in object.__dir__(self) if hasattr(type(self), name)]
 
-    def __bool__(self) -> bool:
+    def __bool__(self):
         if self._data.size != 1:
             raise ValueError(
                 f"{describe(self)} is neither true nor false as a whole. Write (t > 0).all() or (t "
@@ -271,13 +271,13 @@ class Tensor(Variable):
             )
         return bool(self._data)
 
-    def __float__(self) -> float:
+    def __float__(self):
         return float(self.item())
 
-    def __int__(self) -> int:
+    def __int__(self):
         return int(self.item())
 
-    def __index__(self) -> int:
+    def __index__(self):
         return operator.index(self._data)
 
     __hash__ = object.__hash__
@@ -368,7 +368,7 @@ class Tensor(Variable):
 
     clone = copy
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self):
         """Return what copies and pickles contain: all attributes except the gradient."""
         if self._node is not None:
             raise TypeError(
@@ -381,7 +381,7 @@ class Tensor(Variable):
         own = {"_grad": None, "_tracked": self.requires_grad, "_replaced": (0, 0)}  # no hooks
         return attributes, {**slots, **own}
 
-    def __copy__(self) -> Tensor:
+    def __copy__(self):
         return deepcopy(self)  # As copies of arrays, it has its own memory.
 
     # ---- NumPy and PyTorch
@@ -395,7 +395,7 @@ class Tensor(Variable):
             )
         raise AttributeError("_mask")
 
-    def __array__(self, dtype=None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype=None, copy=None):
         integers = dtype is not None and np.dtype(dtype).kind in "iub"  # They have no gradient.
         if self._tracked and context.recording and not integers:
             raise TypeError(
@@ -407,20 +407,20 @@ class Tensor(Variable):
             dtype = None  # NumPy casts, or raises if fractions would be lost: np.take(a, t).
         return np.array(inplace.hand_out(self._array()), dtype=dtype, copy=copy)
 
-    def __array_ufunc__(self, ufunc, method: str, *inputs, **kwargs):
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         f = UFUNCS.get(ufunc)
         if f is None or kwargs or method != "__call__" or self._data.dtype.kind != "f":
             return call_ufunc(f, ufunc, method, inputs, kwargs)
         return f(*inputs)
 
-    def __array_function__(self, function, types, args, kwargs) -> Any:
+    def __array_function__(self, function, types, args, kwargs):
         f = FUNCTIONS.get(function)
         if f is None or self._data.dtype.kind != "f":
             return call_function(f, function, args, kwargs)
         return f(*args, **kwargs)
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None) -> Any:
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
         name = function.__name__
         raise TypeError(
             f"PyTorch's {name} accepts only PyTorch tensors, not a {cls.__name__} of this "

@@ -102,7 +102,6 @@ def attention_html(
     queries: Labels = None,
     keys: Labels = None,
     scale: float | None = None,
-    chosen: int = 0,
 ) -> Page:
     """Return a page with every number of softmax(q k^T * scale + mask) v, one query at a time.
 
@@ -113,9 +112,9 @@ def attention_html(
       every attention call, for the first element of the batch.
     - `attention_html(seen)` shows the weights that `ta.record_attention` recorded in `seen`.
 
-    `queries` and `keys` are labels of the positions. `chosen` is the query that is shown first.
-    Raises ValueError for shapes or labels that do not fit, for NaN or infinity, and if attention is
-    never called. Raises TypeError for an integer mask.
+    `queries` and `keys` are labels of the positions. Raises ValueError for shapes or labels that do
+    not fit, for NaN or infinity, and if attention is never called. Raises TypeError for an integer
+    mask.
     """
     if isinstance(q, Mapping):
         pictures = [
@@ -142,7 +141,7 @@ def attention_html(
         for count, (side, labels) in zip(np.shape(picture["weights"])[1:], sides, strict=True):
             other = len(pictures) > 1 and labels is not None and len(labels) != count
             picture[side] = _labels(None if other else labels, count, side)
-    data = as_json({"calls": pictures, "chosen": int(chosen)})
+    data = as_json({"calls": pictures})
     return page("Attention, number by number", "attention", data=data)
 
 

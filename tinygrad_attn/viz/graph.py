@@ -5,7 +5,7 @@ is open; and an arrow for each operand.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class Unit:
 class Builder:
     """Draws boxes and arrows. A call becomes a frame if `is_open(level, call)`, else a box."""
 
-    def __init__(self, subject: Subject, is_open: Callable[[int, Any], bool]):
+    def __init__(self, subject, is_open):
         self.subject, self.graph = subject, Graph()
         self.numbers: dict[Any, int] = {}  # the box of each tensor, leaf and unit, by id
         self.frames: dict[Any, int] = {}  # the frame of each open call, by its chain of calls

@@ -14,7 +14,7 @@ TEMPLATES = resources.files(__package__).joinpath("templates")
 class Page(str):
     """The text of a self-contained HTML page, which notebooks display."""
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<HTML page of {len(self):,} characters; .save('page.html') writes it>"
 
     def save(self, path: str | os.PathLike[str]) -> None:

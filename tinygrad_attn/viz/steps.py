@@ -10,7 +10,6 @@ from ..engine import Listener, array_of, listening
 from . import rules, values
 from .graph import Builder
 from .page import Page, as_json, page
-from .picture import Graph
 from .subject import Subject, computed, op_name
 
 MOST = 1000  # steps on a page
@@ -71,7 +70,7 @@ class _StepListener(Listener):
 class Steps(list[Step]):
     """A recorded backward pass: a list of `Step` that can be shown as text or as a page."""
 
-    def __init__(self, picture: Graph, steps: list[Step]):
+    def __init__(self, picture, steps):
         super().__init__(steps)
         self.picture = picture
 
