@@ -59,11 +59,5 @@ def kernel(replaces) -> Callable[[Function], Function]:
     return register
 
 
-when_loaded: dict[str, Callable[[], Any]] = {}
-"""Maps the name of a lazily loaded module to a function that registers its kernels."""
-
-
-def loaded(module):
-    """Register the kernels of a module that has just been loaded."""
-    if module in when_loaded:
-        when_loaded[module]()
+with_optim: list[Callable[[], Any]] = []
+"""Called when `optim` is loaded, to register its kernels: the package is loaded without it."""
